@@ -1,0 +1,280 @@
+"""The transitions on tensors: a plain-torch truth and, beside it, one fused Triton launch with the same signature.
+
+``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping along with them; ``detach``
+reads which SWA pages hang on full pages and cuts them off. None of them reads a count from the device, and the
+kernels are told the length of every list they index: no lengths, however wrong, make them read or write past one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the torch backend needs no triton
+    triton = tl = None
+
+BLOCK = 1024  # tokens (extend), rows (decode) or mapping entries (detach) one program works on
+
+
+class Ops(NamedTuple):
+    """One backend's transitions."""
+
+    extend: Callable[..., None]
+    decode: Callable[..., None]
+    detach: Callable[..., None]
+
+
+class _Layout(NamedTuple):
+    """Tokens of an extend in a table that holds, row by row, the partial page (or a blank) and the new pages."""
+
+    page: Tensor  # [tokens] where in the table a token's page stands
+    offset: Tensor  # [tokens] its place in that page
+    heads: Tensor  # [rows] where the partial pages stand
+    body: Tensor  # [pages] where the new pages stand
+
+    def pages(self, partial: Tensor, new: Tensor) -> Tensor:
+        table = new.new_empty(len(partial) + len(new))
+        table[self.heads] = partial.to(new.dtype)
+        table[self.body] = new
+        return table[self.page]
+
+
+def _spread(values: Tensor, counts: Tensor, total: int) -> Tensor:
+    """``values[i]`` ``counts[i]`` times; a single one may be left to broadcasting."""
+    return values if len(values) == 1 else torch.repeat_interleave(values, counts, output_size=total)
+
+
+def _layout(prefix: Tensor, seq: Tensor, tokens: int, pages: int, page_size: int) -> _Layout:
+    first_new = (prefix + page_size - 1) // page_size
+    new = (seq + page_size - 1) // page_size - first_new
+    lens = seq - prefix
+    rows = torch.arange(len(seq), device=seq.device)
+    heads = rows + new.cumsum(0) - new
+    # Token k of the batch is token `k + shift` of a table whose entries are whole pages.
+    shift = (heads + 1 - first_new) * page_size + prefix - (lens.cumsum(0) - lens)
+    flat = torch.arange(tokens, device=seq.device) + _spread(shift, lens, tokens)
+    page = flat // page_size
+    body = torch.arange(pages, device=seq.device) + _spread(rows + 1, new, pages)
+    return _Layout(page, flat - page * page_size, heads, body)
+
+
+def extend_torch(
+    prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
+    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
+) -> None:  # fmt: skip
+    """Write the slots of tokens ``prefix..seq`` of each row to ``out``, and what they map to into ``mapping``.
+
+    ``[rows]`` lengths and last slots, int64 page lists in row order, ``out`` ``[sum(seq - prefix)]`` int64. Tokens
+    before position ``swa_start`` map to nothing: then there is one row, without prefix, and ``swa_pages`` begin with
+    the page of that position. A partial page without SWA page stays so. ``longest`` is the maximum of seq - prefix.
+    """
+    if longest == 0:
+        return
+    if page_size == 1:
+        out.copy_(full_pages)
+    else:
+        layout = _layout(prefix_lens, seq_lens, len(out), len(full_pages), page_size)
+        pages = layout.pages(last_loc // page_size, full_pages)
+        torch.add(layout.offset, pages, alpha=page_size, out=out)
+    if mapping is None or swa_pages is None:
+        return
+    if swa_start:
+        swa_pages = torch.cat([swa_pages.new_zeros(len(full_pages) - len(swa_pages)), swa_pages])
+    if page_size == 1:
+        mapping[out] = swa_pages
+        return
+    pages = layout.pages(mapping[last_loc] // page_size, swa_pages)
+    target = torch.where(pages > 0, pages * page_size + layout.offset, 0)
+    target[:swa_start] = 0
+    mapping[out] = target
+
+
+def decode_torch(
+    seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None,
+    out: Tensor, page_size: int,
+) -> None:  # fmt: skip
+    """Write the slot of token ``seq - 1`` of each row to ``out`` ``[rows]``, and what it maps to into ``mapping``.
+
+    A row whose last page is full takes the next page of the lists; any other goes on in the page of ``last_loc``.
+    """
+    fresh = (seq_lens - 1) % page_size == 0
+    nth = fresh.cumsum(0).sub_(1).clamp_(min=0)
+    torch.add(last_loc, 1, out=out)
+    if len(full_pages):
+        torch.where(fresh, full_pages[nth] * page_size, out, out=out)
+    if mapping is None or swa_pages is None:
+        return
+    before = mapping[last_loc]
+    target = torch.where(before > 0, before + 1, 0)
+    if len(swa_pages):
+        target = torch.where(fresh, swa_pages[nth] * page_size, target)
+    mapping[out] = target
+
+
+def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
+    """Write to ``swa_pages`` ``[n]`` the SWA page of each full page (0: none) and clear the pages' mapping entries."""
+    rows = page_rows(mapping, page_size)
+    found = rows[pages]
+    torch.div(found.amax(1), page_size, rounding_mode="floor", out=swa_pages)
+    rows.index_fill_(0, pages, 0)
+
+
+def page_rows(mapping: Tensor, page_size: int) -> Tensor:
+    """The mapping as ``[pages, page_size]``, a view without the entries that belong to no whole page."""
+    pages = (len(mapping) - 1) // page_size
+    return mapping[: pages * page_size].view(pages, page_size)
+
+
+def _extend_kernel(  # type: ignore[no-untyped-def]
+    prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_full, n_swa, n_map, n_out, swa_start,
+    HAS_SWA: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    others = tl.arange(0, ROWS)
+    seqs = tl.load(seq_ptr + others, mask=others < row, other=0).to(tl.int64)
+    prefixes = tl.load(prefix_ptr + others, mask=others < row, other=0).to(tl.int64)
+    out_base = tl.sum(seqs - prefixes)
+    page_base = tl.sum((seqs + P - 1) // P - (prefixes + P - 1) // P)
+
+    prefix = tl.load(prefix_ptr + row).to(tl.int64)
+    seq = tl.load(seq_ptr + row).to(tl.int64)
+    last = tl.load(last_ptr + row).to(tl.int64)
+    step = tl.program_id(1) * TILE + tl.arange(0, TILE) + 1  # tokens after the last one
+    pos = prefix + step - 1
+    at = out_base + step - 1
+    live = (pos < seq) & (at < n_out)
+    offset = pos % P
+    first_new = (prefix + P - 1) // P
+    fresh = pos // P >= first_new
+    nth = page_base + pos // P - first_new
+    page = tl.load(full_ptr + nth, mask=live & fresh & (nth < n_full), other=0)
+    slot = tl.where(fresh, page * P + offset, last + step)
+    tl.store(out_ptr + at, slot, mask=live)
+    if HAS_SWA:
+        nth -= swa_start // P
+        page = tl.load(swa_ptr + nth, mask=live & fresh & (nth >= 0) & (nth < n_swa), other=0)
+        before = tl.load(map_ptr + last, mask=(last >= 0) & (last < n_map), other=0)
+        grown = tl.where(before > 0, before + step, 0)
+        target = tl.where(fresh, tl.where(page > 0, page * P + offset, 0), grown)
+        target = tl.where(pos < swa_start, 0, target)
+        tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
+
+
+def _decode_kernel(  # type: ignore[no-untyped-def]
+    seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_rows, n_full, n_swa, n_map, HAS_SWA: tl.constexpr,
+    P: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    lane = tl.arange(0, TILE).to(tl.int64)
+    taken = tl.zeros((), tl.int64)
+    for earlier in range(tile):
+        seq = tl.load(seq_ptr + earlier * TILE + lane).to(tl.int64)
+        taken += tl.sum(((seq - 1) % P == 0).to(tl.int64))
+    row = tile * TILE + lane
+    live = row < n_rows
+    seq = tl.load(seq_ptr + row, mask=live, other=0).to(tl.int64)
+    last = tl.load(last_ptr + row, mask=live, other=-1).to(tl.int64)
+    fresh = live & ((seq - 1) % P == 0)
+    nth = taken + tl.cumsum(fresh.to(tl.int64), 0) - 1
+    page = tl.load(full_ptr + nth, mask=fresh & (nth < n_full), other=0)
+    slot = tl.where(fresh, page * P, last + 1)
+    tl.store(out_ptr + row, slot, mask=live)
+    if HAS_SWA:
+        page = tl.load(swa_ptr + nth, mask=fresh & (nth < n_swa), other=0)
+        before = tl.load(map_ptr + last, mask=live & (last >= 0) & (last < n_map), other=0)
+        target = tl.where(fresh, page * P, tl.where(before > 0, before + 1, 0))
+        tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
+
+
+def _detach_kernel(  # type: ignore[no-untyped-def]
+    map_ptr, pages_ptr, swa_ptr, n_pages, n_map, P: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr
+):
+    nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    live = nth < n_pages
+    page = tl.load(pages_ptr + nth, mask=live, other=0)
+    offset = tl.arange(0, WIDTH)
+    slot = page[:, None] * P + offset[None, :]
+    inside = live[:, None] & (offset < P)[None, :] & (slot >= 0) & (slot < n_map)
+    target = tl.load(map_ptr + slot, mask=inside, other=0)
+    tl.store(swa_ptr + nth, tl.max(target, axis=1) // P, mask=live)
+    tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
+
+
+_COUNTS = ["n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start"]
+
+
+@functools.cache
+def _jit(kernel: Callable[..., None]) -> Any:
+    """Compiled at first use, not at import: importing needs no triton, and the interpreter can still be asked for."""
+    if triton is None:
+        raise RuntimeError("the triton backend needs the triton package; use backend='torch'")
+    names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
+    return triton.jit(kernel, do_not_specialize=[name for name in _COUNTS if name in names])
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def extend_triton(
+    prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
+    mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
+) -> None:  # fmt: skip
+    """``extend_torch`` in one launch: a program for every ``BLOCK`` tokens of every row."""
+    if longest == 0:
+        return
+    swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
+    tile = min(BLOCK, max(16, _pow2(longest)))
+    _jit(_extend_kernel)[(len(seq_lens), -(-longest // tile))](
+        prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
+        len(full_pages), len(swa), len(to) - 1, len(out), swa_start,
+        HAS_SWA=has_swa, P=page_size, ROWS=_pow2(len(seq_lens)), TILE=tile,
+    )  # fmt: skip
+
+
+def decode_triton(
+    seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None,
+    out: Tensor, page_size: int,
+) -> None:  # fmt: skip
+    """``decode_torch`` in one launch: a program for every ``BLOCK`` rows."""
+    if len(out) == 0:
+        return
+    swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
+    tile = min(BLOCK, max(16, _pow2(len(out))))
+    _jit(_decode_kernel)[(-(-len(out) // tile),)](
+        seq_lens, last_loc, full_pages, swa, to, out,
+        len(out), len(full_pages), len(swa), len(to) - 1,
+        HAS_SWA=has_swa, P=page_size, TILE=tile,
+    )  # fmt: skip
+
+
+def detach_triton(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
+    """``detach_torch`` in one launch."""
+    if len(pages) == 0:
+        return
+    width = _pow2(page_size)
+    tile = max(1, BLOCK // width)
+    _jit(_detach_kernel)[(-(-len(pages) // tile),)](
+        mapping, pages, swa_pages, len(pages), len(mapping) - 1, P=page_size, WIDTH=width, TILE=tile
+    )
+
+
+_BACKENDS = {
+    "torch": Ops(extend_torch, decode_torch, detach_torch),
+    "triton": Ops(extend_triton, decode_triton, detach_triton),
+}
+
+
+def backend(device: torch.device, name: str | None = None) -> Ops:
+    """The transitions for ``device``: Triton on CUDA, torch elsewhere, or the one asked for by name."""
+    name = name or ("triton" if device.type == "cuda" else "torch")
+    if name not in _BACKENDS:
+        raise ValueError(f"backend must be one of {sorted(_BACKENDS)}, got {name!r}")
+    return _BACKENDS[name]

@@ -1,0 +1,300 @@
+"""Two pools, full attention and sliding window (SWA), and the mapping from full slots to SWA slots.
+
+The mapping is page to page and keeps the offset: all mapped slots of a full page point into one SWA page, each to
+the same place in it. Entries of a page that is not held are 0. An SWA page lives as long as something maps to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from impl import checks, kernels
+from impl.allocator import (
+    BaseTokenToKVPoolAllocator,
+    FreeGroups,
+    PagedTokenToKVPoolAllocator,
+    PoolState,
+    TokenToKVPoolAllocator,
+)
+from impl.checks import FreeBatch
+
+
+@dataclass(frozen=True)
+class SWAState:
+    """What ``backup_state`` returns: opaque, valid until the next free in either pool."""
+
+    owner: SWATokenToKVPoolAllocator
+    serial: int
+    full: PoolState
+    swa: PoolState
+
+
+class SWATokenToKVPoolAllocator(FreeGroups):
+    """Allocates from both pools together; ``free`` gives back both sides, ``free_swa`` only the window's."""
+
+    def __init__(
+        self, size: int, size_swa: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any,
+        need_sort: bool, *, debug: bool = False, backend: str | None = None,
+    ) -> None:  # fmt: skip
+        checks.pool_sizes("size", size, page_size)
+        checks.pool_sizes("size_swa", size_swa, page_size)
+        self.size_full, self.size_swa, self.size = size, size_swa, min(size, size_swa)
+        self.page_size, self.dtype, self.device = page_size, dtype, device
+        self.need_sort, self.debug, self._kvcache = need_sort, debug, kvcache
+        self._device = torch.device(device)
+        self._looks = debug or self._device.type == "cpu"
+        self._ops = kernels.backend(self._device, backend)
+
+        def pool(name: str, tokens: int) -> BaseTokenToKVPoolAllocator:
+            part = getattr(kvcache, name, None)
+            options: dict[str, Any] = {"debug": debug, "backend": backend}
+            if page_size == 1:
+                return TokenToKVPoolAllocator(tokens, dtype, device, part, need_sort, **options)
+            return PagedTokenToKVPoolAllocator(tokens, page_size, dtype, device, part, need_sort, **options)
+
+        self.full_attn_allocator = pool("full_kv_pool", size)
+        self.swa_attn_allocator = pool("swa_kv_pool", size_swa)
+        # The last entry makes the last_loc of a row without prefix, -1, map to -1.
+        self.full_to_swa_index_mapping = torch.zeros(size + page_size + 1, dtype=torch.int64, device=self._device)
+        self.full_to_swa_index_mapping[-1:] = -1
+        self._forget()
+        if hasattr(kvcache, "register_mapping"):
+            kvcache.register_mapping(self.full_to_swa_index_mapping)
+
+    @property
+    def free_pages(self) -> Tensor:
+        return self.full_attn_allocator.free_pages
+
+    @property
+    def release_pages(self) -> Tensor:
+        return self.full_attn_allocator.release_pages
+
+    def available_size(self) -> int:
+        """Tokens that can be had in both pools."""
+        return min(self.full_available_size(), self.swa_available_size())
+
+    def full_available_size(self) -> int:
+        return self.full_attn_allocator.available_size()
+
+    def swa_available_size(self) -> int:
+        return self.swa_attn_allocator.available_size()
+
+    def new_pages_available(self, num_full_pages: int, num_swa_pages: int) -> bool:
+        full, swa = self.full_attn_allocator, self.swa_attn_allocator
+        return num_full_pages <= full.free_count() and num_swa_pages <= swa.free_count()
+
+    def debug_print(self) -> str:
+        full, swa = self.full_available_size(), self.swa_available_size()
+        return f"#swa-available-size: {swa}, #full-attn-available-size: {full}, "
+
+    def translate_loc_from_full_to_swa(self, kv_indices: Tensor) -> Tensor:
+        """SWA slots of full slots, any shape: 0 where there is none, -1 for -1."""
+        slots: Tensor = self.full_to_swa_index_mapping[kv_indices]
+        return slots
+
+    def merge_and_sort_free(self) -> None:
+        self.full_attn_allocator.merge_and_sort_free()
+        self.swa_attn_allocator.merge_and_sort_free()
+
+    def clear(self) -> None:
+        """Both pools free, nothing mapped, every group and backup forgotten."""
+        self.full_attn_allocator.clear()
+        self.swa_attn_allocator.clear()
+        self.full_to_swa_index_mapping[:-1].zero_()
+        self._forget()
+
+    def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor] | None:
+        """Pages from both pools or, changing nothing, from none."""
+        if not self.new_pages_available(full_pages, swa_pages):
+            return None
+        full, swa = self.full_attn_allocator.peek(full_pages), self.swa_attn_allocator.peek(swa_pages)
+        return None if full is None or swa is None else (full, swa)
+
+    def _take(self, full: Tensor, swa: Tensor) -> None:
+        self.full_attn_allocator.take(full)
+        self.swa_attn_allocator.take(swa)
+
+    def alloc(self, need_size: int) -> Tensor | None:
+        """``[need_size]`` int64 slots of whole pages, all mapped, or None if either pool has too few pages."""
+        need = checks.page_multiple("need_size", need_size, self.page_size)
+        pages = self._peek(need, need)
+        if pages is None:
+            return None
+        slots = self.full_attn_allocator.slots(pages[0])
+        self.full_to_swa_index_mapping[slots] = self.swa_attn_allocator.slots(pages[1])
+        self._take(*pages)
+        return slots
+
+    def alloc_extend(
+        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
+        extend_num_tokens: int, num_new_pages: int | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """As for one pool, every new slot mapped; None if either pool has too few pages.
+
+        The page that a row's prefix leaves partly filled must have its SWA page.
+        """
+        plan = checks.extend_plan(prefix_lens_cpu, seq_lens_cpu, extend_num_tokens, num_new_pages, self.page_size)
+        self._check_rows(prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc)
+        return self._extend(plan, plan.pages, 0, prefix_lens, seq_lens, last_loc)
+
+    def alloc_extend_swa_tail(
+        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
+        extend_num_tokens: int, swa_tail_len: int,
+    ) -> Tensor | None:  # fmt: skip
+        """One new row, of which only the last ``swa_tail_len`` tokens (any number of them) are mapped.
+
+        Takes the SWA pages that the tail touches; the tokens before it map to nothing, also those in its first page.
+        ValueError for more than one row, a prefix, or a tail outside ``0..extend_num_tokens``.
+        """
+        size = self.page_size
+        plan = checks.extend_plan(prefix_lens_cpu, seq_lens_cpu, extend_num_tokens, None, size)
+        start = checks.tail_start(prefix_lens_cpu, extend_num_tokens, swa_tail_len)
+        self._check_rows(prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc)
+        swa_pages = plan.pages - start // size if swa_tail_len else 0
+        return self._extend(plan, swa_pages, start, prefix_lens, seq_lens, last_loc)
+
+    def _extend(
+        self, plan: checks.Plan, swa_pages: int, swa_start: int, prefix: Tensor, seq: Tensor, last_loc: Tensor
+    ) -> Tensor | None:
+        pages = self._peek(plan.pages, swa_pages)
+        if pages is None:
+            return None
+        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
+        mapping = self.full_to_swa_index_mapping
+        self._ops.extend(prefix, seq, last_loc, *pages, mapping, out, self.page_size, plan.longest, swa_start)
+        self._take(*pages)
+        return out
+
+    def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
+        """As for one pool, every new slot mapped; None if either pool has too few pages."""
+        plan = checks.decode_plan(seq_lens_cpu, self.page_size)
+        self._check_rows(None, None, seq_lens, seq_lens_cpu, last_loc)
+        pages = self._peek(plan.pages, plan.pages)
+        if pages is None:
+            return None
+        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
+        self._ops.decode(seq_lens, last_loc, *pages, self.full_to_swa_index_mapping, out, self.page_size)
+        self._take(*pages)
+        return out
+
+    def _check_rows(
+        self, prefix: Tensor | None, prefix_cpu: Tensor | None, seq: Tensor, seq_cpu: Tensor, last_loc: Tensor
+    ) -> None:
+        self.full_attn_allocator.check_rows(prefix, prefix_cpu, seq, seq_cpu, last_loc)
+        if self.debug:
+            prefix = seq - 1 if prefix is None else prefix
+            filling = last_loc[(prefix % self.page_size != 0) & (seq > prefix)]
+            if not bool((self.full_to_swa_index_mapping[filling] > 0).all()):
+                raise ValueError("last_loc: a page that is still being filled has lost its SWA page")
+
+    def set_full_to_swa_mapping(self, full_indices: Tensor, swa_indices: Tensor) -> None:
+        """Map ``full_indices[i]`` to ``swa_indices[i]`` (``[n]`` each), as after loading both sides back.
+
+        ValueError (on CPU, or with ``debug``) for slots out of range or pairs with different places in their pages.
+        """
+        checks.index("full_indices", full_indices, self._device)
+        checks.index("swa_indices", swa_indices, self._device, len(full_indices))
+        if len(full_indices) == 0:
+            return
+        if self._looks:
+            full, swa = self.full_attn_allocator, self.swa_attn_allocator
+            checks.sorted_slots("full_indices", full_indices, self.page_size, full.num_pages)
+            checks.sorted_slots("swa_indices", swa_indices, self.page_size, swa.num_pages)
+            if not bool((full_indices % self.page_size == swa_indices % self.page_size).all()):
+                raise ValueError("swa_indices must keep the offset in the page of full_indices")
+        self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
+
+    def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
+        """Free the SWA pages of the pages that ``free_index`` (``[n]`` full slots) lies in; unmapped ones are skipped.
+
+        Acts at once, also inside a free group. With ``row_lens`` (as for ``free``) every slot given must be mapped;
+        then the host does not wait. ValueError as for ``free``; with ``debug`` also if a page keeps a mapped slot.
+        """
+        checks.index("free_index", free_index, self._device)
+        checks.rows(row_lens, None, len(free_index))
+        if len(free_index) == 0:
+            return
+        pages = self._swa_side(free_index, row_lens)
+        # What a waiting free said is mapped may be so no longer.
+        self._pending = [FreeBatch(batch.pages, batch.exact) for batch in self._pending]
+        self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, len(pages)),)))
+
+    def _swa_side(self, slots: Tensor, row_lens: Sequence[int] | None) -> Tensor:
+        """Distinct full pages of slots whose window side is freed."""
+        pool = self.full_attn_allocator
+        if self._looks and (row_lens is None or self.debug):
+            ordered = checks.sorted_slots("free_index", slots, self.page_size, pool.num_pages)
+            pages = checks.consecutive(ordered // self.page_size)
+            if self.debug:
+                self._check_window(slots, pages, row_lens)
+        if row_lens is not None:
+            return checks.row_pages(slots, row_lens, self.page_size)
+        return pages if self._looks else checks.consecutive((slots // self.page_size).to(torch.int64).sort().values)
+
+    def _check_window(self, slots: Tensor, pages: Tensor, row_lens: Sequence[int] | None) -> None:
+        mapping = self.full_to_swa_index_mapping
+        mapped_here = int((mapping[slots] > 0).sum())
+        if mapped_here != int((kernels.page_rows(mapping, self.page_size)[pages] > 0).sum()):
+            raise ValueError("free_index: another slot of a page given is still mapped")
+        if row_lens is not None and mapped_here != len(slots):
+            raise ValueError("free_index: row_lens promises that every slot is mapped")
+
+    def _detach(self, pages: Tensor, mapped: tuple[checks.Span, ...] | None) -> Tensor:
+        """Cut the SWA pages off ``pages`` and return them; where ``mapped`` says which exist, without a host wait."""
+        swa = torch.empty_like(pages)
+        self._ops.detach(self.full_to_swa_index_mapping, pages, swa, self.page_size)
+        if mapped is None:
+            return swa[swa > 0]
+        return torch.cat([swa[a:b] for a, b in mapped]) if mapped else swa[:0]
+
+    def _put_swa(self, pages: Tensor) -> None:
+        if len(pages):
+            self._backups.clear()
+            self.swa_attn_allocator.put(pages)
+
+    def _full_pool(self) -> BaseTokenToKVPoolAllocator:
+        return self.full_attn_allocator
+
+    def _release(self, batch: FreeBatch) -> None:
+        swa = self._detach(batch.pages, batch.mapped)
+        self.full_attn_allocator.put(batch.pages)
+        self._put_swa(swa)
+
+    def _check_batch(self, batch: FreeBatch) -> None:
+        swa = self._swa_pages(batch.pages)
+        if len(swa[swa > 0]):
+            checks.all_held("free_index (its SWA side)", swa[swa > 0], self.swa_attn_allocator.held)
+        claimed = torch.zeros_like(swa)
+        for a, b in batch.mapped or ():
+            claimed[a:b] = 1
+        if batch.mapped is not None and not torch.equal(claimed > 0, swa > 0):
+            raise ValueError("swa_lens: the pages said to have SWA slots are not those that have them")
+
+    def _swa_pages(self, pages: Tensor) -> Tensor:
+        """The SWA page of each full page, 0 where it has none."""
+        return kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)[pages].amax(1) // self.page_size
+
+    def backup_state(self) -> SWAState:
+        """A state to return to: opaque, O(1), usable until the next free in either pool."""
+        full, swa = self.full_attn_allocator.backup_state(), self.swa_attn_allocator.backup_state()
+        return SWAState(self, self._new_backup(), full, swa)
+
+    def restore_state(self, state: SWAState) -> None:
+        """Take back every page handed out since ``state``, in both pools, and what was mapped from or to them."""
+        self._require_backup(state, SWAState)
+        full, swa = self.full_attn_allocator, self.swa_attn_allocator
+        full.check_state(state.full)
+        swa.check_state(state.swa)
+        self._drop_backups_after(state.serial)
+        full.restore_state(state.full)
+        swa.restore_state(state.swa)
+        rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
+        rows.index_fill_(0, full.all_free(), 0)
+        gone = torch.zeros(swa.num_pages + 1, dtype=torch.bool, device=self._device)
+        gone.index_fill_(0, swa.all_free(), True)
+        rows.masked_fill_(gone[rows // self.page_size], 0)

@@ -1,0 +1,162 @@
+"""The provers' view of the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from proofs.hints import COMMON, Hints, Mutant
+from spec import allocator as law
+from spec.allocator import Allocator
+from spec.finite import Seq, Set
+from spec.lengths import Length, in_pages, in_tokens, next_token, touched
+from spec.logic import Number, Slots, Step
+from spec.pool import FREE, PENDING, RELEASED, Pool, cut, filled, held, length, open_to
+
+SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
+
+
+def small() -> Allocator:
+    """Three pages of two slots and two rows."""
+    return law.initial(page_size=2, size=3, rows=2, need_sort=True)
+
+
+def any_open(pool: Pool, need: int) -> Seq:
+    """The first ``need`` pages that may be handed out (the choice is symmetric), none where they do not suffice."""
+    pages = [p for p in pool.pages.items() if open_to(pool, p)]
+    return Seq(pages[:need] if len(pages) >= need else [])
+
+
+def growths(pool: Pool) -> Iterator[tuple[int, Length, int]]:
+    """Rows, lengths one to three tokens longer, and the new pages these need."""
+    for row in pool.rows.items():
+        old = length(pool, row)
+        for more in (1, 2, 3):
+            to = in_pages(in_tokens(old, pool.page_size) + more, pool.page_size)
+            if touched(to) <= pool.indices.high + 1:
+                yield row, to, touched(to) - touched(old)
+
+
+def cuts(pool: Pool) -> Iterator[tuple[int, Length]]:
+    """Rows and shorter lengths."""
+    for row in pool.rows.items():
+        for tokens in range(in_tokens(length(pool, row), pool.page_size)):
+            yield row, in_pages(tokens, pool.page_size)
+
+
+def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
+    """Each held page alone, with all its slots in use."""
+    for page in pool.pages.items():
+        if held(pool, page):
+            yield Set([page]), Set((page, o) for o in range(filled(pool, page)))
+
+
+def _alloc(st: Allocator) -> Iterator[tuple[Any, ...]]:
+    yield from ((r, n, any_open(st.now, n)) for r in st.now.rows.items() for n in (1, 2))
+
+
+def _decode(st: Allocator) -> Iterator[tuple[Any, ...]]:
+    for row in st.now.rows.items():
+        old = length(st.now, row)
+        yield row, any_open(st.now, touched(next_token(old, st.now.page_size)) - touched(old))
+
+
+def nothing(_: Any) -> list[tuple[Any, ...]]:
+    """The one call of a transition without arguments."""
+    return [()]
+
+
+MOVES = {
+    "alloc": _alloc,
+    "alloc_extend": lambda st: ((r, to, any_open(st.now, n)) for r, to, n in growths(st.now)),
+    "alloc_decode": _decode,
+    "free": lambda st: frees(st.now),
+    "trim": lambda st: cuts(st.now),
+    "free_group_begin": nothing,
+    "free_group_end": nothing,
+    "backup_state": nothing,
+    "restore_state": nothing,
+    "merge_and_sort_free": nothing,
+    "clear": nothing,
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def _free(st: Allocator, gone: Set, slots: Slots, **wrong: Any) -> Step[Allocator]:
+    step = law.free(st, gone, slots)
+    return replace(step, then=replace(step.then, now=replace(step.then.now, **wrong)))
+
+
+def keeps_reference(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A row that frees a page keeps it in its table."""
+    return _free(st, gone, slots, table=st.now.table)
+
+
+def forgets_page(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A row drops its page without giving it back."""
+    return _free(st, gone, slots, place=st.now.place, available=st.now.available)
+
+
+def forgets_count(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A free does not count the pages it gives back."""
+    return _free(st, gone, slots, available=st.now.available)
+
+
+def always_releases(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A free outside a group goes to the release list even where nothing sorts it."""
+    step = law.free(st, gone, slots)
+    after = step.then.now.place
+    released = after.where(lambda p: gone.has(p) & (after(p) == FREE), RELEASED, gone.items)
+    return replace(step, then=replace(step.then, now=replace(step.then.now, place=released)))
+
+
+def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A page freed within a group goes nowhere."""
+    step = law.free(st, gone, slots)
+    after = step.then.now.place
+    lost = after.where(lambda p: gone.has(p) & (after(p) == PENDING), PENDING + 1, gone.items)
+    return replace(step, then=replace(step.then, now=replace(step.then.now, place=lost)))
+
+
+def keeps_backup(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A backup survives a free."""
+    step = law.free(st, gone, slots)
+    return replace(step, then=replace(step.then, backed_up=st.backed_up))
+
+
+def keeps_pages(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
+    """A trim shortens the row and forgets to give its pages back."""
+    step = law.trim(st, row, to)
+    return replace(step, then=replace(step.then, now=cut(st.now, row, to)))
+
+
+def never_settles(st: Allocator) -> Step[Allocator]:
+    """The end of a group leaves its pages waiting (a nested begin that forgets the outer group's pages)."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
+
+
+MUTANTS = (
+    Mutant("loses_place", "free", "places", loses_place),
+    Mutant("keeps_reference", "free", "one_owner", keeps_reference),
+    Mutant("forgets_page", "free", "no_leak", forgets_page),
+    Mutant("keeps_pages", "trim", "row_ends", keeps_pages),
+    Mutant("forgets_count", "free", "available_counts", forgets_count),
+    Mutant("always_releases", "free", "released_if_sorted", always_releases),
+    Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
+    Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
+)
+
+HINTS = Hints(
+    stem=law.stem,
+    over={"chosen": lambda st: st.now.pages, "gone": lambda st: st.now.pages, "slots": lambda st: st.now.pages},
+    sizes=SIZES,
+    small=small,
+    moves=MOVES,
+    mutants=MUTANTS,
+    assumptions=COMMON,
+)
+

@@ -1,0 +1,156 @@
+"""A failed obligation, made small and concrete: a lawful state, a lawful call, and the law that is broken after it.
+
+Quantifiers are written out over two or three pages, so the solver decides, and its model is a state that the finite
+reading executes. Only what the finite reading confirms is reported. Whether the state can be reached is another
+question: ``classify`` searches for a shortest path from the first state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import z3
+
+from proofs import explore, obligations
+from proofs.hints import Hints, Transition
+from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
+from spec.finite import Domain, Map, Seq, Set
+from spec.lengths import Length
+from spec.logic import Step
+
+REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A concrete lawful ``before``, the call, the state ``after``, and the laws it breaks, by name and part."""
+
+    transition: str
+    arguments: dict[str, Any]
+    before: Any
+    after: Any
+    broken: list[tuple[str, str]]
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{name}={explore.show(value)}" for name, value in self.arguments.items())
+        return f"{self.transition}({words}) breaks {', '.join(sorted({law for law, _ in self.broken}))}"
+
+
+def find(
+    hints: Hints, name: str, transition: Transition, invariant: str, alone: bool = False
+) -> Counterexample | None:
+    """A small state from which ``transition`` breaks ``invariant`` (``alone``: and no other); ``None`` if there is none."""
+    made = obligations.call(hints, transition, World(dict(hints.sizes)))
+    solver = z3.Solver()
+    solver.add(*_broken(hints, made, invariant, alone))
+    if solver.check() != z3.sat:
+        return None
+    return _execute(hints, name, transition, made, solver.model())
+
+
+def _broken(hints: Hints, made: obligations.Call, invariant: str, alone: bool) -> list[Any]:
+    if invariant == obligations.ATOMIC:
+        return _half_done(hints, made)
+    laws = hints.stem.invariants
+    kept = [lift(law.of(made.step.then)) for name, law in laws.items() if alone and name != invariant]
+    before = [*made.world.axioms, *obligations.laws_of(hints.stem, made.pre), lift(made.step.granted)]
+    return [*before, *kept, z3.Not(lift(laws[invariant].of(made.step.then)))]
+
+
+def _half_done(hints: Hints, made: obligations.Call) -> list[Any]:
+    """A refused call whose state after breaks a law or moved an available size (finite, so decidable)."""
+    formula = obligations.atomic(hints, made)
+    keys = _free_keys(formula.goal)
+    small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
+    return [*formula.given, *small, z3.Not(formula.goal)]
+
+
+def _free_keys(goal: Any) -> list[Any]:
+    found, todo = {}, [goal]
+    while todo:
+        term = todo.pop()
+        if z3.is_const(term) and term.decl().name().startswith("key"):
+            found[term.decl().name()] = term
+        todo.extend(term.children())
+    return list(found.values())
+
+
+def _execute(
+    hints: Hints, name: str, transition: Transition, made: obligations.Call, model: Any
+) -> Counterexample:
+    read = Reader(model, max(hints.sizes.values()))
+    before = read.value(made.pre)
+    arguments = {key: read.value(value) for key, value in made.arguments.items()}
+    step = transition(before, **arguments)
+    after = explore.after(step, before)
+    found = Counterexample(name, arguments, before, after, _laws_broken(hints, step, before, after))
+    if hints.stem.broken(before) or not step.kept or not found.broken:
+        raise AssertionError(f"the two readings disagree on {found}")
+    return found
+
+
+def _laws_broken(hints: Hints, step: Step[Any], before: Any, after: Any) -> list[tuple[str, str]]:
+    broken = [(law.name, part) for law, part in hints.stem.broken(after)]
+    if not step.fits and explore.key(before) != explore.key(after):
+        broken.append((obligations.ATOMIC, ""))
+    return broken
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a solver's model of a small world as finite values."""
+
+    model: Any
+    largest: int
+
+    def value(self, symbol: Any) -> Any:
+        """The finite value of a symbolic state, argument, map, set, sequence, number or truth."""
+        if is_dataclass(symbol):
+            return type(symbol)(**{f.name: self.value(getattr(symbol, f.name)) for f in fields(symbol)})  # type: ignore[misc]
+        if isinstance(symbol, Length):
+            return Length(self.value(symbol.pages), self.value(symbol.rest))
+        if isinstance(symbol, SymMap):
+            return Map(symbol.arity, 0, self._items(symbol))
+        if isinstance(symbol, SymDomain):
+            return Domain(symbol.low, symbol.high)
+        if isinstance(symbol, SymSeq):
+            return Seq(self._number(symbol.at(k)) for k in range(self._number(symbol.length)))
+        if isinstance(symbol, SymSet):
+            return Set(self._plain(k) for k in symbol._keys() if self._truth(symbol.has(*k)))
+        return self._scalar(symbol)
+
+    def _scalar(self, symbol: Any) -> Any:
+        if not isinstance(symbol, Term):
+            return symbol
+        return self._truth(symbol) if z3.is_bool(symbol.z) else self._number(symbol)
+
+    def _items(self, symbol: SymMap) -> Any:
+        import immutables
+
+        keys = itertools.product(range(self.largest + 1), repeat=symbol.arity)
+        return immutables.Map({self._plain(k): self._number(symbol(*k)) for k in keys})
+
+    @staticmethod
+    def _plain(key: tuple[int, ...]) -> Any:
+        return key if len(key) == 2 else key[0]
+
+    def _number(self, term: Any) -> int:
+        return int(self.model.eval(lift(term), model_completion=True).as_long())
+
+    def _truth(self, term: Any) -> bool:
+        return bool(z3.is_true(self.model.eval(lift(term), model_completion=True)))
+
+
+def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, explore.Path | None]:
+    """``reachable bug`` with a shortest path from the first state, or ``not inductive`` where none was found."""
+
+    def bad(move: explore.Move) -> bool:
+        if hints.stem.broken(move.after):
+            return True
+        return not move.granted and explore.key(move.before) != explore.key(move.after)
+
+    path = explore.shortest(hints, transitions, bad)
+    return (NOT_INDUCTIVE, None) if path is None else (REACHABLE, path)

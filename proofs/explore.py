@@ -1,0 +1,110 @@
+"""Breadth-first search through small states, executed by the concrete reading: witnesses, and shortest paths to a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from proofs.hints import Hints, Transition
+from spec.finite import Map, Seq, Set
+from spec.lengths import Length
+from spec.logic import Step
+
+LIMIT = 4_000  # states; every witness is found within a few hundred
+
+
+@dataclass(frozen=True)
+class Move:
+    """One call on a path: the transition, its arguments, the state before and after, and whether it was granted."""
+
+    transition: str
+    arguments: tuple[Any, ...]
+    before: Any
+    after: Any
+    granted: bool
+
+    def __str__(self) -> str:
+        words = ", ".join(show(a) for a in self.arguments)
+        return f"{self.transition}({words})" + ("" if self.granted else " refused")
+
+
+Path = tuple[Move, ...]
+
+
+def show(value: Any) -> str:
+    """An argument, short."""
+    if isinstance(value, Length):
+        return f"{value.pages}p+{value.rest}"
+    if isinstance(value, Seq):
+        return str(list(value.items()))
+    return "{" + ", ".join(str(i) for i in sorted(value.items())) + "}" if isinstance(value, Set) else str(value)
+
+
+def key(state: Any) -> Any:
+    """A hashable picture of a state: equal for equal states."""
+    if is_dataclass(state):
+        return tuple(key(getattr(state, f.name)) for f in fields(state) if not f.metadata.get("constant"))
+    if isinstance(state, Map):
+        return frozenset((k, v) for k, v in state.items() if v != state.default)
+    return state
+
+
+def after(step: Step[Any], before: Any) -> Any:
+    """The state that a lawful call leads to, granted or refused."""
+    if step.granted:
+        return step.then
+    return before if step.otherwise is None else step.otherwise
+
+
+def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> Iterator[Move]:
+    """Every call that keeps its promises: granted ones, and those that run out of memory."""
+    for name, transition in transitions.items():
+        for arguments in hints.moves[name](state):
+            step = transition(state, *arguments)
+            if step.kept and (step.granted or not step.fits):
+                yield Move(name, arguments, state, after(step, state), bool(step.granted))
+
+
+def paths(hints: Hints, transitions: Mapping[str, Transition], limit: int = LIMIT) -> Iterator[Path]:
+    """Every path to a new state or by a new call, shortest first, until ``limit`` states are seen."""
+    first = hints.small()
+    seen = {key(first)}
+    edge: list[tuple[Any, Path]] = [(first, ())]
+    while edge and len(seen) < limit:
+        following = []
+        for state, path in edge:
+            for move in moves(hints, transitions, state):
+                yield (*path, move)
+                mark = key(move.after)
+                if mark not in seen:
+                    seen.add(mark)
+                    following.append((move.after, (*path, move)))
+        edge = following
+
+
+def shortest(
+    hints: Hints, transitions: Mapping[str, Transition], wanted: Callable[[Move], bool], limit: int = LIMIT
+) -> Path | None:
+    """A shortest path whose last move is ``wanted``; ``None`` where none was found within ``limit`` states."""
+    return next((path for path in paths(hints, transitions, limit) if wanted(path[-1])), None)
+
+
+def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
+    """For each transition a shortest path to a granted call that changes something, and to a refused one if any."""
+    found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
+    open_calls = {(name, outcome) for name in found for outcome in ("granted", "refused")}
+    for path in paths(hints, hints.stem.transitions):
+        move = path[-1]
+        outcome = "granted" if move.granted else "refused"
+        if (move.transition, outcome) in open_calls and (not move.granted or key(move.before) != key(move.after)):
+            open_calls.discard((move.transition, outcome))
+            found[move.transition][outcome] = path
+        if all("granted" in f for f in found.values()) and not _refusable(hints, open_calls):
+            break
+    return found
+
+
+def _refusable(hints: Hints, open_calls: set[tuple[str, str]]) -> set[str]:
+    """The transitions that can run out of memory and were not seen to."""
+    return {name for name, outcome in open_calls if outcome == "refused" and name.startswith("alloc")}

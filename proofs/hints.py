@@ -1,0 +1,58 @@
+"""What a stem tells the provers beside its spec: over which pages its arguments range, small worlds, and mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec.logic import Stem, Step
+
+Transition = Callable[..., Step[Any]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong ``transition``, named by what it does wrong, that breaks ``invariant`` and no other."""
+
+    name: str
+    transition: str
+    invariant: str
+    wrong: Transition
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something the proofs rest on and do not prove."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Hints:
+    """The provers' view of a stem.
+
+    ``over``: argument name to the pages it ranges over, given the state. ``sizes``: the constants of the small world.
+    ``small``: a small initial state (finite reading). ``moves``: transition name to lawful arguments in a state.
+    """
+
+    stem: Stem
+    over: Mapping[str, Callable[[Any], Any]]
+    sizes: Mapping[str, int]
+    small: Callable[[], Any]
+    moves: Mapping[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
+    mutants: tuple[Mutant, ...] = ()
+    assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
+
+
+COMMON = (
+    Assumption("sequence_has_inverse", "A sequence argument comes with the map from item to position; every finite "
+               "sequence has one, so nothing is assumed of the caller."),
+    Assumption("constants_stay", "Page size, pool sizes and need_sort are the same in every state: no transition "
+               "replaces them (checked: the constants after each step are the very same symbols)."),
+    Assumption("counting_lemmas", "Counts are related by the lemmas of proofs/lemmas.py, each proved by induction by "
+               "both solvers in the same run; that induction itself is the rule of the natural numbers."),
+    Assumption("integers", "Page numbers and lengths are mathematical integers; int64 in the implementation does not "
+               "overflow below 2**63 slots."),
+)  # fmt: skip

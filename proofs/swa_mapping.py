@@ -1,0 +1,207 @@
+"""The provers' view of the SWA mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from proofs.allocator import any_open, cuts, frees, growths, nothing
+from proofs.hints import COMMON, Hints, Mutant
+from spec import pair as pairs
+from spec import swa_mapping as law
+from spec.finite import Seq, Set
+from spec.lengths import Length, in_pages, in_tokens, next_token, touched
+from spec.logic import Number, Slots, Step
+from spec.pool import PENDING, cut, drop, length, resting
+from spec.swa_mapping import SwaMapping
+
+SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
+
+
+def small() -> SwaMapping:
+    """Three full and two SWA pages of two slots, and two rows."""
+    return law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=True)
+
+
+def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:
+    return any_open(st.now.full, need), any_open(st.now.swa, need_swa)
+
+
+def _alloc(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+    yield from ((r, n, *_pages(st, n, n)) for r in st.now.full.rows.items() for n in (1, 2))
+
+
+def _decode(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+    full = st.now.full
+    for row in full.rows.items():
+        need = touched(next_token(length(full, row), full.page_size)) - touched(length(full, row))
+        yield row, *_pages(st, need, need)
+
+
+def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+    full = st.now.full
+    for row, to, need in growths(full):
+        for tokens in range(in_tokens(to, full.page_size) + 1):
+            start = in_pages(tokens, full.page_size)
+            swa_need = touched(to) - start.pages if start != to else 0
+            yield row, start, to, *_pages(st, need, swa_need)
+
+
+MOVES = {
+    "alloc": _alloc,
+    "alloc_extend": lambda st: ((r, to, *_pages(st, n, n)) for r, to, n in growths(st.now.full)),
+    "alloc_decode": _decode,
+    "alloc_extend_swa_tail": _tail,
+    "free_swa": lambda st: frees(st.now.full),
+    "free": lambda st: frees(st.now.full),
+    "free_full": lambda st: frees(st.now.full),
+    "trim": lambda st: cuts(st.now.full),
+    "free_group_begin": nothing,
+    "free_group_end": nothing,
+    "backup_state": nothing,
+    "restore_state": nothing,
+    "merge_and_sort_free": lambda _: [(False,), (True,)],
+    "clear": nothing,
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def _with(step: Step[SwaMapping], **wrong: Any) -> Step[SwaMapping]:
+    return replace(step, then=replace(step.then, now=replace(step.then.now, **wrong)))
+
+
+def _wrong_full(step: Step[SwaMapping], **wrong: Any) -> Step[SwaMapping]:
+    return _with(step, full=replace(step.then.now.full, **wrong))
+
+
+def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A full page freed within a group goes nowhere."""
+    step = law.free(st, gone, slots)
+    after = step.then.now.full.place
+    lost = after.where(lambda p: gone.has(p) & (after(p) == PENDING), PENDING + 1, gone.items)
+    return _wrong_full(step, place=lost)
+
+
+def keeps_reference(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A row that gives back its full pages keeps them in its table."""
+    return _wrong_full(law.free_full(st, gone, slots), table=st.now.full.table)
+
+
+def forgets_page(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A row drops its full page without giving it back."""
+    full = st.now.full
+    return _wrong_full(law.free_full(st, gone, slots), place=full.place, available=full.available)
+
+
+def keeps_pages(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+    """A trim shortens the row and forgets to give its pages back."""
+    step, pair = law.trim(st, row, to), st.now
+    left = replace(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
+    return replace(step, then=replace(step.then, now=left))
+
+
+def forgets_count(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A free does not count the full pages it gives back."""
+    return _wrong_full(law.free(st, gone, slots), available=st.now.full.available)
+
+
+def always_releases(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """An evicted SWA page goes to the release list even where nothing sorts it."""
+    step, swa = law.free_swa(st, gone, slots), st.now.swa
+    return _with(step, swa=drop(swa, pairs.mapped_from(st.now, gone), 1))
+
+
+def keeps_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A free leaves the mapping of its pages behind (what SGLang PR 25805 ran into)."""
+    step = law.free(st, gone, slots)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A window eviction frees the SWA page and leaves the mapping of the held full page."""
+    step = law.free_swa(st, gone, slots)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def numbers_from_tail(
+    st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMapping]:
+    """A tail's SWA slots are numbered from the start of the tail instead of the start of its page."""
+    step = law.alloc_extend_swa_tail(st, row, start, to, full_pages, swa_pages)
+    pair = step.then.now
+
+    def tail_slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in full_pages.items() for o in pair.full.offsets.items()]
+
+    first = pair.to_offset.where(
+        lambda p, o: full_pages.has(p) & (pair.to_page(p, o) != 0), lambda _, o: o - start.rest, tail_slots
+    )
+    return _with(step, to_offset=first)
+
+
+def leaks_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A window eviction unmaps its pages and forgets to free the SWA pages."""
+    step = law.free_swa(st, gone, slots)
+    return _with(step, swa=st.now.swa)
+
+
+def frees_swa_early(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """Within a group the full pages wait, but their SWA pages are handed out at once."""
+    step = law.free(st, gone, slots)
+    early = drop(st.now.swa, pairs.mapped_from(st.now, gone), resting(st.now.swa))
+    return _with(step, swa=early)
+
+
+def cuts_one_side(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+    """A trim forgets the length of the SWA row."""
+    step = law.trim(st, row, to)
+    swa = step.then.now.swa
+    return _with(step, swa=cut(swa, row, length(st.now.swa, row)))
+
+
+def never_settles(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group leaves its pages waiting."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
+
+
+def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A backup survives a free."""
+    step = law.free(st, gone, slots)
+    return replace(step, then=replace(step.then, backed_up=st.backed_up))
+
+
+MUTANTS = (
+    Mutant("loses_place", "free", "places", loses_place),
+    Mutant("keeps_reference", "free_full", "one_owner", keeps_reference),
+    Mutant("forgets_page", "free_full", "no_leak", forgets_page),
+    Mutant("keeps_pages", "trim", "row_ends", keeps_pages),
+    Mutant("forgets_count", "free", "available_counts", forgets_count),
+    Mutant("always_releases", "free_swa", "released_if_sorted", always_releases),
+    Mutant("keeps_mapping", "free", "free_maps_to_nothing", keeps_mapping),
+    Mutant("keeps_live_mapping", "free_swa", "mapping_is_live", keeps_live_mapping),
+    Mutant("numbers_from_tail", "alloc_extend_swa_tail", "mapping_keeps_offset", numbers_from_tail),
+    Mutant("leaks_swa", "free_swa", "swa_is_reached", leaks_swa),
+    Mutant("frees_swa_early", "free", "pending_together", frees_swa_early),
+    Mutant("cuts_one_side", "trim", "same_lengths", cuts_one_side),
+    Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
+    Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
+)
+
+HINTS = Hints(
+    stem=law.stem,
+    over={
+        "full_pages": lambda st: st.now.full.pages,
+        "swa_pages": lambda st: st.now.swa.pages,
+        "gone": lambda st: st.now.full.pages,
+        "slots": lambda st: st.now.full.pages,
+    },
+    sizes=SIZES,
+    small=small,
+    moves=MOVES,
+    mutants=MUTANTS,
+    assumptions=COMMON,
+)

@@ -1,0 +1,341 @@
+"""The symbolic reading: the same operations as ``spec.finite``, on z3 terms.
+
+A ``World`` makes the symbols. Unbounded (``World()``), domains are ranges of symbolic size and quantifiers stay
+quantifiers. Small (``World(sizes)``), domains are finite and quantifiers are written out, so that the solver decides
+and its model is a concrete state. ``bool()`` of a symbol raises: Python must never branch on one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, get_type_hints
+
+import z3
+
+from spec.lengths import Length
+
+
+def lift(value: Any) -> Any:
+    """The z3 expression of a symbol, an int or a bool (an expression is itself)."""
+    if isinstance(value, Term):
+        return value.z
+    if z3.is_expr(value):
+        return value
+    return z3.BoolVal(value) if isinstance(value, bool) else z3.IntVal(value)
+
+
+class Term:
+    """A number or truth that z3 reasons about."""
+
+    __slots__ = ("z",)
+    __hash__ = None  # type: ignore[assignment]  # == makes a formula, so a term is no key
+
+    def __init__(self, z: Any) -> None:
+        self.z = z
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a symbol has no truth value: say ite, implies, &, | or no, never if, and, or, not")
+
+    def ite(self, then: Any, other: Any) -> Term:
+        """``then`` where this truth holds, else ``other``."""
+        return Term(z3.If(self.z, lift(then), lift(other)))
+
+    def negated(self) -> Term:
+        """The negation of this truth."""
+        return Term(z3.Not(self.z))
+
+    def __and__(self, other: Any) -> Term:
+        return Term(z3.And(self.z, lift(other)))
+
+    def __or__(self, other: Any) -> Term:
+        return Term(z3.Or(self.z, lift(other)))
+
+    def __eq__(self, other: object) -> Term:  # type: ignore[override]
+        return Term(self.z == lift(other))
+
+    def __ne__(self, other: object) -> Term:  # type: ignore[override]
+        return Term(self.z != lift(other))
+
+    def __lt__(self, other: Any) -> Term:
+        return Term(self.z < lift(other))
+
+    def __le__(self, other: Any) -> Term:
+        return Term(self.z <= lift(other))
+
+    def __gt__(self, other: Any) -> Term:
+        return Term(self.z > lift(other))
+
+    def __ge__(self, other: Any) -> Term:
+        return Term(self.z >= lift(other))
+
+    def __add__(self, other: Any) -> Term:
+        return Term(self.z + lift(other))
+
+    def __sub__(self, other: Any) -> Term:
+        return Term(self.z - lift(other))
+
+    def __rsub__(self, other: Any) -> Term:
+        return Term(lift(other) - self.z)
+
+    __rand__, __ror__, __radd__ = __and__, __or__, __add__
+
+
+def _value(value: Any, key: tuple[Any, ...]) -> Any:
+    return value(*key) if callable(value) else value
+
+
+class SymMap:
+    """A total map, given by the formula of its value at a key."""
+
+    def __init__(self, arity: int, formula: Callable[..., Any]) -> None:
+        self.arity, self.formula = arity, formula
+
+    def __call__(self, *key: Any) -> Any:
+        return self.formula(*key)
+
+    def put(self, key: Any, value: Any) -> SymMap:
+        """This map, but ``value`` at ``key``."""
+        place = key if isinstance(key, tuple) else (key,)
+        return self.where(lambda *k: _all_equal(k, place), value)
+
+    def all_to(self, value: Any) -> SymMap:
+        """The map that is ``value`` everywhere."""
+        return SymMap(self.arity, lambda *_: value)
+
+    def where(self, cond: Callable[..., Any], value: Any, among: Any = None) -> SymMap:
+        """This map, but ``value`` wherever ``cond`` holds; ``among`` is of no concern here."""
+        del among
+
+        def formula(*key: Any) -> Any:
+            return Term(z3.If(lift(cond(*key)), lift(_value(value, key)), lift(self(*key))))
+
+        return SymMap(self.arity, formula)
+
+
+def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Term:
+    return Term(z3.And(*[lift(a) == lift(b) for a, b in zip(one, other, strict=True)]))
+
+
+@dataclass
+class Count:
+    """A symbol that stands for the number of members of a domain with a property."""
+
+    domain: SymDomain
+    law: Callable[[Any], Any]
+    term: Term
+    delta: bool  # counts what a transition moves, rather than what a law speaks of
+
+
+@dataclass
+class World:
+    """Makes symbols. ``sizes`` maps the name of a constant to its value in a small world; empty: unbounded."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    axioms: list[Any] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
+    maps: dict[str, SymMap] = field(default_factory=dict)
+    scalars: dict[str, Term] = field(default_factory=dict)
+    _constants: dict[str, Any] = field(default_factory=dict)
+    _fresh: Any = field(default_factory=itertools.count)
+
+    @property
+    def small(self) -> bool:
+        """Every domain is finite."""
+        return bool(self.sizes)
+
+    def number(self, name: str, low: int | None = None) -> Term:
+        """A number symbol, at least ``low``."""
+        term = Term(z3.Int(name))
+        if low is not None:
+            self.axioms.append(term.z >= low)
+        return self.scalars.setdefault(name, term)
+
+    def truth(self, name: str) -> Term:
+        """A truth symbol."""
+        return self.scalars.setdefault(name, Term(z3.Bool(name)))
+
+    def map(self, name: str, arity: int, truth: bool = False) -> SymMap:
+        """An unknown total map."""
+        sort = z3.BoolSort() if truth else z3.IntSort()
+        function = z3.Function(name, *[z3.IntSort()] * arity, sort)
+        made = SymMap(arity, lambda *key: Term(function(*[lift(k) for k in key])))
+        return self.maps.setdefault(name, made)
+
+    def constant(self, kind: str, name: str) -> Any:
+        """A constant of the machine; the same name is the same constant."""
+        if name not in self._constants:
+            self._constants[name] = self._new_constant(kind, name)
+        return self._constants[name]
+
+    def _new_constant(self, kind: str, name: str) -> Any:
+        if kind == "truth":
+            return self.truth(name)
+        if kind == "number":
+            return self.sizes[name] if self.small else self.number(name, low=1)
+        if kind == "offsets":
+            return SymDomain(self, name, 0, self.constant("number", "page_size") - 1)
+        if kind == "naturals":
+            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
+        return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
+
+    def bound(self, hint: str) -> Any:
+        """A variable to quantify over."""
+        return z3.Int(f"{hint}{next(self._fresh)}")
+
+    def counted(self, domain: SymDomain, law: Callable[[Any], Any], delta: bool) -> Term:
+        """How many members of ``domain`` obey ``law``: written out in a small world, else a symbol for the lemmas."""
+        if self.small:
+            return Term(z3.Sum([z3.If(lift(law(k)), 1, 0) for k in domain.items()]))
+        term = Term(z3.Int(f"count{next(self._fresh)}"))
+        self.counts.append(Count(domain, law, term, delta))
+        return term
+
+
+class SymDomain:
+    """The integers from ``low`` to ``high`` (``None``: without end)."""
+
+    def __init__(self, world: World, name: str, low: int, high: Any) -> None:
+        self.world, self.name, self.low, self.high = world, name, low, high
+
+    @property
+    def size(self) -> Any:
+        """How many there are."""
+        return self.high - self.low + 1
+
+    def items(self) -> range:
+        """The integers of a finite domain."""
+        return range(self.low, self.high + 1)
+
+    def has(self, item: Any) -> Any:
+        """``item`` is in the domain."""
+        above = item >= self.low
+        return above if self.high is None else above & (item <= self.high)
+
+    def all(self, law: Callable[[Any], Any]) -> Term:
+        """``law`` holds for each."""
+        if self.world.small:
+            return Term(z3.And(*[lift(law(k)) for k in self.items()]))
+        bound = self.world.bound("k")
+        return Term(z3.ForAll([bound], z3.Implies(lift(self.has(Term(bound))), lift(law(Term(bound))))))
+
+    def any(self, law: Callable[[Any], Any]) -> Term:
+        """``law`` holds for one at least."""
+        return self.all(lambda k: Term(z3.Not(lift(law(k))))).negated()
+
+    def count(self, law: Callable[[Any], Any]) -> Term:
+        """For how many ``law`` holds."""
+        return self.world.counted(self, law, delta=False)
+
+    def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
+        """The set of those for which ``law`` holds."""
+        del among
+        return SymSet(self.world, 1, lambda k: self.has(k) & law(k), self)
+
+
+class SymSet:
+    """A set, given by the formula of its membership; ``size`` counts it over its domain."""
+
+    def __init__(self, world: World, arity: int, formula: Callable[..., Any], domain: SymDomain | None) -> None:
+        self.world, self.arity, self.formula, self.domain = world, arity, formula, domain
+        self._size: Term | None = None
+
+    def items(self) -> NoReturn:
+        """Only the finite reading lists members."""
+        raise TypeError("the members of a symbolic set cannot be listed")
+
+    def has(self, *item: Any) -> Any:
+        """``item`` is a member."""
+        return self.formula(*item)
+
+    @property
+    def size(self) -> Term:
+        """How many there are; one symbol however often it is asked for."""
+        if self._size is None:
+            assert self.domain is not None, "only sets over a domain are counted"
+            self._size = self.world.counted(self.domain, self.formula, delta=True)
+        return self._size
+
+    def all(self, law: Callable[..., Any]) -> Term:
+        """``law`` holds for each member."""
+        if self.world.small:
+            return Term(z3.And(*[z3.Implies(lift(self.has(*k)), lift(law(*k))) for k in self._keys()]))
+        bound = [self.world.bound("m") for _ in range(self.arity)]
+        terms = [Term(b) for b in bound]
+        return Term(z3.ForAll(bound, z3.Implies(lift(self.has(*terms)), lift(law(*terms)))))
+
+    def _keys(self) -> Iterable[tuple[int, ...]]:
+        assert self.domain is not None
+        offsets = range(self.world.sizes["page_size"])
+        return itertools.product(self.domain.items(), *([offsets] if self.arity == 2 else []))
+
+
+class SymSeq:
+    """A sequence as two maps, item by position and position by item."""
+
+    def __init__(self, world: World, name: str, domain: SymDomain) -> None:
+        self.world, self.domain = world, domain
+        self.length = world.number(name + ".length", low=0)
+        self.at = world.map(name + ".at", 1)
+        self.index = world.map(name + ".index", 1)
+        if world.small:
+            world.axioms.append(self.length.z <= domain.size)
+
+    def items(self) -> NoReturn:
+        """Only the finite reading lists items."""
+        raise TypeError("the items of a symbolic sequence cannot be listed")
+
+    def has(self, item: Any) -> Term:
+        """``item`` stands in the sequence."""
+        position = self.index(item)
+        found: Term = (position >= 0) & (position < self.length) & (self.at(position) == item)
+        return found
+
+    def _each(self, law: Callable[[Any], Any]) -> Term:
+        if self.world.small:
+            positions = range(self.domain.size)
+            return Term(z3.And(*[z3.Implies(k < self.length.z, lift(law(k))) for k in positions]))
+        k = self.world.bound("j")
+        return Term(z3.ForAll([k], z3.Implies(z3.And(k >= 0, k < self.length.z), lift(law(Term(k))))))
+
+    def all(self, law: Callable[[Any], Any]) -> Term:
+        """``law`` holds for each item."""
+        return self._each(lambda k: law(self.at(k)))
+
+    def distinct(self) -> Term:
+        """No item stands twice."""
+        return self._each(lambda k: self.index(self.at(k)) == k)
+
+
+def state(world: World, cls: Any, path: str = "") -> Any:
+    """A symbolic state: an unknown map, number or truth for each field of the dataclass ``cls``."""
+    hints = get_type_hints(cls)
+    return cls(**{f.name: _field(world, f, hints[f.name], f"{path}{f.name}") for f in fields(cls)})
+
+
+def _field(world: World, f: Any, hint: Any, name: str) -> Any:
+    kind = f.metadata.get("kind")
+    if f.metadata.get("constant"):
+        # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
+        return world.constant(kind, f.metadata["shared"] or name.split(".", 1)[-1])
+    if kind == "map":
+        return world.map(name, f.metadata["arity"])
+    if kind == "number":
+        return world.number(name)
+    return world.truth(name) if kind == "truth" else state(world, hint, name + ".")
+
+
+def argument(world: World, kind: str, name: str, domain: SymDomain | None) -> Any:
+    """A symbolic argument of the kind that a transition's signature names."""
+    if kind == "Length":
+        return Length(world.number(name + ".pages"), world.number(name + ".rest"))
+    if kind == "Truth":
+        return world.truth(name)
+    if kind == "Number":
+        return world.number(name)
+    assert domain is not None, f"say over which pages {name} ranges"
+    if kind == "Seq":
+        return SymSeq(world, name, domain)
+    arity = {"Set": 1, "Slots": 2}[kind]
+    return SymSet(world, arity, world.map(name, arity, truth=True), domain)

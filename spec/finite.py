@@ -1,0 +1,178 @@
+"""The finite reading: immutable maps, ranges, sequences and sets of plain integers.
+
+Updates cost what they change: ``among`` lists the keys where a point-wise update can bite, and only those are
+looked at. ``STRICT`` (tests) compares each update with its meaning on every key, so that no ``among`` is too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import immutables
+
+STRICT: list[Callable[[int], Iterable[Any]]] = []  # tests push "all keys of this arity" here
+
+Keys = Callable[[], Iterable[Any]]
+
+
+def _call(value: Any, key: Any) -> Any:
+    if not callable(value):
+        return value
+    return value(*key) if isinstance(key, tuple) else value(key)
+
+
+class Map:
+    """A total map from ``arity`` integers to an integer: ``m(k)`` or ``m(k, l)``; absent keys read ``default``."""
+
+    __slots__ = ("_items", "arity", "default")
+
+    def __init__(self, arity: int, default: int = 0, items: immutables.Map[Any, int] | None = None) -> None:
+        self.arity, self.default = arity, default
+        self._items: immutables.Map[Any, int] = immutables.Map() if items is None else items
+
+    def __call__(self, *key: int) -> int:
+        return self._items.get(key if self.arity == 2 else key[0], self.default)
+
+    def put(self, key: Any, value: int) -> Map:
+        """This map, but ``value`` at ``key`` (a pair for two keys)."""
+        return Map(self.arity, self.default, self._items.set(key, value))
+
+    def all_to(self, value: int) -> Map:
+        """The map that is ``value`` everywhere."""
+        return Map(self.arity, value)
+
+    def where(self, cond: Callable[..., bool], value: Any, among: Keys) -> Map:
+        """This map, but ``value`` (or ``value(*key)``) at each key for which ``cond`` holds."""
+        with self._items.mutate() as items:
+            for key in among():
+                if _call(cond, key):
+                    items[key] = _call(value, key)
+            result = Map(self.arity, self.default, items.finish())
+        for keys in STRICT:
+            self._compare(result, cond, value, keys(self.arity))
+        return result
+
+    def _compare(self, result: Map, cond: Callable[..., bool], value: Any, keys: Iterable[Any]) -> None:
+        for key in keys:
+            meant = _call(value, key) if _call(cond, key) else _call(self, key)
+            if _call(result, key) != meant:
+                raise AssertionError(f"among misses the key {key}: {_call(result, key)} instead of {meant}")
+
+    def items(self) -> Iterator[tuple[Any, int]]:
+        """The keys that were ever written, with their values."""
+        return iter(self._items.items())
+
+
+class Domain:
+    """The integers ``low`` to ``high``, both included."""
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return max(0, self.high - self.low + 1)
+
+    def items(self) -> range:
+        """The integers in order."""
+        return range(self.low, self.high + 1)
+
+    def has(self, item: int) -> bool:
+        """``item`` is in the domain."""
+        return self.low <= item <= self.high
+
+    def all(self, law: Callable[[int], bool]) -> bool:
+        """``law`` holds for each."""
+        return all(map(law, self.items()))
+
+    def any(self, law: Callable[[int], bool]) -> bool:
+        """``law`` holds for one at least."""
+        return any(map(law, self.items()))
+
+    def count(self, law: Callable[[int], bool]) -> int:
+        """For how many ``law`` holds."""
+        return sum(map(law, self.items()))
+
+    def such(self, law: Callable[[int], bool], among: Keys) -> Set:
+        """The set of those for which ``law`` holds; ``among`` lists all candidates."""
+        found = Set(item for item in among() if self.has(item) and law(item))
+        for _ in STRICT:
+            missed = [item for item in self.items() if law(item) and not found.has(item)]
+            if missed:
+                raise AssertionError(f"among misses {missed}")
+        return found
+
+
+class Set:
+    """A finite set of integers, or of pairs."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self._items = frozenset(items)
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._items)
+
+    def items(self) -> Iterable[Any]:
+        """The members, in no particular order."""
+        return self._items
+
+    def has(self, *item: int) -> bool:
+        """``item`` (one number, or the two of a pair) is a member."""
+        return (item[0] if len(item) == 1 else item) in self._items
+
+    def all(self, law: Callable[..., bool]) -> bool:
+        """``law`` holds for each member."""
+        return all(_call(law, item) for item in self._items)
+
+    def __repr__(self) -> str:
+        return f"Set({sorted(self._items)})"
+
+
+class Seq:
+    """A finite sequence of integers, with the position of each."""
+
+    __slots__ = ("_at", "_index")
+
+    def __init__(self, items: Iterable[int] = ()) -> None:
+        self._at = tuple(items)
+        self._index = {item: position for position, item in enumerate(self._at)}
+
+    @property
+    def length(self) -> int:
+        """How many positions there are."""
+        return len(self._at)
+
+    def items(self) -> tuple[int, ...]:
+        """The integers in order."""
+        return self._at
+
+    def at(self, position: int) -> int:
+        """The integer at ``position``, 0 outside."""
+        return self._at[position] if 0 <= position < len(self._at) else 0
+
+    def index(self, item: int) -> int:
+        """The position of ``item``, -1 where it is absent."""
+        return self._index.get(item, -1)
+
+    def has(self, item: int) -> bool:
+        """``item`` stands in the sequence."""
+        return item in self._index
+
+    def all(self, law: Callable[[int], bool]) -> bool:
+        """``law`` holds for each item."""
+        return all(map(law, self._at))
+
+    def distinct(self) -> bool:
+        """No item stands twice."""
+        return len(self._index) == len(self._at)
+
+    def __repr__(self) -> str:
+        return f"Seq({list(self._at)})"

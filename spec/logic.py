@@ -1,0 +1,180 @@
+"""The vocabulary of the law. A spec is one text with two readings, and only this file knows it.
+
+On finite values (``spec.finite``) a spec is the oracle that conformance runs; on symbols (``proofs.symbols``)
+the very same functions are what the provers read. A spec therefore never branches on a value with Python's own
+``if``, ``and``, ``or``, ``not`` or ``in`` (an AST lint sees to it): it says ``ite``, ``&``, ``|``, ``no``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+Number = Any  # an int, or a symbol for one
+Truth = Any  # a bool, or a symbol for one
+Map = Any  # a total map: keys to numbers; see spec.finite.Map for the operations
+Domain = Any  # a range of numbers that can be quantified over
+Seq = Any  # a finite sequence of distinct numbers, with its inverse
+Set = Any  # a finite set of numbers
+Slots = Any  # a finite set of (page, offset) pairs
+
+S = TypeVar("S")
+
+
+def ite(cond: Truth, then: Any, other: Any) -> Any:
+    """``then`` where ``cond`` holds, else ``other``; both are always evaluated."""
+    if isinstance(cond, bool):
+        return then if cond else other
+    return cond.ite(then, other)
+
+
+def no(truth: Truth) -> Truth:
+    """The negation of ``truth``."""
+    return (not truth) if isinstance(truth, bool) else truth.negated()
+
+
+def implies(premise: Truth, conclusion: Truth) -> Truth:
+    """``conclusion`` holds wherever ``premise`` does."""
+    return no(premise) | conclusion
+
+
+def every(truths: Iterable[Truth]) -> Truth:
+    """All of a fixed, finite list of truths."""
+    result: Truth = True
+    for truth in truths:
+        result = result & truth
+    return result
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition with the sentence that is shown when it does not hold."""
+
+    sentence: str
+    holds: Truth
+
+
+def requires(holds: Truth, sentence: str) -> Requirement:
+    """Names a condition: what the caller promises, or what the implementation's choice must satisfy."""
+    return Requirement(sentence, holds)
+
+
+@dataclass(frozen=True)
+class Step(Generic[S]):
+    """What a transition says of one call.
+
+    ``promises``: the caller must keep them; a call that breaks one is refused as bad input.
+    ``fits``: the resources suffice; a call that does not fit is refused as out of memory.
+    ``choice``: what the implementation was free to choose, and must have chosen lawfully.
+    ``then``: the state after a granted call. ``otherwise``: after a refused one (``None``: as before).
+    """
+
+    then: S
+    promises: tuple[Requirement, ...] = ()
+    choice: tuple[Requirement, ...] = ()
+    fits: Truth = True
+    otherwise: S | None = None
+
+    @property
+    def kept(self) -> Truth:
+        """Every promise is kept."""
+        return every(r.holds for r in self.promises)
+
+    @property
+    def granted(self) -> Truth:
+        """The call is lawful, fits, and was answered by a lawful choice."""
+        return self.kept & self.fits & every(r.holds for r in self.choice)
+
+    def broken(self) -> list[str]:
+        """The sentences that do not hold (finite reading)."""
+        return [r.sentence for r in (*self.promises, *self.choice) if not r.holds]
+
+
+Part = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """A law on every part of a state it applies to (``now`` and ``saved``, the full and the SWA pool …)."""
+
+    name: str
+    holds: Callable[[Any], Truth]
+    parts: Callable[[Any], list[Part]]
+    latent: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The law in English: the docstring, on one line."""
+        return " ".join((self.holds.__doc__ or "").split())
+
+    def of(self, state: Any) -> Truth:
+        """The law on all its parts of ``state``."""
+        return every(self.holds(part) for _, part in self.parts(state))
+
+
+def _itself(state: Any) -> list[Part]:
+    return [("", state)]
+
+
+@dataclass
+class Stem:
+    """One feature: its state, initial state, transitions and invariants, by name and in order of definition."""
+
+    name: str
+    transitions: dict[str, Callable[..., Step[Any]]] = field(default_factory=dict)
+    invariants: dict[str, Invariant] = field(default_factory=dict)
+    state: Any = None
+    start: Callable[[Any], Any] | None = None
+
+    def transition(self, function: Callable[..., Step[S]]) -> Callable[..., Step[S]]:
+        """Registers a pure function ``state, arguments -> Step``; its docstring is printed as the law."""
+        self.transitions[function.__name__] = function
+        return function
+
+    def invariant(
+        self, parts: Callable[[Any], list[Part]] = _itself, latent: bool = False
+    ) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
+        """Registers a law. ``latent``: breaking it harms only who reads what nobody may read."""
+
+        def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
+            self.invariants[function.__name__] = Invariant(function.__name__, function, parts, latent)
+            return function
+
+        return register
+
+    def adopt(self, invariant: Invariant, parts: Callable[[Any], list[Part]]) -> None:
+        """Takes over another stem's law for the parts of this stem's state."""
+        self.invariants[invariant.name] = Invariant(invariant.name, invariant.holds, parts, invariant.latent)
+
+    def broken(self, state: Any) -> list[tuple[Invariant, str]]:
+        """The laws that ``state`` breaks, each with the part it breaks on (finite reading)."""
+        return [
+            (law, label) for law in self.invariants.values() for label, part in law.parts(state) if not law.holds(part)
+        ]
+
+
+# How a field of a state is read on symbols: ``arity`` keys of a map, or a constant of the machine.
+
+
+def total(arity: int) -> Any:
+    """A field that is a total map with ``arity`` keys."""
+    return field(metadata={"kind": "map", "arity": arity})
+
+
+def number() -> Any:
+    """A field that is a number."""
+    return field(metadata={"kind": "number"})
+
+
+def truth() -> Any:
+    """A field that is a truth."""
+    return field(metadata={"kind": "truth"})
+
+
+def constant(kind: str, shared: str | None = None) -> Any:
+    """A field that no transition changes: a ``number``, ``truth`` or domain (``pages``, ``naturals``).
+
+    ``shared`` names a constant that is one and the same wherever it stands in a state.
+    """
+    return field(metadata={"kind": kind, "constant": True, "shared": shared})

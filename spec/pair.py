@@ -1,0 +1,174 @@
+"""A full pool, an SWA pool, and the mapping between them: the noun of the SWA mapping.
+
+Both pools obey the law of ``spec.pool`` with the same rows: the SWA page of a full page stands at the same index of the
+same row. ``to_page(p, o)`` and ``to_offset(p, o)`` are the mapping tensor, page and offset apart; a ``to_page`` of 0 is
+"maps to nothing". ``anchor(s)`` is an offset through which the SWA page ``s`` is reached; it makes "something maps into
+it" a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from spec.finite import Map as FiniteMap
+from spec.lengths import Length, covers, positions, same, touched
+from spec.logic import Map, Number, Seq, Set, Truth, implies, ite, no, total
+from spec.pool import PADDING, PENDING, Pool, drop, emptied, held, length, new_pool, open_to, resting, take
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The full pool, the SWA pool, and the mapping from the slots of the one to the slots of the other."""
+
+    full: Pool
+    swa: Pool
+    to_page: Map = total(2)
+    to_offset: Map = total(2)
+    anchor: Map = total(1)
+
+
+def new_pair(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> Pair:
+    """``size`` full and ``size_swa`` SWA pages, all free, and nothing mapped (finite reading)."""
+    full, swa = (new_pool(page_size, pages, rows, need_sort) for pages in (size, size_swa))
+    return Pair(full, replace(swa, indices=full.indices), FiniteMap(2), FiniteMap(2), FiniteMap(1))
+
+
+def blank(pair: Pair) -> Pair:
+    """Both pools are full of free pages, rows are empty, nothing is mapped."""
+    return replace(
+        pair,
+        full=emptied(pair.full),
+        swa=emptied(pair.swa),
+        to_page=pair.to_page.all_to(PADDING),
+        to_offset=pair.to_offset.all_to(0),
+    )
+
+
+def swa_page(pair: Pair, page: Number) -> Number:
+    """The SWA page that stands where the held full page ``page`` stands, 0 where there is none."""
+    return pair.swa.table(pair.full.owner(page), pair.full.index(page))
+
+
+def mapped_from(pair: Pair, gone: Set) -> Set:
+    """The SWA pages of the full pages ``gone``."""
+    return pair.swa.pages.such(
+        lambda s: held(pair.swa, s) & gone.has(pair.full.table(pair.swa.owner(s), pair.swa.index(s))),
+        lambda: [swa_page(pair, p) for p in gone.items()],
+    )
+
+
+def unmap(pair: Pair, gone: Set, when: Truth) -> Pair:
+    """No slot of the full pages ``gone`` maps to anything."""
+
+    def slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in gone.items() for o in pair.full.offsets.items()]
+
+    return replace(
+        pair,
+        to_page=pair.to_page.where(lambda p, _: when & gone.has(p), PADDING, slots),
+        to_offset=pair.to_offset.where(lambda p, _: when & gone.has(p), 0, slots),
+    )
+
+
+def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full_pages: Seq, swa_pages: Seq) -> Pair:
+    """``row`` grows to ``to``; its tokens from ``start`` on map to the SWA page of their page, offset by offset.
+
+    The full pages follow those the row has; the SWA pages stand from index ``first`` on.
+    """
+    full = take(pair.full, row, touched(length(pair.full, row)), to, full_pages)
+    swa = take(pair.swa, row, first, to, swa_pages)
+
+    def slots() -> list[tuple[int, int]]:
+        return [(full.table(row, i), o) for i, o in positions(start, to, full.page_size)]
+
+    def written(p: Number, o: Number) -> Truth:
+        mine = held(full, p) & (full.owner(p) == row) & full.offsets.has(o)
+        return mine & no(covers(start, full.index(p), o)) & covers(to, full.index(p), o)
+
+    def lowest(s: Number) -> Number:
+        return ite(first + swa_pages.index(s) == start.pages, start.rest, 0)
+
+    return Pair(
+        full=full,
+        swa=swa,
+        to_page=pair.to_page.where(written, lambda p, _: swa.table(row, full.index(p)), slots),
+        to_offset=pair.to_offset.where(written, lambda _, o: o, slots),
+        anchor=pair.anchor.where(swa_pages.has, lowest, swa_pages.items),
+    )
+
+
+def give(pair: Pair, full_gone: Set, swa_gone: Set, waits: Truth) -> Pair:
+    """Full pages and their SWA pages are given back together; where they wait for a group, their mapping waits too."""
+    place = ite(waits, PENDING, resting(pair.full))
+    dropped = replace(pair, full=drop(pair.full, full_gone, place), swa=drop(pair.swa, swa_gone, place))
+    return unmap(dropped, full_gone, no(waits))
+
+
+# The laws of a pair.
+
+
+def each_slot(pair: Pair, law: Callable[[Number, Number], Truth]) -> Truth:
+    """``law`` holds for every page and offset of the full pool."""
+    return pair.full.pages.all(lambda p: pair.full.offsets.all(lambda o: law(p, o)))
+
+
+def free_maps_to_nothing(pair: Pair) -> Truth:
+    """A full slot that is free maps to nothing: whoever gets its page next inherits nobody's SWA slot."""
+    return each_slot(pair, lambda p, o: implies(open_to(pair.full, p), pair.to_page(p, o) == PADDING))
+
+
+def mapping_is_live(pair: Pair) -> Truth:
+    """A slot of a held page maps to nothing or into the held SWA page of the same row and index: never to a page that
+    another page maps to.
+    """
+    return each_slot(
+        pair,
+        lambda p, o: implies(
+            held(pair.full, p) & (pair.to_page(p, o) != PADDING),
+            held(pair.swa, pair.to_page(p, o)) & (swa_page(pair, p) == pair.to_page(p, o)),
+        ),
+    )
+
+
+def mapping_keeps_offset(pair: Pair) -> Truth:
+    """A slot maps to the slot at the same offset of its SWA page, so that a row that grows stays inside its page."""
+    return each_slot(pair, lambda p, o: implies(pair.to_page(p, o) != PADDING, pair.to_offset(p, o) == o))
+
+
+def swa_is_reached(pair: Pair) -> Truth:
+    """An SWA page is held only as long as a slot of a held full page maps into it: no SWA page is leaked."""
+
+    def reached(s: Number) -> Truth:
+        page = pair.full.table(pair.swa.owner(s), pair.swa.index(s))
+        mapped = pair.to_page(page, pair.anchor(s)) == s
+        return (page != PADDING) & pair.full.offsets.has(pair.anchor(s)) & mapped
+
+    return pair.swa.pages.all(lambda s: implies(held(pair.swa, s), reached(s)))
+
+
+def pending_together(pair: Pair) -> Truth:
+    """While a full page waits for the end of a free group, the SWA page it maps into waits too."""
+    return each_slot(
+        pair,
+        lambda p, o: implies(
+            (pair.full.place(p) == PENDING) & (pair.to_page(p, o) != PADDING),
+            pair.swa.pages.has(pair.to_page(p, o)) & (pair.swa.place(pair.to_page(p, o)) == PENDING),
+        ),
+    )
+
+
+def same_lengths(pair: Pair) -> Truth:
+    """A row is equally long in both pools."""
+    return pair.full.rows.all(lambda r: same(length(pair.full, r), length(pair.swa, r)))
+
+
+LAWS = (
+    free_maps_to_nothing,
+    mapping_is_live,
+    mapping_keeps_offset,
+    swa_is_reached,
+    pending_together,
+    same_lengths,
+)
+LATENT = (free_maps_to_nothing,)

@@ -1,0 +1,282 @@
+"""The SWA mapping: every token has a slot in the full pool, the tokens of the window have one in the SWA pool too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spec.allocator import closed, growing, lawful_choice, naming, no_shorter, none_waits, shrinking, still_holds
+from spec.lengths import NOTHING, Length, at_most, formed, next_token, same, touched
+from spec.logic import (
+    Number,
+    Part,
+    Seq,
+    Set,
+    Slots,
+    Stem,
+    Step,
+    Truth,
+    implies,
+    ite,
+    no,
+    number,
+    requires,
+    truth,
+)
+from spec.pair import LATENT, Pair, blank, give, grow, mapped_from, new_pair, unmap
+from spec.pair import LAWS as PAIR_LAWS
+from spec.pool import LAWS as POOL_LAWS
+from spec.pool import PADDING, beyond, cut, drop, filled, length, merged, resting, settle, waiting
+
+stem = Stem("swa_mapping")
+
+
+@dataclass(frozen=True)
+class SwaMapping:
+    """The pair, the pair as it was at the last backup, and how deep the free groups are nested."""
+
+    now: Pair
+    saved: Pair
+    backed_up: Truth = truth()
+    group: Number = number()
+
+
+def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> SwaMapping:
+    """``size`` full pages and ``size_swa`` SWA pages are free, ``rows`` rows are empty (finite reading)."""
+    pair = new_pair(page_size, size, size_swa, rows, need_sort)
+    return start(SwaMapping(now=pair, saved=pair, backed_up=False, group=0))
+
+
+def start(st: SwaMapping) -> SwaMapping:
+    """Before the first call: both pools are full of free pages, rows are empty, nothing is mapped or saved."""
+    empty = blank(st.now)
+    return SwaMapping(now=empty, saved=empty, backed_up=False, group=0)
+
+
+stem.state, stem.start = SwaMapping, start
+
+
+# The transitions.
+
+
+@stem.transition
+def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row whose last page is full takes ``count`` whole pages in both pools; if either is short, nothing changes."""
+    now = length(st.now.full, row)
+    grown = alloc_extend(st, row, Length(now.pages + count, now.rest), full_pages, swa_pages)
+    full = requires(now.rest == 0, "the row's last page is full")
+    return replace(grown, promises=(*grown.promises, full))
+
+
+@stem.transition
+def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows in both pools alike, and every new token is mapped; if either pool is short, nothing changes."""
+    full, swa = st.now.full, st.now.swa
+    old = length(full, row)
+    first = touched(old)
+    need = touched(to) - first
+    fills = (old.rest > 0) & no_shorter(old, to)
+    return Step(
+        promises=(
+            *growing(full, row, to),
+            requires(implies(fills, swa.table(row, old.pages) != PADDING), "the page it fills has its SWA page"),
+        ),
+        choice=(
+            *lawful_choice(full, full_pages, need, "full pages"),
+            *lawful_choice(swa, swa_pages, need, "SWA pages"),
+        ),
+        fits=(need <= full.available) & (need <= swa.available),
+        then=replace(st, now=grow(st.now, row, old, to, first, full_pages, swa_pages)),
+    )
+
+
+@stem.transition
+def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows by one token in both pools; if either is short, nothing changes."""
+    full = st.now.full
+    return alloc_extend(st, row, next_token(length(full, row), full.page_size), full_pages, swa_pages)
+
+
+@stem.transition
+def alloc_extend_swa_tail(
+    st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMapping]:
+    """An empty row grows to ``to`` in the full pool, and only its tokens from ``start`` on get SWA slots.
+
+    The tokens below ``start`` map to nothing (SGLang PR 25805), and a tail that starts inside a page keeps its offsets.
+    """
+    full, swa = st.now.full, st.now.swa
+    need = touched(to)
+    need_swa = ite(same(start, to), 0, touched(to) - start.pages)
+    return Step(
+        promises=(
+            *growing(full, row, to),
+            requires(same(length(full, row), NOTHING), "the row is empty"),
+            requires(formed(start, full.page_size) & at_most(start, to), "the tail starts within the row"),
+        ),
+        choice=(
+            *lawful_choice(full, full_pages, need, "full pages"),
+            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
+        ),
+        fits=(need <= full.available) & (need_swa <= swa.available),
+        then=replace(st, now=grow(st.now, row, start, to, start.pages, full_pages, swa_pages)),
+    )
+
+
+@stem.transition
+def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """The SWA pages of the given slots are given back at once, as when a window moves on; the full pages stay."""
+    pair = st.now
+    swa = drop(pair.swa, mapped_from(pair, gone), resting(pair.swa))
+    left = requires(
+        gone.all(
+            lambda p: pair.full.offsets.all(
+                lambda o: implies((o < filled(pair.full, p)) & (pair.to_page(p, o) != PADDING), slots.has(p, o))
+            )
+        ),
+        "no live slot keeps its mapping in a page whose SWA page is freed",
+    )
+    return Step(
+        promises=(*naming(pair.full, gone, slots), left),
+        then=replace(
+            st,
+            now=unmap(replace(pair, swa=swa), gone, True),
+            backed_up=st.backed_up & (gone.size == 0),
+        ),
+    )
+
+
+@stem.transition
+def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """The full pages of the freed slots and their SWA pages are given back: at once, or at the end of the group."""
+    return Step(
+        promises=closed(st.now.full, gone, slots),
+        then=replace(
+            st,
+            now=give(st.now, gone, mapped_from(st.now, gone), st.group > 0),
+            backed_up=st.backed_up & (gone.size == 0),
+        ),
+    )
+
+
+@stem.transition
+def free_full(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """The full pages alone are given back at once, as a tree does that has tombstoned their SWA side before."""
+    full = st.now.full
+    unmapped = requires(
+        gone.all(lambda p: full.offsets.all(lambda o: st.now.to_page(p, o) == PADDING)),
+        "no freed page is still mapped",
+    )
+    return Step(
+        promises=(*closed(full, gone, slots), unmapped),
+        then=replace(
+            st,
+            now=replace(st.now, full=drop(full, gone, resting(full))),
+            backed_up=st.backed_up & (gone.size == 0),
+        ),
+    )
+
+
+@stem.transition
+def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+    """A row is cut to ``to`` tokens in both pools; a page that keeps a token stays, every later page is given back."""
+    pair = st.now
+    full_gone, swa_gone = beyond(pair.full, row, to), beyond(pair.swa, row, to)
+    kept = give(pair, full_gone, swa_gone, st.group > 0)
+    return Step(
+        promises=shrinking(pair.full, row, to),
+        then=replace(
+            st,
+            now=replace(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)),
+            backed_up=st.backed_up & same(length(pair.full, row), to),
+        ),
+    )
+
+
+@stem.transition
+def free_group_begin(st: SwaMapping) -> Step[SwaMapping]:
+    """From here on freed pages wait, in both pools; groups nest."""
+    return Step(then=replace(st, group=st.group + 1))
+
+
+@stem.transition
+def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of the outermost group gives back what waited in both pools, and unmaps it."""
+    pair = st.now
+    full_done, swa_done = waiting(pair.full, st.group == 1), waiting(pair.swa, st.group == 1)
+    settled = replace(pair, full=settle(pair.full, full_done), swa=settle(pair.swa, swa_done))
+    return Step(
+        promises=(requires(st.group > 0, "a free group is open"),),
+        then=replace(
+            st,
+            now=unmap(settled, full_done, True),
+            backed_up=st.backed_up & (full_done.size == 0) & (swa_done.size == 0),
+            group=st.group - 1,
+        ),
+    )
+
+
+@stem.transition
+def backup_state(st: SwaMapping) -> Step[SwaMapping]:
+    """Both pools and the mapping as they are now can be restored until something is given back."""
+    return Step(then=replace(st, saved=st.now, backed_up=True))
+
+
+@stem.transition
+def restore_state(st: SwaMapping) -> Step[SwaMapping]:
+    """Everything that was handed out since the backup is free again in both pools, and maps to nothing."""
+    return Step(
+        promises=(requires(st.backed_up, "a backup was taken and nothing was given back since"),),
+        then=replace(st, now=st.saved),
+    )
+
+
+@stem.transition
+def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
+    """The release list of one of the pools goes to its free list; nothing else changes."""
+    pair = st.now
+    full = replace(pair, full=merged(pair.full, no(of_swa)), swa=merged(pair.swa, of_swa))
+    return Step(then=replace(st, now=full))
+
+
+@stem.transition
+def clear(st: SwaMapping) -> Step[SwaMapping]:
+    """All is as before the first call."""
+    return Step(then=start(st))
+
+
+# The laws.
+
+
+def pools(st: SwaMapping) -> list[Part]:
+    """The parts of the state that are pools."""
+    return [
+        ("now.full", st.now.full),
+        ("now.swa", st.now.swa),
+        ("saved.full", st.saved.full),
+        ("saved.swa", st.saved.swa),
+    ]
+
+
+def pairs(st: SwaMapping) -> list[Part]:
+    """The parts of the state that are pairs of pools."""
+    return [("now", st.now), ("saved", st.saved)]
+
+
+for _law in POOL_LAWS:
+    stem.invariant(pools)(_law)
+for _law in PAIR_LAWS:
+    stem.invariant(pairs, latent=_law in LATENT)(_law)
+
+
+@stem.invariant()
+def pending_in_group(st: SwaMapping) -> Truth:
+    """A page waits only while a free group is open."""
+    idle = none_waits(st.now.full) & none_waits(st.now.swa)
+    return (st.group >= 0) & implies(st.group == 0, idle)
+
+
+@stem.invariant()
+def backup_still_holds(st: SwaMapping) -> Truth:
+    """While a backup can be restored, a row holds all it held then: a restore takes back only what came since."""
+    kept = still_holds(st.saved.full, st.now.full) & still_holds(st.saved.swa, st.now.swa)
+    return implies(st.backed_up, kept)

@@ -1,0 +1,150 @@
+"""Each Triton kernel against its torch truth: ragged rows, poisoned outputs, nothing written where nothing belongs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from impl import kernels
+
+pytest.importorskip("triton")
+
+POISON = -7777
+PAGE_SIZES = (1, 2, 4, 16, 64)
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+    ),
+]
+# (prefix, seq) a row: zero-length extends, rows inside one page, over page ends, batches that are no power of two
+BATCHES = {
+    "one": [(0, 1)],
+    "one long": [(0, 1500)],
+    "nothing": [(3, 3)],
+    "ragged": [(0, 7), (5, 5), (3, 4), (0, 0), (16, 49), (63, 129), (64, 64)],
+    "tiles": [(1, 3000), (0, 1), (2, 2)],
+}
+
+
+class World:
+    """Rows with the pages a prefix holds, page lists for what is new, and a mapping with a poisoned surplus."""
+
+    def __init__(self, rows: list[tuple[int, int]], page: int, device: str, unmapped: int = -1) -> None:
+        self.page, self.device = page, device
+        held = [-(-prefix // page) for prefix, _ in rows]
+        new = sum(-(-seq // page) - h for (_, seq), h in zip(rows, held, strict=True))
+        pages = torch.randperm(sum(held) + new, generator=torch.Generator().manual_seed(page)) + 1
+        self.full, self.swa = pages[sum(held) :].to(device), pages.flip(0)[sum(held) :].to(device)
+        swa_held = pages.flip(0)[: sum(held)]
+        self.mapping = torch.zeros((len(pages) + 1) * page + 1, dtype=torch.int64)
+        self.mapping[-1] = -1
+        grid = kernels.page_rows(self.mapping, page)
+        grid[pages[: sum(held)]] = swa_held[:, None] * page + torch.arange(page)
+        self.last = torch.full((len(rows),), -1)
+        for i, (prefix, _) in enumerate(rows):
+            if prefix:
+                last_page = pages[sum(held[: i + 1]) - 1]
+                self.last[i] = last_page * page + (prefix - 1) % page
+                if i == unmapped:
+                    grid[last_page] = 0
+        self.mapping, self.last = self.mapping.to(device), self.last.to(device)
+        self.prefix, self.seq = (torch.tensor(lens, device=device) for lens in zip(*rows, strict=True))
+        self.tokens, self.longest = sum(s - p for p, s in rows), max(s - p for p, s in rows)
+
+    def extend(self, backend: str, swa: torch.Tensor | None, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        out, mapping = torch.full((self.tokens,), POISON, device=self.device), self.mapping.clone()
+        kernels.backend(torch.device(self.device), backend).extend(
+            self.prefix, self.seq, self.last, self.full, swa, None if swa is None else mapping, out, self.page,
+            self.longest, start,
+        )  # fmt: skip
+        return out.cpu(), mapping.cpu()
+
+    def decode(self, backend: str, swa: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        out, mapping = torch.full((len(self.seq),), POISON, device=self.device), self.mapping.clone()
+        kernels.backend(torch.device(self.device), backend).decode(
+            self.seq, self.last, self.full, swa, None if swa is None else mapping, out, self.page
+        )
+        return out.cpu(), mapping.cpu()
+
+
+def same(truth: tuple[torch.Tensor, ...], kernel: tuple[torch.Tensor, ...]) -> None:
+    for expected, got in zip(truth, kernel, strict=True):
+        assert torch.equal(expected, got)
+        assert not bool((expected == POISON).any())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", PAGE_SIZES)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_extend(batch: str, page: int, device: str) -> None:
+    for unmapped in (-1, 2):
+        world = World(BATCHES[batch], page, device, unmapped)
+        same(world.extend("torch", world.swa), world.extend("triton", world.swa))
+        same(world.extend("torch", None), world.extend("triton", None))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", PAGE_SIZES)
+@pytest.mark.parametrize("tail", [0, 1, 2, 5, 64, 65, 129, 130])
+def test_extend_maps_only_the_tail(tail: int, page: int, device: str) -> None:
+    world = World([(0, 130)], page, device)
+    pages = len(world.full) - (130 - tail) // page if tail else 0
+    swa = world.swa[:pages]
+    out, mapping = world.extend("torch", swa, 130 - tail)
+    same((out, mapping), world.extend("triton", swa, 130 - tail))
+    assert not mapping[out[: 130 - tail]].any()
+    assert torch.equal(mapping[out[130 - tail :]] % page, out[130 - tail :] % page)
+    assert bool((mapping[out[130 - tail :]] >= page).all())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", PAGE_SIZES)
+@pytest.mark.parametrize("rows", [1, 3, 64, 1500])
+def test_decode(rows: int, page: int, device: str) -> None:
+    lens = [(i * 7) % 40 for i in range(rows)]
+    world = World([(n, n + 1) for n in lens], page, device, unmapped=1)
+    same(world.decode("torch", world.swa), world.decode("triton", world.swa))
+    same(world.decode("torch", None), world.decode("triton", None))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
+def test_detach(page: int, device: str) -> None:
+    """Half of the pages mapped, some of those only from inside the page on; the entries of other pages stay."""
+    mapping = torch.zeros(100 * page + 1, dtype=torch.int64)
+    mapping[-1] = -1
+    grid = kernels.page_rows(mapping, page)
+    grid[1:100:2] = torch.arange(99, 49, -1)[:, None] * page + torch.arange(page)
+    grid[3, : page // 2] = 0
+    pages = torch.tensor([3, 98, 1, 4, 51], device=device)
+    for n in (0, 1, 5):
+        got = []
+        for backend in ("torch", "triton"):
+            left, swa = mapping.clone().to(device), torch.full((n,), POISON, device=device)
+            kernels.backend(torch.device(device), backend).detach(left, pages[:n], swa, page)
+            got.append((swa.cpu(), left.cpu()))
+        same(*got)
+        assert got[0][0].tolist() == [98, 0, 99, 0, 74][:n]
+        assert int((got[0][1] == mapping).sum()) == len(mapping) - int((grid[pages[:n].cpu()] > 0).sum())
+
+
+def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
+    """Lengths that need more pages than are given: padding slots come out, the memory behind the list does not."""
+    world = World([(0, 64), (0, 64)], 16, "cpu")
+    backing = torch.cat([world.full[:2], torch.full((6,), POISON)])
+    out = torch.full((128,), POISON)
+    kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16, 64)
+    assert int(out.min()) >= 0
+    assert int(out[32:].max()) < 16
+
+
+def test_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="backend"):
+        kernels.backend(torch.device("cpu"), "cuda")
