@@ -16,22 +16,26 @@ import torch
 from torch import Tensor
 
 from impl import checks, kernels
-from impl.checks import FreeBatch
+from impl.checks import Backup, Backups, FreeBatch, Rows
 
 
-class FreeGroups(ABC):
-    """Free, at once or when the outermost group ends; and which backups a free has made unusable."""
+class SlotAllocator(ABC):
+    """What one pool and two together have in common: allocating for rows, freeing, free groups."""
 
     page_size: int
+    full_to_swa_index_mapping: Tensor | None = None
     _device: torch.device
+    _ops: kernels.Ops
     _looks: bool  # content checks that read tensors: always on CPU, elsewhere with debug=True
     _kvcache: Any
+
+    def get_kvcache(self) -> Any:
+        return self._kvcache
 
     def _forget(self) -> None:
         self._depth = 0
         self._pending: list[FreeBatch] = []
-        self._backups: list[int] = []
-        self._serial = getattr(self, "_serial", 0)
+        self.backups = Backups(self)
 
     @property
     def is_not_in_free_group(self) -> bool:
@@ -56,11 +60,7 @@ class FreeGroups(ABC):
         self._depth -= 1
 
     def free(
-        self,
-        free_index: Tensor,
-        *,
-        row_lens: Sequence[int] | None = None,
-        swa_lens: Sequence[int] | None = None,
+        self, free_index: Tensor, *, row_lens: Sequence[int] | None = None, swa_lens: Sequence[int] | None = None
     ) -> None:
         """Free every page that a slot of ``free_index`` lies in.
 
@@ -72,13 +72,13 @@ class FreeGroups(ABC):
         without its first slot; checked on CPU for the path without ``row_lens``, and everywhere with ``debug``.
         """
         checks.index("free_index", free_index, self._device)
-        checks.rows(row_lens, swa_lens, len(free_index))
-        if len(free_index) == 0:
+        checks.cuts(row_lens, swa_lens, free_index.numel())
+        if free_index.numel() == 0:
             return
         batch = self._batch(free_index, row_lens, swa_lens)
         if self._full_pool().debug:
             self._check_batch(batch)
-        self._backups.clear()
+        self._void_backups()
         if self._depth:
             self._full_pool().mark(batch.pages, held=False)
             self._pending.append(batch)
@@ -94,58 +94,95 @@ class FreeGroups(ABC):
             pages = checks.row_pages(slots, row_lens, self.page_size)
             batch = FreeBatch(pages, exact=True, mapped=spans)
             pool.check_row_pages(slots, pages)
-        waiting = sum(len(other.pages) for other in self._pending)
-        if len(batch.pages) + waiting + pool.free_count() > pool.num_pages:
+        waiting = sum(other.pages.numel() for other in self._pending)
+        if batch.pages.numel() + waiting + pool.free_count() > pool.num_pages:
             raise ValueError("free_index: more pages freed than were handed out (double free)")
         return batch
 
-    def get_kvcache(self) -> Any:
-        return self._kvcache
+    def alloc_extend(
+        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
+        extend_num_tokens: int, num_new_pages: int | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Slots for tokens ``prefix..seq`` of each row, first filling the page of ``last_loc``; all are mapped.
 
-    def get_cpu_copy(self, indices: Tensor, mamba_indices: Tensor | None = None) -> Any:
-        return self._kvcache.get_cpu_copy(indices, mamba_indices=mamba_indices)
+        ``prefix_lens``, ``seq_lens``, ``last_loc`` (slot of token ``prefix - 1``, or -1): ``[rows]`` on the device;
+        the ``_cpu`` ones the same lengths on the host. Returns ``[extend_num_tokens]`` int64 slots, row after row,
+        or None, with nothing changed, if a pool has too few pages. A partly filled page must have its SWA page where
+        there are two pools. ValueError or TypeError for inconsistent arguments.
+        """
+        rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
+        plan = checks.extend_plan(rows, extend_num_tokens, num_new_pages, self.page_size)
+        return self._extend(rows, plan, plan.pages, 0)
 
-    def load_cpu_copy(self, kv_cache_cpu: Any, indices: Tensor, mamba_indices: Tensor | None = None) -> Any:
-        return self._kvcache.load_cpu_copy(kv_cache_cpu, indices, mamba_indices=mamba_indices)
+    def _extend(self, rows: Rows, plan: checks.Plan, swa_pages: int, swa_start: int) -> Tensor | None:
+        self._check_rows(rows)
+        pages = self._peek(plan.pages, swa_pages)
+        if pages is None:
+            return None
+        self._remember(rows.last_loc)
+        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
+        self._ops.extend(
+            rows.prefix, rows.seq, rows.last_loc, *pages, self.full_to_swa_index_mapping, out,
+            self.page_size, plan.longest, swa_start,
+        )  # fmt: skip
+        self._take(*pages)
+        return out
 
-    def _new_backup(self) -> int:
-        self._serial += 1
-        self._backups.append(self._serial)
-        return self._serial
+    def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
+        """One slot a row for token ``seq - 1`` (``seq_lens`` count it; ``last_loc`` is the slot before, or -1).
 
-    def _require_backup(self, state: Any, kind: type) -> None:
-        if not isinstance(state, kind):
-            raise TypeError(f"restore_state takes what backup_state returned, got {type(state).__name__}")
-        if state.owner is not self:  # type: ignore[attr-defined]
-            raise ValueError("restore_state: this state was taken from another allocator")
-        if state.serial not in self._backups:  # type: ignore[attr-defined]
-            raise RuntimeError("restore_state: pages were freed since this backup, or an earlier one was restored")
+        All ``[rows]``. Returns ``[rows]`` int64 slots; None and errors as ``alloc_extend``.
+        """
+        rows = Rows(seq_lens, seq_lens_cpu, last_loc)
+        plan = checks.decode_plan(rows, self.page_size)
+        self._check_rows(rows)
+        pages = self._peek(plan.pages, plan.pages)
+        if pages is None:
+            return None
+        self._remember(last_loc)
+        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
+        self._ops.decode(seq_lens, last_loc, *pages, self.full_to_swa_index_mapping, out, self.page_size)
+        self._take(*pages)
+        return out
 
-    def _drop_backups_after(self, serial: int) -> None:
-        del self._backups[self._backups.index(serial) + 1 :]
+    def _void_backups(self) -> None:
+        """Something is freed: what was before can no longer be restored."""
+        self.backups.void()
 
-    def _check_batch(self, batch: FreeBatch) -> None:  # noqa: B027 (nothing more to check for one pool)
+    def _check_rows(self, rows: Rows) -> None:
+        rows.check(self._device, look=self._looks)
+        if self._full_pool().debug:
+            checks.last_slots(rows, self._full_pool().held, self.page_size)
+
+    def _check_batch(self, batch: FreeBatch) -> None:  # noqa: B027 (one pool has nothing to add)
         """More ways (``debug``) to find a batch wrong."""
+
+    def _remember(self, slots: Tensor) -> None:  # noqa: B027 (one pool has no mapping)
+        """The pages of ``slots`` are about to be mapped anew."""
 
     @abstractmethod
     def _full_pool(self) -> BaseTokenToKVPoolAllocator: ...
+
+    @abstractmethod
+    def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor | None] | None: ...
+
+    @abstractmethod
+    def _take(self, full_pages: Tensor, swa_pages: Tensor | None) -> None: ...
 
     @abstractmethod
     def _release(self, batch: FreeBatch) -> None: ...
 
 
 @dataclass(frozen=True)
-class PoolState:
-    """What ``backup_state`` returns: opaque, valid until the next free."""
+class PoolState(Backup):
+    """What ``backup_state`` returns: opaque, usable until the next free."""
 
-    owner: BaseTokenToKVPoolAllocator
-    serial: int
     stack: Tensor
     top: int
     released: tuple[Tensor, ...]
 
 
-class BaseTokenToKVPoolAllocator(FreeGroups):
+class BaseTokenToKVPoolAllocator(SlotAllocator):
     """One pool of pages. The free pages are ``_stack[_top:]``: taking and giving back touch only what they move."""
 
     def __init__(
@@ -180,7 +217,7 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
 
     def free_count(self) -> int:
         """Pages free or released."""
-        return self.num_pages - self._top + sum(map(len, self._released))
+        return self.num_pages - self._top + self._released_count
 
     def available_size(self) -> int:
         """Tokens that can still be handed out, in whole pages."""
@@ -194,6 +231,7 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
         self._stack = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self._device)
         self._top = 0
         self._released: list[Tensor] = []
+        self._released_count = 0
         self.held = torch.zeros(self.num_pages + 1 if self._looks else 0, dtype=torch.bool, device=self._device)
         self._forget()
 
@@ -203,9 +241,9 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
             return
         free = self.all_free().sort().values
         # A new stack: a backup may still hold the old one. What lies below the top is never read.
-        self._top = self.num_pages - len(free)
+        self._top = self.num_pages - free.numel()
         self._stack = torch.cat([self._stack[: self._top], free])
-        self._released = []
+        self._released, self._released_count = [], 0
 
     def peek(self, pages: int) -> Tensor | None:
         """The next ``pages`` free pages, still free (see ``take``); None where there are fewer."""
@@ -217,18 +255,21 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
 
     def take(self, pages: Tensor) -> None:
         """Hand out what ``peek`` showed."""
-        self._top += len(pages)
+        self._top += pages.numel()
         self.mark(pages, held=True)
 
     def put(self, pages: Tensor) -> None:
-        """Give back distinct held pages."""
-        self._backups.clear()
+        """Give back distinct held pages. RuntimeError if there are more than were ever handed out."""
+        if pages.numel() + self.free_count() > self.num_pages:
+            raise RuntimeError("more pages given back than were handed out: the mapping was overwritten from outside")
+        self._void_backups()
         self.mark(pages, held=False)
         if self.need_sort:
             self._released.append(pages)
+            self._released_count += pages.numel()
         else:
-            self._top -= len(pages)
-            self._stack[self._top : self._top + len(pages)] = pages
+            self._top -= pages.numel()
+            self._stack[self._top : self._top + pages.numel()] = pages
 
     def mark(self, pages: Tensor, *, held: bool) -> None:
         if self._looks:
@@ -242,13 +283,10 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
 
     def pages_to_free(self, slots: Tensor) -> Tensor:
         """The distinct pages of ``slots``, checked where looking is cheap."""
-        if not self._looks:
-            pages = (slots // self.page_size).to(torch.int64)
-            return pages if self.page_size == 1 else torch.unique(pages)
-        ordered = checks.sorted_slots("free_index", slots, self.page_size, self.num_pages)
-        pages = checks.closed_pages("free_index", ordered, self.page_size)
-        checks.all_held("free_index", pages, self.held)
-        return pages
+        if self._looks:
+            return checks.held_pages("free_index", slots, self.held, self.page_size)
+        pages = (slots // self.page_size).to(torch.int64)
+        return pages if self.page_size == 1 else torch.unique(pages)
 
     def check_row_pages(self, slots: Tensor, pages: Tensor) -> None:
         """``pages``, read off rows, must be held, and (``debug``) be the very pages the slots lie in."""
@@ -268,77 +306,34 @@ class BaseTokenToKVPoolAllocator(FreeGroups):
         self.take(pages)
         return self.slots(pages)
 
-    def alloc_extend(
-        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
-        extend_num_tokens: int, num_new_pages: int | None = None,
-    ) -> Tensor | None:  # fmt: skip
-        """Slots for tokens ``prefix..seq`` of each row, first filling the page of ``last_loc``.
-
-        ``prefix_lens``, ``seq_lens``, ``last_loc`` (slot of token ``prefix - 1``, or -1): ``[rows]`` on the device;
-        the ``_cpu`` ones the same lengths on the host. Returns ``[extend_num_tokens]`` int64 slots, row after row,
-        or None if there are too few pages. ValueError or TypeError for inconsistent arguments.
-        """
-        plan = checks.extend_plan(prefix_lens_cpu, seq_lens_cpu, extend_num_tokens, num_new_pages, self.page_size)
-        self.check_rows(prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc)
-        pages = self.peek(plan.pages)
-        if pages is None:
-            return None
-        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
-        self._ops.extend(prefix_lens, seq_lens, last_loc, pages, None, None, out, self.page_size, plan.longest)
-        self.take(pages)
-        return out
-
-    def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
-        """One slot a row for token ``seq - 1`` (``seq_lens`` count it; ``last_loc`` is the slot before, or -1).
-
-        All ``[rows]``. Returns ``[rows]`` int64 slots, or None if there are too few pages.
-        """
-        plan = checks.decode_plan(seq_lens_cpu, self.page_size)
-        self.check_rows(None, None, seq_lens, seq_lens_cpu, last_loc)
-        pages = self.peek(plan.pages)
-        if pages is None:
-            return None
-        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
-        self._ops.decode(seq_lens, last_loc, pages, None, None, out, self.page_size)
-        self.take(pages)
-        return out
-
-    def check_rows(
-        self, prefix: Tensor | None, prefix_cpu: Tensor | None, seq: Tensor, seq_cpu: Tensor, last_loc: Tensor
-    ) -> None:
-        """The device arguments of an extend (of a decode, without ``prefix``) against the host's."""
-        rows = len(seq_cpu)
-        checks.index("seq_lens", seq, self._device, rows)
-        checks.index("last_loc", last_loc, self._device, rows)
-        if prefix is not None:
-            checks.index("prefix_lens", prefix, self._device, rows)
-        if self._looks:
-            checks.same_lengths("seq_lens", seq, seq_cpu)
-            if prefix is not None and prefix_cpu is not None:
-                checks.same_lengths("prefix_lens", prefix, prefix_cpu)
-        if self.debug:
-            checks.last_slots(last_loc, seq - 1 if prefix is None else prefix, self.held, self.page_size)
-
     def backup_state(self) -> PoolState:
         """A state to return to: opaque, O(1), usable until the next free."""
-        return PoolState(self, self._new_backup(), self._stack, self._top, tuple(self._released))
+        return PoolState(*self.backups.new(), self._stack, self._top, tuple(self._released))
 
-    def check_state(self, state: PoolState) -> None:
-        self._require_backup(state, PoolState)
+    def restore_state(self, state: PoolState) -> Tensor:
+        """Take back every page handed out since ``state``. RuntimeError if anything was freed since.
 
-    def restore_state(self, state: PoolState) -> None:
-        """Take back every page handed out since ``state``. RuntimeError if anything was freed since."""
-        self.check_state(state)
-        self._drop_backups_after(state.serial)
+        Returns pages that include all of those, and none that is held.
+        """
+        self.backups.require(state, PoolState)
+        self.backups.back_to(state)
         # Nothing was freed since, so only allocations moved the top (or a merge built another stack).
         merged = state.stack is not self._stack
         self._stack, old_top, self._top = state.stack, self._top, state.top
-        self._released = list(state.released)
+        self._released, self._released_count = list(state.released), sum(map(len, state.released))
         back = self.all_free() if merged else self._stack[self._top : old_top]
         self.mark(back, held=False)
+        return back
 
     def _full_pool(self) -> BaseTokenToKVPoolAllocator:
         return self
+
+    def _peek(self, full_pages: int, _: int) -> tuple[Tensor, None] | None:
+        pages = self.peek(full_pages)
+        return None if pages is None else (pages, None)
+
+    def _take(self, full_pages: Tensor, _: Tensor | None) -> None:
+        self.take(full_pages)
 
     def _release(self, batch: FreeBatch) -> None:
         self.put(batch.pages)

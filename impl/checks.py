@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ class Plan(NamedTuple):
 
 
 def whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -62,54 +62,85 @@ def index(name: str, value: Tensor, device: torch.device, length: int | None = N
     found = value.device
     if found.type != device.type or (device.index is not None and found.index != device.index):
         raise ValueError(f"{name} must be on {device}, got {found}")
-    if length is not None and len(value) != length:
-        raise ValueError(f"{name} must have {length} entries (one a row), got {len(value)}")
+    if length is not None and value.numel() != length:
+        raise ValueError(f"{name} must have {length} entries (one a row), got {value.numel()}")
 
 
 _HOST = torch.device("cpu")
 
 
-def extend_plan(prefix_cpu: Tensor, seq_cpu: Tensor, tokens: int, new_pages: int | None, page_size: int) -> Plan:
+class Rows(NamedTuple):
+    """The rows of one call: lengths on the device and on the host, and each row's last slot. A decode has no prefix."""
+
+    seq: Tensor
+    seq_cpu: Tensor
+    last_loc: Tensor
+    prefix: Tensor | None = None
+    prefix_cpu: Tensor | None = None
+
+    def check(self, device: torch.device, *, look: bool) -> None:
+        """The device tensors fit the host's, and (``look``) hold the same lengths: the kernels index by them."""
+        rows = self.seq_cpu.numel()
+        for name, value in (("seq_lens", self.seq), ("last_loc", self.last_loc), ("prefix_lens", self.prefix)):
+            if value is not None:
+                index(name, value, device, rows)
+        if look:
+            same_lengths("seq_lens", self.seq, self.seq_cpu)
+            if self.prefix is not None and self.prefix_cpu is not None:
+                same_lengths("prefix_lens", self.prefix, self.prefix_cpu)
+
+    def before(self) -> Tensor:
+        """The lengths without the new tokens."""
+        return self.seq - 1 if self.prefix is None else self.prefix
+
+    def fills(self, page_size: int) -> Tensor:
+        """The rows that go on in a page they have."""
+        return (self.before() % page_size != 0) & (self.seq > self.before())
+
+
+def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) -> Plan:
     """Check the host lengths of an extend and count what it needs."""
+    prefix_cpu = rows.seq_cpu if rows.prefix_cpu is None else rows.prefix_cpu
     index("prefix_lens_cpu", prefix_cpu, _HOST)
-    index("seq_lens_cpu", seq_cpu, _HOST, len(prefix_cpu))
-    whole("extend_num_tokens", tokens, 0)
-    rows = list(zip(prefix_cpu.tolist(), seq_cpu.tolist(), strict=True))
-    for row, (prefix, seq) in enumerate(rows):
+    index("seq_lens_cpu", rows.seq_cpu, _HOST, prefix_cpu.numel())
+    lens = list(zip(prefix_cpu.tolist(), rows.seq_cpu.tolist(), strict=True))
+    for row, (prefix, seq) in enumerate(lens):
         if not 0 <= prefix <= seq:
             raise ValueError(f"row {row}: expected 0 <= prefix <= seq, got prefix {prefix}, seq {seq}")
-    extended = sum(seq - prefix for prefix, seq in rows)
+    whole("extend_num_tokens", tokens, 0)
+    extended = sum(seq - prefix for prefix, seq in lens)
     if extended != tokens:
         raise ValueError(f"extend_num_tokens must be sum(seq - prefix) = {extended}, got {tokens}")
-    pages = sum(prefix // -page_size - seq // -page_size for prefix, seq in rows)
+    pages = sum(prefix // -page_size - seq // -page_size for prefix, seq in lens)
     if new_pages is not None and new_pages != pages:
         raise ValueError(f"num_new_pages must be {pages} for these lengths, got {new_pages}")
-    return Plan(tokens, pages, max((seq - prefix for prefix, seq in rows), default=0))
+    return Plan(tokens, pages, max((seq - prefix for prefix, seq in lens), default=0))
 
 
-def decode_plan(seq_cpu: Tensor, page_size: int) -> Plan:
+def decode_plan(rows: Rows, page_size: int) -> Plan:
     """Check the host lengths of a decode step (lengths *with* the new token) and count its pages."""
-    index("seq_lens_cpu", seq_cpu, _HOST)
-    lens = seq_cpu.tolist()
+    index("seq_lens_cpu", rows.seq_cpu, _HOST)
+    lens = rows.seq_cpu.tolist()
     if lens and min(lens) < 1:
         raise ValueError(f"seq_lens_cpu must count the new token, so be at least 1, got {min(lens)}")
     pages = sum((seq - 1) % page_size == 0 for seq in lens)
     return Plan(len(lens), pages, 1)
 
 
-def tail_start(prefix_cpu: Tensor, tokens: int, tail: int) -> int:
+def tail_start(rows: Rows, tokens: int, tail: int) -> int:
     """Position of the first tail token; a tail allocation is for one row without a prefix."""
     whole("swa_tail_len", tail, 0)
-    if len(prefix_cpu) != 1:
-        raise ValueError(f"alloc_extend_swa_tail takes one row, got {len(prefix_cpu)}")
-    if int(prefix_cpu[0]) != 0:
-        raise ValueError(f"alloc_extend_swa_tail takes a row without prefix, got {int(prefix_cpu[0])}")
+    prefixes = [] if rows.prefix_cpu is None else rows.prefix_cpu.tolist()
+    if len(prefixes) != 1:
+        raise ValueError(f"alloc_extend_swa_tail takes one row, got {len(prefixes)}")
+    if prefixes[0]:
+        raise ValueError(f"alloc_extend_swa_tail takes a row without prefix, got {prefixes[0]}")
     if tail > tokens:
         raise ValueError(f"swa_tail_len must be at most extend_num_tokens = {tokens}, got {tail}")
     return tokens - tail
 
 
-def rows(row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None, tokens: int) -> None:
+def cuts(row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None, tokens: int) -> None:
     """``row_lens`` cut ``tokens`` slots into rows; ``swa_lens`` says how long each row's mapped tail is."""
     if row_lens is None:
         if swa_lens is not None:
@@ -151,7 +182,7 @@ def consecutive(ordered: Tensor) -> Tensor:
 def closed_pages(name: str, ordered: Tensor, page_size: int) -> Tensor:
     """Pages of sorted distinct slots, each of which must be there from its first slot on."""
     if page_size == 1:
-        return ordered
+        return ordered.clone()  # may wait in a group: must not be the caller's memory
     heads = ordered[ordered % page_size == 0]
     touched = consecutive(ordered // page_size)
     if len(heads) != len(touched):
@@ -169,13 +200,20 @@ def all_held(name: str, pages: Tensor, held: Tensor) -> None:
         raise ValueError(f"{name}: page {int(pages[~held[pages]][0])} is free already")
 
 
-def last_slots(last_loc: Tensor, prefix: Tensor, held: Tensor, page_size: int) -> None:
-    """``last_loc`` must be the slot of token ``prefix - 1``: at its place in a page that is held."""
-    if not bool(((last_loc + 1) % page_size == prefix % page_size).all()):
+def last_slots(rows: Rows, held: Tensor, page_size: int) -> None:
+    """``last_loc`` must be the slot of the token before the new ones: at its place, in a page that is held."""
+    if not bool(((rows.last_loc + 1) % page_size == rows.before() % page_size).all()):
         raise ValueError("last_loc must have the offset of token prefix - 1 in its page: (last_loc + 1) % page_size")
-    known = last_loc[prefix > 0]
-    if len(known):
+    known = rows.last_loc[rows.before() > 0]
+    if known.numel():
         all_held("last_loc", known // page_size, held)
+
+
+def held_pages(name: str, slots: Tensor, held: Tensor, page_size: int) -> Tensor:
+    """The distinct pages of ``slots``, each held and named from its first slot on."""
+    pages = closed_pages(name, sorted_slots(name, slots, page_size, held.numel() - 1), page_size)
+    all_held(name, pages, held)
+    return pages
 
 
 Span = tuple[int, int]
@@ -196,7 +234,7 @@ class FreeBatch:
             return FreeBatch(torch.unique(pages), exact=False)
         if any(batch.mapped is None for batch in batches):
             return FreeBatch(pages, exact=True)
-        starts = accumulate((len(batch.pages) for batch in batches), initial=0)
+        starts = accumulate((batch.pages.numel() for batch in batches), initial=0)
         spans = ((at + a, at + b) for at, own in zip(starts, batches, strict=False) for a, b in own.mapped or ())
         return FreeBatch(pages, exact=True, mapped=tuple(spans))
 
@@ -205,7 +243,8 @@ def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
     """Pages of rows that each begin on a page boundary: every ``page_size``-th slot, no device read."""
     ends = list(accumulate(row_lens))
     heads = [slots[end - n : end : page_size] for n, end in zip(row_lens, ends, strict=True)]
-    return (torch.cat(heads) // page_size).to(torch.int64)
+    first = torch.cat(heads).to(torch.int64)
+    return first if page_size == 1 else first // page_size
 
 
 def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: int) -> tuple[Span, ...]:
@@ -217,3 +256,42 @@ def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: in
             spans.append((base + (tokens - tail) // page_size, base + pages))
         base += pages
     return tuple(spans)
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What every backup knows: whose it is, and which one."""
+
+    owner: object
+    serial: int
+
+
+class Backups:
+    """Which backups of ``owner`` can be restored: those with nothing freed, nor an earlier one restored, since."""
+
+    _serials = count()
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        self._usable: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._usable)
+
+    def new(self) -> tuple[object, int]:
+        self._usable.append(next(self._serials))
+        return self._owner, self._usable[-1]
+
+    def void(self) -> None:
+        self._usable.clear()
+
+    def require(self, state: object, kind: type[Backup]) -> None:
+        if not isinstance(state, kind):
+            raise TypeError(f"restore_state takes what backup_state returned, got {type(state).__name__}")
+        if state.owner is not self._owner:
+            raise ValueError("restore_state: this state was taken from another allocator")
+        if state.serial not in self._usable:
+            raise RuntimeError("restore_state: pages were freed since this backup, or an earlier one was restored")
+
+    def back_to(self, state: Backup) -> None:
+        del self._usable[self._usable.index(state.serial) + 1 :]

@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # the torch backend needs no triton
-    triton = tl = None
+tl: Any = None  # triton.language, once a kernel is used: see _jit
 
 BLOCK = 1024  # tokens (extend), rows (decode) or mapping entries (detach) one program works on
 
@@ -40,7 +36,7 @@ class _Layout(NamedTuple):
     body: Tensor  # [pages] where the new pages stand
 
     def pages(self, partial: Tensor, new: Tensor) -> Tensor:
-        table = new.new_empty(len(partial) + len(new))
+        table = new.new_empty(partial.numel() + new.numel())
         table[self.heads] = partial.to(new.dtype)
         table[self.body] = new
         return table[self.page]
@@ -48,14 +44,14 @@ class _Layout(NamedTuple):
 
 def _spread(values: Tensor, counts: Tensor, total: int) -> Tensor:
     """``values[i]`` ``counts[i]`` times; a single one may be left to broadcasting."""
-    return values if len(values) == 1 else torch.repeat_interleave(values, counts, output_size=total)
+    return values if values.numel() == 1 else torch.repeat_interleave(values, counts, output_size=total)
 
 
 def _layout(prefix: Tensor, seq: Tensor, tokens: int, pages: int, page_size: int) -> _Layout:
     first_new = (prefix + page_size - 1) // page_size
     new = (seq + page_size - 1) // page_size - first_new
     lens = seq - prefix
-    rows = torch.arange(len(seq), device=seq.device)
+    rows = torch.arange(seq.numel(), device=seq.device)
     heads = rows + new.cumsum(0) - new
     # Token k of the batch is token `k + shift` of a table whose entries are whole pages.
     shift = (heads + 1 - first_new) * page_size + prefix - (lens.cumsum(0) - lens)
@@ -80,13 +76,13 @@ def extend_torch(
     if page_size == 1:
         out.copy_(full_pages)
     else:
-        layout = _layout(prefix_lens, seq_lens, len(out), len(full_pages), page_size)
+        layout = _layout(prefix_lens, seq_lens, out.numel(), full_pages.numel(), page_size)
         pages = layout.pages(last_loc // page_size, full_pages)
         torch.add(layout.offset, pages, alpha=page_size, out=out)
     if mapping is None or swa_pages is None:
         return
     if swa_start:
-        swa_pages = torch.cat([swa_pages.new_zeros(len(full_pages) - len(swa_pages)), swa_pages])
+        swa_pages = torch.cat([swa_pages.new_zeros(full_pages.numel() - swa_pages.numel()), swa_pages])
     if page_size == 1:
         mapping[out] = swa_pages
         return
@@ -107,28 +103,31 @@ def decode_torch(
     fresh = (seq_lens - 1) % page_size == 0
     nth = fresh.cumsum(0).sub_(1).clamp_(min=0)
     torch.add(last_loc, 1, out=out)
-    if len(full_pages):
+    if full_pages.numel():
         torch.where(fresh, full_pages[nth] * page_size, out, out=out)
     if mapping is None or swa_pages is None:
         return
     before = mapping[last_loc]
     target = torch.where(before > 0, before + 1, 0)
-    if len(swa_pages):
+    if swa_pages.numel():
         target = torch.where(fresh, swa_pages[nth] * page_size, target)
     mapping[out] = target
 
 
 def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
     """Write to ``swa_pages`` ``[n]`` the SWA page of each full page (0: none) and clear the pages' mapping entries."""
+    if page_size == 1:
+        torch.index_select(mapping, 0, pages, out=swa_pages)
+        mapping.index_fill_(0, pages, 0)
+        return
     rows = page_rows(mapping, page_size)
-    found = rows[pages]
-    torch.div(found.amax(1), page_size, rounding_mode="floor", out=swa_pages)
+    torch.div(rows[pages].amax(1), page_size, rounding_mode="floor", out=swa_pages)
     rows.index_fill_(0, pages, 0)
 
 
 def page_rows(mapping: Tensor, page_size: int) -> Tensor:
     """The mapping as ``[pages, page_size]``, a view without the entries that belong to no whole page."""
-    pages = (len(mapping) - 1) // page_size
+    pages = (mapping.numel() - 1) // page_size
     return mapping[: pages * page_size].view(pages, page_size)
 
 
@@ -212,9 +211,11 @@ _COUNTS = ["n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start"
 
 @functools.cache
 def _jit(kernel: Callable[..., None]) -> Any:
-    """Compiled at first use, not at import: importing needs no triton, and the interpreter can still be asked for."""
-    if triton is None:
-        raise RuntimeError("the triton backend needs the triton package; use backend='torch'")
+    """Triton is imported at first use: the torch backend works without it, and the interpreter can still be chosen."""
+    global tl  # noqa: PLW0603 (the kernels name it)
+    import triton
+    import triton.language as tl
+
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
     return triton.jit(kernel, do_not_specialize=[name for name in _COUNTS if name in names])
 
@@ -232,10 +233,10 @@ def extend_triton(
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
     tile = min(BLOCK, max(16, _pow2(longest)))
-    _jit(_extend_kernel)[(len(seq_lens), -(-longest // tile))](
+    _jit(_extend_kernel)[(seq_lens.numel(), -(-longest // tile))](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
-        len(full_pages), len(swa), len(to) - 1, len(out), swa_start,
-        HAS_SWA=has_swa, P=page_size, ROWS=_pow2(len(seq_lens)), TILE=tile,
+        full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
+        HAS_SWA=has_swa, P=page_size, ROWS=_pow2(seq_lens.numel()), TILE=tile,
     )  # fmt: skip
 
 
@@ -244,25 +245,25 @@ def decode_triton(
     out: Tensor, page_size: int,
 ) -> None:  # fmt: skip
     """``decode_torch`` in one launch: a program for every ``BLOCK`` rows."""
-    if len(out) == 0:
+    if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    tile = min(BLOCK, max(16, _pow2(len(out))))
-    _jit(_decode_kernel)[(-(-len(out) // tile),)](
+    tile = min(BLOCK, max(16, _pow2(out.numel())))
+    _jit(_decode_kernel)[(-(-out.numel() // tile),)](
         seq_lens, last_loc, full_pages, swa, to, out,
-        len(out), len(full_pages), len(swa), len(to) - 1,
+        out.numel(), full_pages.numel(), swa.numel(), to.numel() - 1,
         HAS_SWA=has_swa, P=page_size, TILE=tile,
     )  # fmt: skip
 
 
 def detach_triton(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
     """``detach_torch`` in one launch."""
-    if len(pages) == 0:
+    if pages.numel() == 0:
         return
     width = _pow2(page_size)
     tile = max(1, BLOCK // width)
-    _jit(_detach_kernel)[(-(-len(pages) // tile),)](
-        mapping, pages, swa_pages, len(pages), len(mapping) - 1, P=page_size, WIDTH=width, TILE=tile
+    _jit(_detach_kernel)[(-(-pages.numel() // tile),)](
+        mapping, pages, swa_pages, pages.numel(), mapping.numel() - 1, P=page_size, WIDTH=width, TILE=tile
     )
 
 

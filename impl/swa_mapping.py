@@ -16,25 +16,24 @@ from torch import Tensor
 from impl import checks, kernels
 from impl.allocator import (
     BaseTokenToKVPoolAllocator,
-    FreeGroups,
     PagedTokenToKVPoolAllocator,
     PoolState,
+    SlotAllocator,
     TokenToKVPoolAllocator,
 )
-from impl.checks import FreeBatch
+from impl.checks import Backup, FreeBatch, Rows
 
 
 @dataclass(frozen=True)
-class SWAState:
-    """What ``backup_state`` returns: opaque, valid until the next free in either pool."""
+class SWAState(Backup):
+    """What ``backup_state`` returns: opaque, usable until the next free in either pool."""
 
-    owner: SWATokenToKVPoolAllocator
-    serial: int
     full: PoolState
     swa: PoolState
+    overwritten: int
 
 
-class SWATokenToKVPoolAllocator(FreeGroups):
+class SWATokenToKVPoolAllocator(SlotAllocator):
     """Allocates from both pools together; ``free`` gives back both sides, ``free_swa`` only the window's."""
 
     def __init__(
@@ -60,8 +59,11 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         self.full_attn_allocator = pool("full_kv_pool", size)
         self.swa_attn_allocator = pool("swa_kv_pool", size_swa)
         # The last entry makes the last_loc of a row without prefix, -1, map to -1.
-        self.full_to_swa_index_mapping = torch.zeros(size + page_size + 1, dtype=torch.int64, device=self._device)
+        self.full_to_swa_index_mapping: Tensor = torch.zeros(
+            size + page_size + 1, dtype=torch.int64, device=self._device
+        )
         self.full_to_swa_index_mapping[-1:] = -1
+        self._overwritten: list[tuple[Tensor, Tensor]] = []
         self._forget()
         if hasattr(kvcache, "register_mapping"):
             kvcache.register_mapping(self.full_to_swa_index_mapping)
@@ -106,6 +108,7 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         self.full_attn_allocator.clear()
         self.swa_attn_allocator.clear()
         self.full_to_swa_index_mapping[:-1].zero_()
+        self._overwritten.clear()
         self._forget()
 
     def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor] | None:
@@ -115,9 +118,10 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         full, swa = self.full_attn_allocator.peek(full_pages), self.swa_attn_allocator.peek(swa_pages)
         return None if full is None or swa is None else (full, swa)
 
-    def _take(self, full: Tensor, swa: Tensor) -> None:
-        self.full_attn_allocator.take(full)
-        self.swa_attn_allocator.take(swa)
+    def _take(self, full_pages: Tensor, swa_pages: Tensor | None) -> None:
+        self.full_attn_allocator.take(full_pages)
+        if swa_pages is not None:
+            self.swa_attn_allocator.take(swa_pages)
 
     def alloc(self, need_size: int) -> Tensor | None:
         """``[need_size]`` int64 slots of whole pages, all mapped, or None if either pool has too few pages."""
@@ -130,18 +134,6 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         self._take(*pages)
         return slots
 
-    def alloc_extend(
-        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
-        extend_num_tokens: int, num_new_pages: int | None = None,
-    ) -> Tensor | None:  # fmt: skip
-        """As for one pool, every new slot mapped; None if either pool has too few pages.
-
-        The page that a row's prefix leaves partly filled must have its SWA page.
-        """
-        plan = checks.extend_plan(prefix_lens_cpu, seq_lens_cpu, extend_num_tokens, num_new_pages, self.page_size)
-        self._check_rows(prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc)
-        return self._extend(plan, plan.pages, 0, prefix_lens, seq_lens, last_loc)
-
     def alloc_extend_swa_tail(
         self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
         extend_num_tokens: int, swa_tail_len: int,
@@ -151,44 +143,16 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         Takes the SWA pages that the tail touches; the tokens before it map to nothing, also those in its first page.
         ValueError for more than one row, a prefix, or a tail outside ``0..extend_num_tokens``.
         """
-        size = self.page_size
-        plan = checks.extend_plan(prefix_lens_cpu, seq_lens_cpu, extend_num_tokens, None, size)
-        start = checks.tail_start(prefix_lens_cpu, extend_num_tokens, swa_tail_len)
-        self._check_rows(prefix_lens, prefix_lens_cpu, seq_lens, seq_lens_cpu, last_loc)
-        swa_pages = plan.pages - start // size if swa_tail_len else 0
-        return self._extend(plan, swa_pages, start, prefix_lens, seq_lens, last_loc)
+        rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
+        plan = checks.extend_plan(rows, extend_num_tokens, None, self.page_size)
+        start = checks.tail_start(rows, extend_num_tokens, swa_tail_len)
+        swa_pages = plan.pages - start // self.page_size if swa_tail_len else 0
+        return self._extend(rows, plan, swa_pages, start)
 
-    def _extend(
-        self, plan: checks.Plan, swa_pages: int, swa_start: int, prefix: Tensor, seq: Tensor, last_loc: Tensor
-    ) -> Tensor | None:
-        pages = self._peek(plan.pages, swa_pages)
-        if pages is None:
-            return None
-        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
-        mapping = self.full_to_swa_index_mapping
-        self._ops.extend(prefix, seq, last_loc, *pages, mapping, out, self.page_size, plan.longest, swa_start)
-        self._take(*pages)
-        return out
-
-    def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
-        """As for one pool, every new slot mapped; None if either pool has too few pages."""
-        plan = checks.decode_plan(seq_lens_cpu, self.page_size)
-        self._check_rows(None, None, seq_lens, seq_lens_cpu, last_loc)
-        pages = self._peek(plan.pages, plan.pages)
-        if pages is None:
-            return None
-        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
-        self._ops.decode(seq_lens, last_loc, *pages, self.full_to_swa_index_mapping, out, self.page_size)
-        self._take(*pages)
-        return out
-
-    def _check_rows(
-        self, prefix: Tensor | None, prefix_cpu: Tensor | None, seq: Tensor, seq_cpu: Tensor, last_loc: Tensor
-    ) -> None:
-        self.full_attn_allocator.check_rows(prefix, prefix_cpu, seq, seq_cpu, last_loc)
+    def _check_rows(self, rows: Rows) -> None:
+        super()._check_rows(rows)
         if self.debug:
-            prefix = seq - 1 if prefix is None else prefix
-            filling = last_loc[(prefix % self.page_size != 0) & (seq > prefix)]
+            filling = rows.last_loc[rows.fills(self.page_size)]
             if not bool((self.full_to_swa_index_mapping[filling] > 0).all()):
                 raise ValueError("last_loc: a page that is still being filled has lost its SWA page")
 
@@ -198,8 +162,8 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         ValueError (on CPU, or with ``debug``) for slots out of range or pairs with different places in their pages.
         """
         checks.index("full_indices", full_indices, self._device)
-        checks.index("swa_indices", swa_indices, self._device, len(full_indices))
-        if len(full_indices) == 0:
+        checks.index("swa_indices", swa_indices, self._device, full_indices.numel())
+        if full_indices.numel() == 0:
             return
         if self._looks:
             full, swa = self.full_attn_allocator, self.swa_attn_allocator
@@ -207,6 +171,7 @@ class SWATokenToKVPoolAllocator(FreeGroups):
             checks.sorted_slots("swa_indices", swa_indices, self.page_size, swa.num_pages)
             if not bool((full_indices % self.page_size == swa_indices % self.page_size).all()):
                 raise ValueError("swa_indices must keep the offset in the page of full_indices")
+        self._remember(full_indices)
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
 
     def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
@@ -216,13 +181,14 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         then the host does not wait. ValueError as for ``free``; with ``debug`` also if a page keeps a mapped slot.
         """
         checks.index("free_index", free_index, self._device)
-        checks.rows(row_lens, None, len(free_index))
-        if len(free_index) == 0:
+        checks.cuts(row_lens, None, free_index.numel())
+        if free_index.numel() == 0:
             return
         pages = self._swa_side(free_index, row_lens)
+        self._void_backups()
         # What a waiting free said is mapped may be so no longer.
         self._pending = [FreeBatch(batch.pages, batch.exact) for batch in self._pending]
-        self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, len(pages)),)))
+        self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, pages.numel()),)))
 
     def _swa_side(self, slots: Tensor, row_lens: Sequence[int] | None) -> Tensor:
         """Distinct full pages of slots whose window side is freed."""
@@ -253,17 +219,15 @@ class SWATokenToKVPoolAllocator(FreeGroups):
         return torch.cat([swa[a:b] for a, b in mapped]) if mapped else swa[:0]
 
     def _put_swa(self, pages: Tensor) -> None:
-        if len(pages):
-            self._backups.clear()
+        if pages.numel():
             self.swa_attn_allocator.put(pages)
 
     def _full_pool(self) -> BaseTokenToKVPoolAllocator:
         return self.full_attn_allocator
 
     def _release(self, batch: FreeBatch) -> None:
-        swa = self._detach(batch.pages, batch.mapped)
+        self._put_swa(self._detach(batch.pages, batch.mapped))
         self.full_attn_allocator.put(batch.pages)
-        self._put_swa(swa)
 
     def _check_batch(self, batch: FreeBatch) -> None:
         swa = self._swa_pages(batch.pages)
@@ -282,19 +246,29 @@ class SWATokenToKVPoolAllocator(FreeGroups):
     def backup_state(self) -> SWAState:
         """A state to return to: opaque, O(1), usable until the next free in either pool."""
         full, swa = self.full_attn_allocator.backup_state(), self.swa_attn_allocator.backup_state()
-        return SWAState(self, self._new_backup(), full, swa)
+        return SWAState(*self.backups.new(), full, swa, len(self._overwritten))
 
     def restore_state(self, state: SWAState) -> None:
-        """Take back every page handed out since ``state``, in both pools, and what was mapped from or to them."""
-        self._require_backup(state, SWAState)
+        """Take back every page handed out since ``state``, in both pools, and map as then. Errors as for one pool."""
+        self.backups.require(state, SWAState)
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
-        full.check_state(state.full)
-        swa.check_state(state.swa)
-        self._drop_backups_after(state.serial)
-        full.restore_state(state.full)
-        swa.restore_state(state.swa)
+        full.backups.require(state.full, PoolState)
+        swa.backups.require(state.swa, PoolState)
+        self.backups.back_to(state)
         rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
-        rows.index_fill_(0, full.all_free(), 0)
-        gone = torch.zeros(swa.num_pages + 1, dtype=torch.bool, device=self._device)
-        gone.index_fill_(0, swa.all_free(), True)
-        rows.masked_fill_(gone[rows // self.page_size], 0)
+        for pages, before in reversed(self._overwritten[state.overwritten :]):
+            rows[pages] = before
+        del self._overwritten[state.overwritten :]
+        rows.index_fill_(0, full.restore_state(state.full), 0)
+        swa.restore_state(state.swa)
+
+    def _remember(self, slots: Tensor) -> None:
+        """Before held pages are mapped anew: how they were mapped, as long as a backup may want it back."""
+        if self.backups:
+            pages = slots // self.page_size
+            rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
+            self._overwritten.append((pages, rows[pages]))
+
+    def _void_backups(self) -> None:
+        super()._void_backups()
+        self._overwritten.clear()

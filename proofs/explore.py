@@ -28,6 +28,8 @@ class Move:
         words = ", ".join(show(a) for a in self.arguments)
         return f"{self.transition}({words})" + ("" if self.granted else " refused")
 
+    __repr__ = __str__
+
 
 Path = tuple[Move, ...]
 

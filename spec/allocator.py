@@ -91,6 +91,7 @@ def growing(pool: Pool, row: Number, to: Length) -> tuple[Requirement, ...]:
         requires(pool.rows.has(row), "the row is a row"),
         requires(formed(to, pool.page_size), "the new length is a length"),
         requires(at_most(now, to), "the row does not shrink"),
+        requires(pool.indices.has(touched(to)), "the row has room for its new length"),
         requires(implies(fills, pool.table(row, now.pages) != PADDING), "the row still owns the page it fills"),
     )
 

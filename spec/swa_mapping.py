@@ -262,10 +262,10 @@ def pairs(st: SwaMapping) -> list[Part]:
     return [("now", st.now), ("saved", st.saved)]
 
 
-for _law in POOL_LAWS:
-    stem.invariant(pools)(_law)
-for _law in PAIR_LAWS:
-    stem.invariant(pairs, latent=_law in LATENT)(_law)
+for _pool_law in POOL_LAWS:
+    stem.invariant(pools)(_pool_law)
+for _pair_law in PAIR_LAWS:
+    stem.invariant(pairs, latent=_pair_law in LATENT)(_pair_law)
 
 
 @stem.invariant()

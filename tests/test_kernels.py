@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,7 +39,9 @@ BATCHES = {
 class World:
     """Rows with the pages a prefix holds, page lists for what is new, and a mapping with a poisoned surplus."""
 
-    def __init__(self, rows: list[tuple[int, int]], page: int, device: str, unmapped: int = -1) -> None:
+    def __init__(
+        self, rows: list[tuple[int, int]], page: int, device: str, unmapped: int = -1, dtype: torch.dtype = torch.int64
+    ) -> None:
         self.page, self.device = page, device
         held = [-(-prefix // page) for prefix, _ in rows]
         new = sum(-(-seq // page) - h for (_, seq), h in zip(rows, held, strict=True))
@@ -54,8 +59,8 @@ class World:
                 self.last[i] = last_page * page + (prefix - 1) % page
                 if i == unmapped:
                     grid[last_page] = 0
-        self.mapping, self.last = self.mapping.to(device), self.last.to(device)
-        self.prefix, self.seq = (torch.tensor(lens, device=device) for lens in zip(*rows, strict=True))
+        self.mapping, self.last = self.mapping.to(device), self.last.to(device, dtype)
+        self.prefix, self.seq = (torch.tensor(lens, device=device, dtype=dtype) for lens in zip(*rows, strict=True))
         self.tokens, self.longest = sum(s - p for p, s in rows), max(s - p for p, s in rows)
 
     def extend(self, backend: str, swa: torch.Tensor | None, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,6 +148,44 @@ def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
     kernels.extend_triton(world.prefix, world.seq, world.last, backing[:2], None, None, out, 16, 64)
     assert int(out.min()) >= 0
     assert int(out[32:].max()) < 16
+
+
+def test_engines_may_pass_32_bit_lengths_and_slots() -> None:
+    wide, narrow = (World(BATCHES["ragged"], 16, "cpu", dtype=dtype) for dtype in (torch.int64, torch.int32))
+    for backend in ("torch", "triton"):
+        same(wide.extend("torch", wide.swa), narrow.extend(backend, narrow.swa))
+        same(wide.decode("torch", wide.swa), narrow.decode(backend, narrow.swa))
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from impl import kernels
+
+EXTEND, DECODE = dict(HAS_SWA=True, P=16, ROWS=8, TILE=1024), dict(HAS_SWA=True, P=16, TILE=1024)
+DETACH = dict(P=16, WIDTH=16, TILE=64)
+LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr")
+for kernel, const in ((kernels._extend_kernel, EXTEND), (kernels._decode_kernel, DECODE), (kernels._detach_kernel, DETACH)):
+    for lengths in ("*i64", "*i32"):
+        jitted = kernels._jit(kernel)
+        kinds = {
+            name: "constexpr" if name in const
+            else lengths if name in LENGTHS
+            else "*i64" if name.endswith("_ptr")
+            else "i32"
+            for name in jitted.arg_names
+        }
+        consts = {(jitted.arg_names.index(name),): value for name, value in const.items()}
+        assert "cubin" in triton.compile(ASTSource(jitted, kinds, consts), target=GPUTarget("cuda", 90, 32)).asm
+"""
+
+
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    """The interpreter is lenient; the compiler needs no GPU. In a process of its own: this one interprets."""
+    env = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_unknown_backend_is_refused() -> None:

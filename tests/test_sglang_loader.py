@@ -19,6 +19,7 @@ FAKE = {
     "sglang/__init__.py": "raise RuntimeError('never run')",
     "sglang/srt/mem_cache/allocator.py": "class TokenToKVPoolAllocator: ...",
     "sglang/srt/mem_cache/notes.md": "not Python",
+    "sglang/jit_kernel/csrc/looked_for.cuh": "",
     "sglang/test/test_it.py": "unused",
     "other/top.py": "unused",
 }
@@ -48,9 +49,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-# --- which release ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", ["", "latest", "0", "0.5.12 --extra", "../0.5.12", "0.5.12; rm", "-r x"])
 def test_a_version_that_is_no_version_is_refused_before_pip_runs(
     version: str, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,14 +75,15 @@ def test_a_folder_without_bookkeeping_is_no_checkout(tmp_path: Path) -> None:
         releases.from_source(tmp_path / "absent")
 
 
-# --- the cache --------------------------------------------------------------------------------------------
-
-
-def test_only_the_python_files_of_the_engine_are_unpacked(tmp_path: Path) -> None:
+def test_only_what_the_bookkeeping_needs_is_unpacked(tmp_path: Path) -> None:
     target = tmp_path / "out"
     releases.unpack(make_wheel(tmp_path / "a.whl"), target)
     found = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()}
-    assert found == {"sglang/__init__.py", "sglang/srt/mem_cache/allocator.py"}
+    assert found == {
+        "sglang/__init__.py",
+        "sglang/srt/mem_cache/allocator.py",
+        "sglang/jit_kernel/csrc/looked_for.cuh",
+    }
 
 
 @pytest.mark.parametrize("damage", ["not a zip", "cut short", "no bookkeeping"])
@@ -142,8 +141,6 @@ def test_a_cache_entry_that_is_no_release_is_named(cache: Path) -> None:
         releases.release("9.9.9")
 
 
-# --- loading ----------------------------------------------------------------------------------------------
-
 LOAD = """
     import sys
     from pathlib import Path
@@ -154,6 +151,17 @@ LOAD = """
             return sglang.load(Path(root), label)
         except SubjectError as error:
             print(error)
+"""
+
+
+IMPORTS = """
+import absent_hard
+from absent_hard.deep import thing
+try:
+    import absent_guarded
+except ImportError:
+    absent_guarded = None
+class PagedTokenToKVPoolAllocator(absent_hard.Base): ...
 """
 
 
@@ -175,23 +183,12 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_stubs_serve_imports_only(tmp_path: Path) -> None:
     """A hard import is stubbed, a guarded one stays absent, and calling a stub later is an error."""
-    allocator = """
-import absent_hard
-from absent_hard.deep import thing
-try:
-    import absent_guarded
-except ImportError:
-    absent_guarded = None
-class PagedTokenToKVPoolAllocator(absent_hard.Base): ...
-"""
     files = {
-        "sglang/srt/mem_cache/allocator.py": allocator,
+        "sglang/srt/mem_cache/allocator.py": IMPORTS,
         "sglang/srt/mem_cache/swa_memory_pool.py": "class SWATokenToKVPoolAllocator: ...",
     }
     releases.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "fake")
-    code = (
-        LOAD
-        + """
+    code = """
     engine = attempt(sys.argv[1], "fake")
     module = engine.module("mem_cache.allocator")
     print([name for name in engine.stubbed if "absent" in name], module.absent_guarded)
@@ -201,8 +198,7 @@ class PagedTokenToKVPoolAllocator(absent_hard.Base): ...
     except SubjectError as error:
         print(error)
     """
-    )
-    ran = run_python(code, str(tmp_path / "fake"))
+    ran = run_python(LOAD + code, str(tmp_path / "fake"))
     assert ran.stdout.splitlines() == [
         "['absent_hard', 'absent_hard.deep'] None",
         "PagedTokenToKVPoolAllocator False",
@@ -226,23 +222,7 @@ def test_triton_that_came_first_is_refused(tmp_path: Path) -> None:
     assert ran.stdout.startswith("triton was imported before TRITON_INTERPRET was set"), ran.stderr
 
 
-# --- a real release ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def real() -> Path:
-    pytest.importorskip("triton")
-    try:
-        return releases.release(ENGINE)
-    except SubjectError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.engine
-def test_a_real_release_allocates_and_frees(real: Path) -> None:
-    code = (
-        LOAD
-        + """
+DRIVE = """
     import torch
     engine = attempt(sys.argv[1], "real")
     utils = engine.module("utils")
@@ -264,11 +244,43 @@ def test_a_real_release_allocates_and_frees(real: Path) -> None:
         print(type(engine.allocator(16, page_size, need_sort=True)).__name__)
     engine.module("mem_cache.unified_radix_cache"), engine.module("mem_cache.swa_radix_cache")
     """
-    )
-    ran = run_python(code, str(real))
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    pytest.importorskip("triton")
+    try:
+        return releases.release(ENGINE)
+    except SubjectError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.engine
+def test_a_real_release_allocates_and_frees(real: Path) -> None:
+    ran = run_python(LOAD + DRIVE, str(real))
     swa = "SWATokenToKVPoolAllocator 16 8"
     single, paged = "TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator"
     assert ran.stdout.splitlines() == [swa, single, swa, paged, swa, paged], ran.stderr
+
+
+@pytest.mark.engine
+def test_trying_again_leaves_no_class_twice(real: Path) -> None:
+    """An import that failed for want of a stub is run again: nothing may keep the classes of the first run."""
+    code = (
+        LOAD
+        + """
+    engine = attempt(sys.argv[1], "real")
+    engine.module("mem_cache.unified_radix_cache")
+    for name, module in list(sys.modules.items()):
+        for found in list(vars(module).values()) if name.startswith("sglang.srt.") else []:
+            home = getattr(found, "__module__", None)
+            if type(found) is type and str(home).startswith("sglang.") and found.__qualname__.isidentifier():
+                if getattr(sys.modules.get(home), found.__qualname__, None) is not found:
+                    print(name, found)
+    """
+    )
+    ran = run_python(code, str(real))
+    assert (ran.stdout, ran.returncode) == ("", 0), ran.stderr
 
 
 @pytest.mark.engine

@@ -20,6 +20,7 @@ BOOKKEEPING = Path("srt", "mem_cache")
 _VERSION = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?")
 # Large parts of a wheel that no bookkeeping module imports.
 _UNUSED = ("sglang/multimodal_gen/", "sglang/test/", "sglang/benchmark/", "sglang/eval/")
+_KERNELS = ("sglang/jit_kernel/csrc/", "sglang/jit_kernel/include/")
 _PIP = (
     *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color"),
     *("download", "--quiet", "--no-deps", "--only-binary=:all:"),
@@ -74,7 +75,7 @@ def cache_folder() -> Path:
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """Unpack the Python files of `wheel` to `target`, which appears whole or not at all.
+    """Unpack what is needed of `wheel` to `target`, which appears whole or not at all.
 
     Safe against other processes that do the same: the first one wins, the others keep its result.
     Raises SubjectError if the wheel is damaged or holds no bookkeeping.
@@ -90,7 +91,7 @@ def unpack(wheel: Path, target: Path) -> None:
 
 
 def _extract(wheel: Path, staged: Path) -> None:
-    """Write the Python files of `wheel` below `staged`; SubjectError if it is not an SGLang wheel."""
+    """Write what is needed of `wheel` below `staged`; SubjectError if it is not an SGLang wheel."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(staged, [name for name in archive.namelist() if _is_used(name)])
@@ -101,7 +102,10 @@ def _extract(wheel: Path, staged: Path) -> None:
 
 
 def _is_used(name: str) -> bool:
-    return name.startswith("sglang/") and name.endswith(".py") and not name.startswith(_UNUSED)
+    """Whether the bookkeeping needs this file of a wheel: Python, and CUDA that is looked for on import."""
+    return name.startswith(_KERNELS) or (
+        name.startswith("sglang/") and name.endswith(".py") and not name.startswith(_UNUSED)
+    )
 
 
 def _download_into(target: Path, version: str) -> None:

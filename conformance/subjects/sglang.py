@@ -54,8 +54,8 @@ class _Inert(type):
         super().__init__(name, bases, body)
 
     def __getattr__(cls, name: str) -> _Inert:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name.startswith("_") or "_is_stub" not in vars(cls):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         return _inert(f"{cls.__qualname__}.{name}")
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +256,7 @@ def _interpreted() -> bool:
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    wanted = os.environ.get("TRITON_INTERPRET", "0") not in {"", "0"}
+    wanted = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
     try:
         standard = importlib.import_module("triton.language.standard")
     except ImportError as error:

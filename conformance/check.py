@@ -1,0 +1,104 @@
+"""Runs the stateful machine against a subject and says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
+from hypothesis.reporting import with_reporter
+from hypothesis.stateful import run_state_machine_as_test
+
+from conformance.allocator import AllocatorRun
+from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, LockStep, Trace
+from conformance.stateful import AllocatorRuns, Runs, Sink, SwaMappingRuns
+from conformance.swa_mapping import SwaMappingRun
+
+STEMS: dict[str, tuple[type[Runs], type[LockStep]]] = {
+    "allocator": (AllocatorRuns, AllocatorRun),
+    "swa_mapping": (SwaMappingRuns, SwaMappingRun),
+}
+STEP_COUNT = 40  # operations in one drawn run
+
+
+@dataclass
+class Result:
+    """What a check found: ``trace`` is the shrunk run that shows ``law`` broken."""
+
+    stem: str
+    verdict: str
+    steps: int
+    transitions: dict[str, int]
+    law: str | None = None
+    sentence: str | None = None
+    detail: str | None = None
+    trace: Trace | None = None
+    known: list[Json] = field(default_factory=list)
+
+
+def check(
+    stem: str,
+    make: Callable[[Json], Any],
+    examples: int = 200,
+    seed: int | None = None,
+    strict: bool = True,
+    avoid: Sequence[str] = (),
+    page_sizes: tuple[int, ...] = (1, 2, 4),
+) -> Result:
+    """Draws ``examples`` runs of ``stem`` on subjects that ``make`` builds; without ``seed`` the runs are always the same.
+
+    ``strict``: a latent finding fails the run as a violation does.
+    """
+    sink = Sink()
+    found = _drawn(stem, make, sink, examples, seed, strict, avoid, page_sizes)
+    if found is None and sink.latent is not None:
+        found = _drawn(stem, make, Sink(), examples, seed, True, avoid, page_sizes) or sink.latent
+    transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(sink.counts.items())}
+    result = Result(stem, CONFORMS, sink.steps, transitions)
+    return result if found is None else _with(result, *found)
+
+
+def _with(result: Result, finding: Finding, trace: Trace) -> Result:
+    result.verdict = LATENT if finding.latent else VIOLATION
+    result.law, result.sentence, result.detail, result.trace = finding.law, finding.sentence, finding.detail, trace
+    return result
+
+
+def _drawn(
+    stem: str,
+    make: Callable[[Json], Any],
+    sink: Sink,
+    examples: int,
+    seed: int | None,
+    strict: bool,
+    avoid: Sequence[str],
+    page_sizes: tuple[int, ...],
+) -> tuple[Finding, Trace] | None:
+    rules, run_class = STEMS[stem]
+    fixed = {"make": staticmethod(make), "run_class": run_class, "sink": sink}
+    machine = type(
+        rules.__name__, (rules,), {**fixed, "strict": strict, "avoid": tuple(avoid), "page_sizes": page_sizes}
+    )
+    factory: Any = machine if seed is None else seeded(seed)(machine)
+    try:
+        with with_reporter(lambda _: None):
+            run_state_machine_as_test(factory, settings=_settings(examples, seed))
+    except Finding:
+        return sink.failure
+    return None
+
+
+def _settings(examples: int, seed: int | None) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=STEP_COUNT,
+        derandomize=seed is None,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )

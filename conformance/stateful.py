@@ -1,0 +1,236 @@
+"""Hypothesis draws the runs: rules from simple to complex over tiny pools, so that exhaustion is common and a failing
+run shrinks to few steps. A rule sends whatever a caller of the engine can send, and nothing else; what does not apply
+in the current state is skipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from conformance.machine import Finding, Json, LockStep, Trace
+from spec.lengths import in_pages, touched
+from spec.pool import PADDING, held, length
+
+ROWS = 3
+rows = st.integers(0, ROWS - 1)
+batches = st.lists(rows, min_size=1, max_size=ROWS, unique=True)
+counts = st.integers(0, 9)
+few = st.integers(1, 3)
+SIZES = {
+    "page_size": st.sampled_from([1, 2, 4]),
+    "size": st.integers(1, 6),
+    "size_swa": st.integers(1, 4),
+    "need_sort": st.booleans(),
+}
+
+
+@dataclass
+class Sink:
+    """What a check keeps of its runs: how often each transition was done and refused, and the last failing run."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    steps: int = 0
+    failure: tuple[Finding, Trace] | None = None
+    latent: tuple[Finding, Trace] | None = None
+
+
+def busy(machine: Any) -> bool:
+    """A row has tokens."""
+    return machine.run is not None and any(machine.run.tokens(r) for r in machine.run.slots)
+
+
+class Runs(RuleBasedStateMachine):
+    """The rules that every stem with rows of slots shares."""
+
+    make: ClassVar[Callable[[Json], Any]]
+    run_class: ClassVar[type[LockStep]]
+    sink: ClassVar[Sink]
+    strict: ClassVar[bool] = True
+    avoid: ClassVar[Iterable[str]] = ()
+    page_sizes: ClassVar[tuple[int, ...]] = (1, 2, 4)
+
+    run: Any = None
+
+    @initialize(config=st.fixed_dictionaries(SIZES))  # type: ignore[untyped-decorator]
+    def start(self, config: Json) -> None:
+        """A subject and a spec of a drawn size; sizes count pages."""
+        known = {**config, "rows": ROWS}
+        known["page_size"] = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        self.run = self.run_class(type(self).make(known), known, self.strict, self.avoid)
+
+    def do(self, op: str, **arguments: Any) -> None:
+        """One operation, with its finding kept."""
+        self.sink.steps += 1
+        try:
+            self.run.do(op, **arguments)
+        except Finding as finding:
+            self.sink.failure = (finding, self.run.trace)
+            raise
+        if self.run.latent and not self.sink.latent:
+            self.sink.latent = (self.run.latent, self.run.trace)
+
+    def teardown(self) -> None:
+        """Counts what this run did."""
+        if self.run is not None:
+            self.sink.counts.update(self.run.counts)
+
+    def avoids(self, difference: str) -> bool:
+        """The run has to look past a known difference."""
+        return difference in self.run.avoid
+
+    # What a caller can send now.
+
+    def room(self, row: int, more: int) -> bool:
+        """The row still owns the page it would fill, and has room for ``more`` tokens."""
+        pool, now = self.run.pool, length(self.run.pool, row)
+        to = in_pages(self.run.tokens(row) + more, self.run.page_size)
+        return bool(pool.indices.has(touched(to))) and (not now.rest or pool.table(row, now.pages) != PADDING)
+
+    def whole_pages(self, row: int) -> int:
+        """How many pages of the row are full."""
+        return int(length(self.run.pool, row).pages)
+
+    def owns(self, row: int, first: int, last: int) -> bool:
+        """The row owns a page among ``[first, last)``."""
+        return bool(self.run.page_slots(row, first, last))
+
+    @rule(row=rows, more=st.integers(1, 6))  # type: ignore[untyped-decorator]
+    def extend(self, row: int, more: int) -> None:
+        """Prefill of one request."""
+        self.extend_batch([row], more)
+
+    @rule(batch=batches)  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def decode(self, batch: list[int]) -> None:
+        """One token for each request that has one already."""
+        ready = [r for r in batch if self.run.tokens(r) and self.room(r, 1)]
+        if ready and self.can_extend() and self.affordable(ready, 1, "short_decode"):
+            self.do("decode", rows=ready)
+
+    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def free(self, row: int, first: int, pages: int) -> None:
+        """A range of a row's pages, to the row's end if it reaches that far."""
+        if self.owns(row, first, first + pages):
+            self.do("free", row=row, first=first, last=first + pages)
+
+    @rule(row=rows, overrun=st.integers(0, 5))  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def finish(self, row: int, overrun: int) -> None:
+        """A request ends; speculative decoding may have run ahead of what was committed."""
+        overrun = 0 if self.avoids("overrun") else overrun
+        tokens = self.run.tokens(row)
+        if tokens:
+            self.do("finish", row=row, committed=max(tokens - overrun, 0))
+
+    @rule(batch=batches, more=st.integers(1, 6))  # type: ignore[untyped-decorator]
+    def extend_batch(self, batch: list[int], more: int) -> None:
+        """Prefill of several requests."""
+        ready = [r for r in batch if self.room(r, more)]
+        if ready and self.can_extend() and self.affordable(ready, more, "short_extend"):
+            self.do("extend", rows=ready, more=[more] * len(ready))
+
+    @rule(row=rows, pages=few)  # type: ignore[untyped-decorator]
+    def alloc(self, row: int, pages: int) -> None:
+        """Whole pages."""
+        if self.can_alloc() and not length(self.run.pool, row).rest and self.room(row, pages * self.run.page_size):
+            self.do("alloc", row=row, pages=pages)
+
+    @rule(row=rows, keep=counts)  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def trim(self, row: int, keep: int) -> None:
+        """A row is cut, as after a rejected draft or an overshoot."""
+        if keep < self.run.tokens(row):
+            self.do("trim", row=row, tokens=keep)
+
+    @rule(what=st.sampled_from(["end", "begin", "restore", "backup", "clear"]))  # type: ignore[untyped-decorator]
+    def manage(self, what: str) -> None:
+        """Free groups (also nested), backups before draft slots are taken and their restore, a flush of the cache."""
+        state, deepest = self.run.state, 1 if self.avoids("nested_group") else 3
+        possible = {
+            "end": state.group > 0,
+            "begin": state.group < deepest,
+            "restore": state.backed_up,
+            "backup": not self.avoids("restore"),
+            "clear": busy(self),
+        }
+        if possible[what]:
+            self.do(what)
+
+    @rule(kind=st.sampled_from(["free_again", "free_padding", "alloc_negative", "free_outside", "end"]), row=rows)  # type: ignore[untyped-decorator]
+    def bad(self, kind: str, row: int) -> None:
+        """Bad input, for subjects that promise to answer it."""
+        if self.run.subject.traits.rejects:
+            self.do("bad", kind=kind, row=row)
+
+    def affordable(self, batch: list[int], more: int, difference: str) -> bool:
+        """The batch fits, unless no difference is known in how the engine refuses it."""
+        return not self.avoids(difference) or self.run.fits("", self.run.grown(batch, [more] * len(batch)))
+
+    def can_extend(self) -> bool:
+        """The engine extends by tokens at this page size."""
+        return self.run.page_size > 1 or self.run.subject.traits.paged_at_one
+
+    def can_alloc(self) -> bool:
+        """The engine hands out whole pages at this page size."""
+        return True
+
+
+class AllocatorRuns(Runs):
+    """The allocator alone."""
+
+
+class SwaMappingRuns(Runs):
+    """The allocator's rules on two pools, and those that tell the pools apart."""
+
+    def room(self, row: int, more: int) -> bool:
+        """The page that is filled further must have its SWA page too."""
+        now = length(self.run.pool, row)
+        mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
+        return mapped and super().room(row, more)
+
+    def can_alloc(self) -> bool:
+        """Whole pages are handed out at page size 1 alone by some engines."""
+        return self.run.page_size == 1 or self.run.subject.traits.paged_at_one
+
+    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def evict(self, row: int, first: int, pages: int) -> None:
+        """The window moves past whole pages."""
+        last = min(first + pages, self.whole_pages(row))
+        if first < last and self.owns(row, first, last):
+            self.do("evict", row=row, first=first, last=last)
+
+    @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))  # type: ignore[untyped-decorator]
+    def tail(self, row: int, tokens: int, tail: int) -> None:
+        """Disaggregated decode allocates a prompt whose window alone was transferred."""
+        tail = min(tail, tokens)
+        traits = self.run.subject.traits
+        usable = traits.tail and (self.run.page_size > 1 or traits.paged_at_one)
+        if usable and not self.run.tokens(row) and self.room(row, tokens) and not self._avoided(tokens, tail):
+            self.do("tail", row=row, tokens=tokens, tail=tail)
+
+    def _avoided(self, tokens: int, tail: int) -> bool:
+        inside = (tokens - tail) % self.run.page_size != 0
+        return (
+            (self.avoids("tail") and tail < tokens)
+            or (self.avoids("empty_tail") and not tail)
+            or (self.avoids("tail_inside_page") and tail > 0 and inside)
+        )
+
+    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
+    @precondition(busy)  # type: ignore[untyped-decorator]
+    def free_full(self, row: int, first: int, pages: int) -> None:
+        """A tree gives back the full side of pages whose SWA side it tombstoned before."""
+        last = min(first + pages, self.whole_pages(row))
+        pair = self.run.pair
+        owned = [p for i in range(first, last) if (p := pair.full.table(row, i)) and held(pair.full, p)]
+        mapped = any(pair.to_page(p, o) for p in owned for o in pair.full.offsets.items())
+        if owned and not mapped:
+            self.do("free_full", row=row, first=first, last=last)

@@ -1,0 +1,37 @@
+"""Our own implementation as a subject."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.machine import Json
+from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
+from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from impl.swa_mapping import SWATokenToKVPoolAllocator
+
+TRAITS = Traits("ours", paged_at_one=True, rejects=True)
+
+
+def allocator(config: Json, device: str = "cpu", **options: Any) -> PoolSubject:
+    """The paged allocator (at page size 1 the token allocator)."""
+    page_size, tokens = config["page_size"], config["size"] * config["page_size"]
+    common = (torch.float16, device, None, config["need_sort"])
+    if page_size == 1:
+        return PoolSubject(TokenToKVPoolAllocator(tokens, *common, **options), 1, device, TRAITS)
+    engine = PagedTokenToKVPoolAllocator(tokens, page_size, *common, **options)
+    return PoolSubject(engine, page_size, device, TRAITS)
+
+
+def swa_mapping(
+    config: Json, device: str = "cpu", kind: type[SWATokenToKVPoolAllocator] = SWATokenToKVPoolAllocator, **options: Any
+) -> SwaSubject:
+    """The allocator of two pools; ``kind`` may be a faulty variant of it."""
+    page_size = config["page_size"]
+    sizes = (config["size"] * page_size, config["size_swa"] * page_size, page_size)
+    engine = kind(*sizes, torch.float16, device, None, config["need_sort"], **options)
+    return SwaSubject(engine, page_size, device, TRAITS)
+
+
+MAKERS = {"allocator": allocator, "swa_mapping": swa_mapping}
