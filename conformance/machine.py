@@ -148,15 +148,19 @@ class LockStep:
         ]
 
     def _report(self, law: Invariant, part: str, seen: Any) -> None:
-        finding = Finding(law.name, law.sentence, self.where(law.name, part, seen), law.latent)
-        if not law.latent or self.strict:
+        where = f"{part or 'state'}: {self.differences(seen) or self.details(seen)}"
+        self.report(Finding(law.name, law.sentence, where, law.latent))
+
+    def report(self, finding: Finding) -> None:
+        """Raises a violation; a latent finding is kept and the run goes on, unless the run is strict."""
+        if not finding.latent or self.strict:
             raise finding
         self.latent = self.latent or finding
 
-    def where(self, law: str, part: str, seen: Any) -> str:
-        """Where the law is broken: the part, and what differs there from the spec."""
-        del law
-        return f"{part or 'state'}: {self.differences(seen) or 'see the observed state'}"
+    def details(self, seen: Any) -> str:
+        """What differs where no caller looks (for latent findings)."""
+        del seen
+        return "nothing that a caller can tell"
 
 
 def replay(lockstep: LockStep, steps: Iterable[Json]) -> tuple[int, Finding] | None:

@@ -102,7 +102,7 @@ class PoolRun(LockStep):
     def judge_refusal(self, name: str, fits: bool) -> None:
         """The subject said out of memory."""
         if fits:
-            raise Finding(ENOUGH, "A call that fits is granted.", f"{name} said out of memory")
+            self.report(Finding(ENOUGH, "A call that fits is granted.", f"{name} said out of memory", latent=True))
         self.counts[name, "refused"] += 1
 
     def judge_grant(self, name: str, fits: bool) -> None:

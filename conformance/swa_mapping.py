@@ -136,6 +136,13 @@ class SwaMappingRun(AllocatorRun):
                 found.append(f"{name.lower()}_available_size is {lists.available}, not {want}")
         return "; ".join(found + self._mapping_differences(seen.now))
 
+    def details(self, seen: Any) -> str:
+        """The mapping of the slots that nobody may read."""
+        live = set(live_slots(self.pair.full))
+        entries = [(p, o, s) for (p, o), s in seen.now.to_page.items() if s and (p, o) not in live]
+        stale = [f"full slot {p * self.page_size + o} still maps to SWA page {s}" for p, o, s in sorted(entries)]
+        return "; ".join(stale) or super().details(seen)
+
     def _mapping_differences(self, seen: Pair) -> list[str]:
         found = []
         for p, o in live_slots(self.pair.full):

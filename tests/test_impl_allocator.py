@@ -81,13 +81,14 @@ def test_too_few_pages_gives_none_and_changes_nothing(need_sort: bool) -> None:
 
 
 def test_need_sort_keeps_frees_apart_until_an_alloc_needs_them() -> None:
-    a = pool(4, 1, need_sort=True)
+    a = pool(5, 1, need_sort=True)
     slots = got(a.alloc(3))
     a.free(slots[[2, 0]])
-    assert (a.free_pages.tolist(), sorted(a.release_pages.tolist())) == ([4], [1, 3])
+    assert got(a.alloc(1)).tolist() == [4]
+    assert (a.free_pages.tolist(), sorted(a.release_pages.tolist())) == ([5], [1, 3])
     assert a.available_size() == 3
     assert got(a.alloc(2)).tolist() == [1, 3]
-    assert (a.free_pages.tolist(), a.release_pages.tolist()) == ([4], [])
+    assert (a.free_pages.tolist(), a.release_pages.tolist()) == ([5], [])
 
 
 def test_a_free_with_the_first_slot_of_a_page_frees_the_page() -> None:

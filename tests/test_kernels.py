@@ -166,7 +166,8 @@ from impl import kernels
 EXTEND, DECODE = dict(HAS_SWA=True, P=16, ROWS=8, TILE=1024), dict(HAS_SWA=True, P=16, TILE=1024)
 DETACH = dict(P=16, WIDTH=16, TILE=64)
 LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr")
-for kernel, const in ((kernels._extend_kernel, EXTEND), (kernels._decode_kernel, DECODE), (kernels._detach_kernel, DETACH)):
+KERNELS = {kernels._extend_kernel: EXTEND, kernels._decode_kernel: DECODE, kernels._detach_kernel: DETACH}
+for kernel, const in KERNELS.items():
     for lengths in ("*i64", "*i32"):
         jitted = kernels._jit(kernel)
         kinds = {

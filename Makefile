@@ -1,0 +1,82 @@
+# Every target does its own set-up: the virtual environment `.venv` is made when it is missing or out of date.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+WORKERS ?= 2
+RELEASES ?= 0.5.10 0.5.11 0.5.12 0.5.13 0.5.14
+EXAMPLES ?= 2000
+SEED ?= $(shell date +%s)
+REPORT ?= build/report
+GENERATED := docs README.md
+
+.PHONY: help setup verify test lint engines report bench gpu soak docs docs-check
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(READY) ## the virtual environment with everything in it
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(BASE_PYTHON)" || { echo "Python 3.11 or later is needed: set BASE_PYTHON" >&2; exit 1; }
+	@echo "setting up $(VENV) with $(BASE_PYTHON)"
+	@test -x $(BIN)/python || $(BASE_PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+verify: $(READY) ## prove every law, hold our implementation against it, and show that known bugs are caught
+	$(BIN)/slotproof prove
+	$(BIN)/slotproof check ours
+	$(BIN)/slotproof faults
+
+test: $(READY) ## the test suite
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(READY) ## ruff, mypy --strict, and the lint that keeps Python's branching off symbols
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m slotproof.spec_lint spec/
+
+# A release that breaks a law (exit 1) is a finding, not a failure of the run; all releases are looked at.
+engines: $(READY) ## check the released engines: RELEASES="0.5.12 0.5.13"
+	@worst=0; for release in $(RELEASES); do \
+	  echo "== SGLang $$release"; code=0; \
+	  $(BIN)/slotproof check sglang --release $$release || code=$$?; \
+	  echo "== SGLang $$release: exit $$code"; \
+	  if [ $$code -gt 1 ] && [ $$code -gt $$worst ]; then worst=$$code; fi; \
+	done; exit $$worst
+
+report: $(READY) ## the reviewer's page, in REPORT
+	$(BIN)/slotproof report -o $(REPORT)
+
+bench: $(READY) ## steps a second in lock-step, and our implementation beside SGLang's
+	$(BIN)/python -m benchmarks
+
+gpu: $(READY) ## the tests and the check that need a CUDA device
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  $(BIN)/python -m pytest -m cuda && $(BIN)/slotproof check ours --device cuda; \
+	else echo "no CUDA device: nothing was run"; fi
+
+soak: SEED := $(SEED)
+soak: $(READY) ## the same with a large random budget: EXAMPLES=20000 SEED=1
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/slotproof check ours --examples $(EXAMPLES) --seed $(SEED)
+
+docs: $(READY) ## write the generated documents anew
+	$(BIN)/slotproof docs
+
+docs-check: $(READY) ## fails where a generated document is not what the code says
+	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; \
+	cp -r $(wildcard $(GENERATED)) "$$before"; \
+	$(BIN)/slotproof docs; \
+	for path in $(wildcard $(GENERATED)); do \
+	  diff -ru "$$before/$$path" "$$path" || { echo "$$path was out of date: commit what make docs writes" >&2; exit 1; }; \
+	done; echo "generated documents are up to date"

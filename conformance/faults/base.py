@@ -1,0 +1,81 @@
+"""What a fault is, and how it is shown: refuted by the provers, found by the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.check import Result, check
+from conformance.machine import CONFORMS, Json
+from proofs import counterexample, obligations
+from proofs.counterexample import Counterexample
+from proofs.explore import Path
+from proofs.hints import Transition
+from proofs.registry import hints_of
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A bug in ``stem``: ``spec`` replaces transitions by name, ``make`` builds the faulty implementation."""
+
+    name: str
+    stem: str
+    sentence: str
+    spec: Mapping[str, Transition]
+    make: Callable[[Json], Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a fault was refuted and found; ``invariant`` is the first law that the faulty spec breaks."""
+
+    fault: Fault
+    invariant: str | None
+    example: Counterexample | None
+    reach: str | None
+    path: Path | None
+    run: Result
+    seconds: float
+
+    @property
+    def proof(self) -> str:
+        """``refuted`` or ``missed``."""
+        return "missed" if self.invariant is None else "refuted"
+
+    @property
+    def found(self) -> str:
+        """``found`` or ``missed``."""
+        return "missed" if self.run.verdict == CONFORMS else "found"
+
+    @property
+    def steps(self) -> int:
+        """How many steps the shrunk run has."""
+        return 0 if self.run.trace is None else len(self.run.trace.steps)
+
+
+def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
+    """Refutes the faulty spec and looks for the bug in the faulty implementation."""
+    start = time.perf_counter()
+    example = refute(fault)
+    reach, path = _reach(fault) if example else (None, None)
+    run = check(fault.stem, fault.make, examples=examples, seed=seed, strict=False)
+    invariant = example.broken[0][0] if example else None
+    return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
+
+
+def refute(fault: Fault) -> Counterexample | None:
+    """A concrete lawful state from which the faulty spec breaks a law; ``None`` if it breaks none."""
+    hints = hints_of(fault.stem)
+    for name, transition in fault.spec.items():
+        for law in (*hints.stem.invariants, obligations.ATOMIC):
+            example = counterexample.find(hints, name, transition, law)
+            if example is not None:
+                return example
+    return None
+
+
+def _reach(fault: Fault) -> tuple[str, Path | None]:
+    hints = hints_of(fault.stem)
+    return counterexample.classify(hints, {**hints.stem.transitions, **fault.spec})

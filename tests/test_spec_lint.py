@@ -1,0 +1,117 @@
+"""The spec lint catches each thing that Python would ask the truth of a symbol for, and the spec says none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotproof.spec_lint import files, lint, main
+
+SPEC = Path(__file__).resolve().parents[1] / "spec"
+
+FORBIDDEN = {
+    "if": "if a:\n        return b",
+    "elif": "if a:\n        pass\n    elif b:\n        return a",
+    "ternary": "return a if b else c",
+    "while": "while a:\n        pass",
+    "for": "for x in a:\n        pass",
+    "assert": "assert a",
+    "match": "match a:\n        case 1:\n            return b",
+    "not": "return not a",
+    "and": "return a and b",
+    "or": "return a or b",
+    "in": "return a in b",
+    "not in": "return a not in b",
+    "chained": "return a < b < c",
+    "is": "return a is b",
+    "is not": "return a is not b",
+    "list comprehension": "return [x for x in a]",
+    "set comprehension": "return {x for x in a}",
+    "dict comprehension": "return {x: x for x in a}",
+    "generator": "return tuple(x for x in a)",
+    "filter": "return a.all(x for x in b if x)",
+    **{name: f"return {name}(a)" for name in ("bool", "int", "min", "max", "abs", "sorted", "any", "all", "sum", "len")},
+    "in a lambda": "return a.all(lambda x: x and b)",
+    "in a nested function": "def law(x):\n        return x or b\n    return a.all(law)",
+    "in a condition": "return a.where(lambda k: k in b, 1, b.items)",
+    "in a value": "return a.where(b.has, lambda k: 1 if k else 2, b.items)",
+    "in a law": "return a.such(lambda k: not k, b.items)",
+    "in a listing that is no function": "return a.where(b.has, 1, [x for x in b])",
+    "in a listing that is used elsewhere": "def keys():\n        return [x for x in b]\n"
+    "    return a.where(b.has, keys(), keys)",
+    "in a default": "def law(x=a and b):\n        return x\n    return law",
+}
+
+ALLOWED = {
+    "the words of spec.logic": "return ite(a & b | no(c), implies(a, b), (a < b) & (b < c))",
+    "none": "return replace(a, b=a is None)",
+    "methods": "return a.all(lambda k: b.any(lambda j: c(j) == k)) & (a.count(b.has) == 0)",
+    "a listing": "return a.where(b.has, 1, lambda: [x for x in b.items() if x])",
+    "a listing by keyword": "return a.where(b.has, 1, among=lambda: [x for x in b.items() if x])",
+    "a listing of a set": "return a.such(b.has, lambda: [x for x in b.items() if x and not c])",
+    "a named listing": "def keys():\n        return [x for x in b if x]\n    return a.where(b.has, 1, keys)",
+}
+
+
+def _function(body: str) -> str:
+    return f'"""Spec."""\n\n\ndef law(a, b, c):\n    """A law."""\n    {body}\n'
+
+
+@pytest.mark.parametrize("body", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_forbidden(body: str) -> None:
+    complaints = lint(_function(body))
+    assert complaints
+    assert all(c.line >= 6 and c.message for c in complaints)
+
+
+@pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED.keys())
+def test_allowed(body: str) -> None:
+    assert lint(_function(body)) == []
+
+
+def test_a_method_and_a_lambda_of_a_module_are_looked_at() -> None:
+    assert lint("class Pool:\n    def size(self):\n        return self.a or self.b\n")
+    assert lint("law = lambda a: not a\n")
+
+
+def test_what_is_not_read_on_symbols_is_left_alone() -> None:
+    assert lint("for law in LAWS:\n    if law:\n        register(law)\n") == []
+    assert lint('def new(a):\n    """A pool\n    (finite reading)."""\n    return [x for x in a if x]\n') == []
+
+
+def test_plain_integers_only_below_the_border_of_lengths() -> None:
+    plain = "# Plain integers at the border.\n\n\ndef aligned(a):\n    return a if a else 0\n"
+    assert lint(plain, "spec/lengths.py") == []
+    assert lint(plain, "spec/pool.py")
+    assert lint("def early(a):\n    return not a\n\n\n" + plain, "lengths.py")[0].line == 2
+
+
+def test_the_spec_says_nothing_forbidden(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(SPEC)]) == 0
+    assert capsys.readouterr().out.endswith(" 0 complaints\n")
+
+
+def test_the_files_of_the_law_are_looked_at() -> None:
+    assert {"allocator.py", "swa_mapping.py", "pool.py", "pair.py", "lengths.py"} <= {p.name for p in files([str(SPEC)])}
+
+
+def test_a_complaint_names_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(_function("return a and b"), encoding="utf-8")
+    assert main([str(tmp_path)]) == 1
+    assert f"{bad}:6: `and` asks for the truth of a value" in capsys.readouterr().out
+
+
+def test_nothing_to_look_at_is_bad_usage(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 3
+    assert main([]) == 3
+
+
+@pytest.mark.parametrize("name", ["allocator.py", "swa_mapping.py", "pool.py", "pair.py"])
+def test_a_branch_planted_in_the_spec_is_found(name: str) -> None:
+    source = (SPEC / name).read_text(encoding="utf-8")
+    planted = source.replace(" & ", " and ", 1)
+    assert planted != source
+    assert lint(source, name) == []
+    assert len(lint(planted, name)) == 1
