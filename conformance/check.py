@@ -36,6 +36,7 @@ class Result:
     detail: str | None = None
     trace: Trace | None = None
     known: list[Json] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 def check(

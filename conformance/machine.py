@@ -114,6 +114,12 @@ class LockStep:
         if not step.kept:
             raise Misuse(f"{name}: {'; '.join(r.sentence for r in step.promises if not r.holds)}")
 
+    @staticmethod
+    def must_offer(name: str, offered: bool) -> None:
+        """A call that the engine does not have cannot be sent."""
+        if not offered:
+            raise Misuse(f"the subject has no {name} at this page size")
+
     def sentence(self, name: str) -> str:
         """The law of a transition in English."""
         return " ".join((self.stem.transitions[name].__doc__ or "").split())
@@ -121,7 +127,9 @@ class LockStep:
     def ask(self, name: str, call: Callable[[], Any], risky: bool = False) -> Any:
         """The subject's answer to a lawful call; an exception is a finding, and so is the death of the process."""
         if risky and (name_of := killed_by(call)):
-            raise Finding(ANSWERED, "A lawful call is answered, not crashed on.", f"{name} killed the process: {name_of}")
+            raise Finding(
+                ANSWERED, "A lawful call is answered, not crashed on.", f"{name} killed the process: {name_of}"
+            )
         try:
             return call()
         except Exception as error:
@@ -161,16 +169,3 @@ class LockStep:
         """What differs where no caller looks (for latent findings)."""
         del seen
         return "nothing that a caller can tell"
-
-
-def replay(lockstep: LockStep, steps: Iterable[Json]) -> tuple[int, Finding] | None:
-    """Does the steps until a finding; the number of the step it came at (from 1) and the finding, or ``None``."""
-    for number, step in enumerate(steps, start=1):
-        arguments = {k: v for k, v in step.items() if k != "op"}
-        try:
-            lockstep.do(step["op"], **arguments)
-        except Finding as finding:
-            return number, finding
-        if lockstep.latent:
-            return number, lockstep.latent
-    return None

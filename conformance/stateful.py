@@ -29,6 +29,8 @@ SIZES = {
     "need_sort": st.booleans(),
 }
 
+BAD = ("free_again", "free_padding", "alloc_negative", "free_outside", "end")
+
 
 @dataclass
 class Sink:
@@ -57,7 +59,7 @@ class Runs(RuleBasedStateMachine):
 
     run: Any = None
 
-    @initialize(config=st.fixed_dictionaries(SIZES))  # type: ignore[untyped-decorator]
+    @initialize(config=st.fixed_dictionaries(SIZES))
     def start(self, config: Json) -> None:
         """A subject and a spec of a drawn size; sizes count pages."""
         known = {**config, "rows": ROWS}
@@ -100,28 +102,28 @@ class Runs(RuleBasedStateMachine):
         """The row owns a page among ``[first, last)``."""
         return bool(self.run.page_slots(row, first, last))
 
-    @rule(row=rows, more=st.integers(1, 6))  # type: ignore[untyped-decorator]
+    @rule(row=rows, more=st.integers(1, 6))
     def extend(self, row: int, more: int) -> None:
         """Prefill of one request."""
         self.extend_batch([row], more)
 
-    @rule(batch=batches)  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(batch=batches)
+    @precondition(busy)
     def decode(self, batch: list[int]) -> None:
         """One token for each request that has one already."""
         ready = [r for r in batch if self.run.tokens(r) and self.room(r, 1)]
-        if ready and self.can_extend() and self.affordable(ready, 1, "short_decode"):
+        if ready and self.run.by_tokens and self.affordable(ready, 1, "short_decode"):
             self.do("decode", rows=ready)
 
-    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
     def free(self, row: int, first: int, pages: int) -> None:
         """A range of a row's pages, to the row's end if it reaches that far."""
         if self.owns(row, first, first + pages):
             self.do("free", row=row, first=first, last=first + pages)
 
-    @rule(row=rows, overrun=st.integers(0, 5))  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(row=rows, overrun=st.integers(0, 5))
+    @precondition(busy)
     def finish(self, row: int, overrun: int) -> None:
         """A request ends; speculative decoding may have run ahead of what was committed."""
         overrun = 0 if self.avoids("overrun") else overrun
@@ -129,27 +131,27 @@ class Runs(RuleBasedStateMachine):
         if tokens:
             self.do("finish", row=row, committed=max(tokens - overrun, 0))
 
-    @rule(batch=batches, more=st.integers(1, 6))  # type: ignore[untyped-decorator]
+    @rule(batch=batches, more=st.integers(1, 6))
     def extend_batch(self, batch: list[int], more: int) -> None:
         """Prefill of several requests."""
         ready = [r for r in batch if self.room(r, more)]
-        if ready and self.can_extend() and self.affordable(ready, more, "short_extend"):
+        if ready and self.run.by_tokens and self.affordable(ready, more, "short_extend"):
             self.do("extend", rows=ready, more=[more] * len(ready))
 
-    @rule(row=rows, pages=few)  # type: ignore[untyped-decorator]
+    @rule(row=rows, pages=few)
     def alloc(self, row: int, pages: int) -> None:
         """Whole pages."""
         if self.can_alloc() and not length(self.run.pool, row).rest and self.room(row, pages * self.run.page_size):
             self.do("alloc", row=row, pages=pages)
 
-    @rule(row=rows, keep=counts)  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(row=rows, keep=counts)
+    @precondition(busy)
     def trim(self, row: int, keep: int) -> None:
         """A row is cut, as after a rejected draft or an overshoot."""
         if keep < self.run.tokens(row):
             self.do("trim", row=row, tokens=keep)
 
-    @rule(what=st.sampled_from(["end", "begin", "restore", "backup", "clear"]))  # type: ignore[untyped-decorator]
+    @rule(what=st.sampled_from(["end", "begin", "restore", "backup", "clear"]))
     def manage(self, what: str) -> None:
         """Free groups (also nested), backups before draft slots are taken and their restore, a flush of the cache."""
         state, deepest = self.run.state, 1 if self.avoids("nested_group") else 3
@@ -163,19 +165,15 @@ class Runs(RuleBasedStateMachine):
         if possible[what]:
             self.do(what)
 
-    @rule(kind=st.sampled_from(["free_again", "free_padding", "alloc_negative", "free_outside", "end"]), row=rows)  # type: ignore[untyped-decorator]
+    @rule(kind=st.sampled_from(BAD), row=rows)
+    @precondition(lambda self: self.run is not None and self.run.subject.traits.rejects)
     def bad(self, kind: str, row: int) -> None:
         """Bad input, for subjects that promise to answer it."""
-        if self.run.subject.traits.rejects:
-            self.do("bad", kind=kind, row=row)
+        self.do("bad", kind=kind, row=row)
 
     def affordable(self, batch: list[int], more: int, difference: str) -> bool:
         """The batch fits, unless no difference is known in how the engine refuses it."""
         return not self.avoids(difference) or self.run.fits("", self.run.grown(batch, [more] * len(batch)))
-
-    def can_extend(self) -> bool:
-        """The engine extends by tokens at this page size."""
-        return self.run.page_size > 1 or self.run.subject.traits.paged_at_one
 
     def can_alloc(self) -> bool:
         """The engine hands out whole pages at this page size."""
@@ -199,20 +197,19 @@ class SwaMappingRuns(Runs):
         """Whole pages are handed out at page size 1 alone by some engines."""
         return self.run.page_size == 1 or self.run.subject.traits.paged_at_one
 
-    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
     def evict(self, row: int, first: int, pages: int) -> None:
         """The window moves past whole pages."""
         last = min(first + pages, self.whole_pages(row))
         if first < last and self.owns(row, first, last):
             self.do("evict", row=row, first=first, last=last)
 
-    @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))  # type: ignore[untyped-decorator]
+    @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))
     def tail(self, row: int, tokens: int, tail: int) -> None:
         """Disaggregated decode allocates a prompt whose window alone was transferred."""
         tail = min(tail, tokens)
-        traits = self.run.subject.traits
-        usable = traits.tail and (self.run.page_size > 1 or traits.paged_at_one)
+        usable = self.run.subject.traits.tail and self.run.by_tokens
         if usable and not self.run.tokens(row) and self.room(row, tokens) and not self._avoided(tokens, tail):
             self.do("tail", row=row, tokens=tokens, tail=tail)
 
@@ -224,8 +221,8 @@ class SwaMappingRuns(Runs):
             or (self.avoids("tail_inside_page") and tail > 0 and inside)
         )
 
-    @rule(row=rows, first=counts, pages=few)  # type: ignore[untyped-decorator]
-    @precondition(busy)  # type: ignore[untyped-decorator]
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
     def free_full(self, row: int, first: int, pages: int) -> None:
         """A tree gives back the full side of pages whose SWA side it tombstoned before."""
         last = min(first + pages, self.whole_pages(row))

@@ -66,12 +66,13 @@ class SwaMappingRun(AllocatorRun):
     def op_tail(self, row: int, tokens: int, tail: int) -> None:
         """A new row, of which only the last ``tail`` tokens get SWA slots."""
         name = "alloc_extend_swa_tail"
+        self.must_offer(name, self.subject.traits.tail and self.by_tokens)
         start, to = in_pages(tokens - tail, self.page_size), in_pages(tokens, self.page_size)
         need_swa = touched(to) - start.pages if tail else 0
         lawful = some_open(self.pair.full, touched(to)), some_open(self.pair.swa, need_swa)
         step = law.alloc_extend_swa_tail(self.state, row, start, to, *lawful)
         self.must_keep(name, step)
-        answer = self.ask(name, lambda: self.subject.tail(tokens, tail))
+        answer = self.ask(name, lambda: self.subject.tail(tokens, tail), self.subject.traits.fragile and not step.fits)
         if answer is None:
             self.judge_refusal(name, step.fits)
             return
@@ -86,6 +87,11 @@ class SwaMappingRun(AllocatorRun):
         mapping = self.subject.mapping()
         firsts = [t for t in range(start, len(slots)) if t == start or t % self.page_size == 0]
         return [mapping[slots[t]] // self.page_size for t in firsts]
+
+    def op_alloc(self, row: int, pages: int) -> None:
+        """Whole pages in both pools; some engines have that at page size 1 alone."""
+        self.must_offer("alloc", self.page_size == 1 or self.subject.traits.paged_at_one)
+        super().op_alloc(row, pages)
 
     # Giving back.
 

@@ -1,8 +1,8 @@
 """What a caller may hand to an allocator, and the page counts that follow from it.
 
 Everything here raises before an allocator has changed anything. Lengths are read from host tensors only; functions
-that look into device tensors (``content_*``, ``pages_checked``) are called where that costs no synchronisation worth
-speaking of: on CPU, or when the user asked for it with ``debug=True``.
+that look into device tensors are called where the host need not wait for them: on CPU, or when the user asked for it
+with ``debug=True``.
 """
 
 from __future__ import annotations
@@ -274,9 +274,6 @@ class Backups:
     def __init__(self, owner: object) -> None:
         self._owner = owner
         self._usable: list[int] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._usable)
 
     def new(self) -> tuple[object, int]:
         self._usable.append(next(self._serials))

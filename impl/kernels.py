@@ -16,7 +16,7 @@ from torch import Tensor
 
 tl: Any = None  # triton.language, once a kernel is used: see _jit
 
-BLOCK = 1024  # tokens (extend), rows (decode) or mapping entries (detach) one program works on
+BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program works on
 
 
 class Ops(NamedTuple):
@@ -69,24 +69,22 @@ def extend_torch(
 
     ``[rows]`` lengths and last slots, int64 page lists in row order, ``out`` ``[sum(seq - prefix)]`` int64. Tokens
     before position ``swa_start`` map to nothing: then there is one row, without prefix, and ``swa_pages`` begin with
-    the page of that position. A partial page without SWA page stays so. ``longest`` is the maximum of seq - prefix.
+    the page of that position. In a partial page they map to the SWA page that any of its entries names, if any does.
+    ``longest`` is the maximum of seq - prefix.
     """
     if longest == 0:
         return
-    if page_size == 1:
-        out.copy_(full_pages)
-    else:
-        layout = _layout(prefix_lens, seq_lens, out.numel(), full_pages.numel(), page_size)
-        pages = layout.pages(last_loc // page_size, full_pages)
-        torch.add(layout.offset, pages, alpha=page_size, out=out)
-    if mapping is None or swa_pages is None:
-        return
-    if swa_start:
+    if swa_pages is not None and swa_start:
         swa_pages = torch.cat([swa_pages.new_zeros(full_pages.numel() - swa_pages.numel()), swa_pages])
     if page_size == 1:
-        mapping[out] = swa_pages
+        _single_tokens(full_pages, swa_pages, mapping, out)
         return
-    pages = layout.pages(mapping[last_loc] // page_size, swa_pages)
+    layout = _layout(prefix_lens, seq_lens, out.numel(), full_pages.numel(), page_size)
+    partial = last_loc // page_size
+    torch.add(layout.offset, layout.pages(partial, full_pages), alpha=page_size, out=out)
+    if mapping is None or swa_pages is None:
+        return
+    pages = layout.pages(swa_pages_of(mapping, partial, page_size), swa_pages)
     target = torch.where(pages > 0, pages * page_size + layout.offset, 0)
     target[:swa_start] = 0
     mapping[out] = target
@@ -100,6 +98,9 @@ def decode_torch(
 
     A row whose last page is full takes the next page of the lists; any other goes on in the page of ``last_loc``.
     """
+    if page_size == 1:
+        _single_tokens(full_pages, swa_pages, mapping, out)
+        return
     fresh = (seq_lens - 1) % page_size == 0
     nth = fresh.cumsum(0).sub_(1).clamp_(min=0)
     torch.add(last_loc, 1, out=out)
@@ -107,11 +108,17 @@ def decode_torch(
         torch.where(fresh, full_pages[nth] * page_size, out, out=out)
     if mapping is None or swa_pages is None:
         return
-    before = mapping[last_loc]
-    target = torch.where(before > 0, before + 1, 0)
+    pages = swa_pages_of(mapping, last_loc // page_size, page_size)
     if swa_pages.numel():
-        target = torch.where(fresh, swa_pages[nth] * page_size, target)
-    mapping[out] = target
+        pages = torch.where(fresh, swa_pages[nth], pages)
+    mapping[out] = torch.where(pages > 0, pages * page_size + out % page_size, 0)
+
+
+def _single_tokens(full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None, out: Tensor) -> None:
+    """Pages of one token each are the slots."""
+    out.copy_(full_pages)
+    if mapping is not None and swa_pages is not None:
+        mapping[out] = swa_pages
 
 
 def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
@@ -120,9 +127,13 @@ def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: i
         torch.index_select(mapping, 0, pages, out=swa_pages)
         mapping.index_fill_(0, pages, 0)
         return
-    rows = page_rows(mapping, page_size)
-    torch.div(rows[pages].amax(1), page_size, rounding_mode="floor", out=swa_pages)
-    rows.index_fill_(0, pages, 0)
+    swa_pages.copy_(swa_pages_of(mapping, pages, page_size))
+    page_rows(mapping, page_size).index_fill_(0, pages, 0)
+
+
+def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:
+    """The SWA page of each full page, 0 where it has none: every mapped entry of a page names the same one."""
+    return page_rows(mapping, page_size)[pages].amax(1) // page_size
 
 
 def page_rows(mapping: Tensor, page_size: int) -> Tensor:
@@ -133,7 +144,7 @@ def page_rows(mapping: Tensor, page_size: int) -> Tensor:
 
 def _extend_kernel(  # type: ignore[no-untyped-def]
     prefix_ptr, seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_full, n_swa, n_map, n_out, swa_start,
-    HAS_SWA: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    HAS_SWA: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     others = tl.arange(0, ROWS)
@@ -159,24 +170,25 @@ def _extend_kernel(  # type: ignore[no-untyped-def]
     if HAS_SWA:
         nth -= swa_start // P
         page = tl.load(swa_ptr + nth, mask=live & fresh & (nth >= 0) & (nth < n_swa), other=0)
-        before = tl.load(map_ptr + last, mask=(last >= 0) & (last < n_map), other=0)
-        grown = tl.where(before > 0, before + step, 0)
-        target = tl.where(fresh, tl.where(page > 0, page * P + offset, 0), grown)
-        target = tl.where(pos < swa_start, 0, target)
+        # Another program may write to the partial page meanwhile, but only slots of this same SWA page.
+        within = tl.arange(0, WIDTH)
+        entry = last // P * P + within
+        inside = (within < P) & (entry >= 0) & (entry < n_map)
+        partial = tl.max(tl.load(map_ptr + entry, mask=inside, other=0), axis=0) // P
+        page = tl.where(fresh, page, partial)
+        target = tl.where((page > 0) & (pos >= swa_start), page * P + offset, 0)
         tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
 
 
 def _decode_kernel(  # type: ignore[no-untyped-def]
     seq_ptr, last_ptr, full_ptr, swa_ptr, map_ptr, out_ptr, n_rows, n_full, n_swa, n_map, HAS_SWA: tl.constexpr,
-    P: tl.constexpr, TILE: tl.constexpr,
+    P: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    tile = tl.program_id(0)
-    lane = tl.arange(0, TILE).to(tl.int64)
-    taken = tl.zeros((), tl.int64)
-    for earlier in range(tile):
-        seq = tl.load(seq_ptr + earlier * TILE + lane).to(tl.int64)
-        taken += tl.sum(((seq - 1) % P == 0).to(tl.int64))
-    row = tile * TILE + lane
+    first = tl.program_id(0) * TILE
+    others = tl.arange(0, ROWS)
+    seqs = tl.load(seq_ptr + others, mask=others < first, other=0).to(tl.int64)
+    taken = tl.sum(((others < first) & ((seqs - 1) % P == 0)).to(tl.int64))
+    row = first + tl.arange(0, TILE).to(tl.int64)
     live = row < n_rows
     seq = tl.load(seq_ptr + row, mask=live, other=0).to(tl.int64)
     last = tl.load(last_ptr + row, mask=live, other=-1).to(tl.int64)
@@ -187,8 +199,12 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + row, slot, mask=live)
     if HAS_SWA:
         page = tl.load(swa_ptr + nth, mask=fresh & (nth < n_swa), other=0)
-        before = tl.load(map_ptr + last, mask=live & (last >= 0) & (last < n_map), other=0)
-        target = tl.where(fresh, page * P, tl.where(before > 0, before + 1, 0))
+        within = tl.arange(0, WIDTH)
+        entry = (last // P * P)[:, None] + within[None, :]
+        inside = (live & (fresh == 0) & (last >= 0))[:, None] & (within < P)[None, :] & (entry < n_map)
+        partial = tl.max(tl.load(map_ptr + entry, mask=inside, other=0), axis=1) // P
+        page = tl.where(fresh, page, partial)
+        target = tl.where(page > 0, page * P + slot % P, 0)
         tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
 
 
@@ -236,7 +252,7 @@ def extend_triton(
     _jit(_extend_kernel)[(seq_lens.numel(), -(-longest // tile))](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
         full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
-        HAS_SWA=has_swa, P=page_size, ROWS=_pow2(seq_lens.numel()), TILE=tile,
+        HAS_SWA=has_swa, P=page_size, WIDTH=_pow2(page_size), ROWS=_pow2(seq_lens.numel()), TILE=tile,
     )  # fmt: skip
 
 
@@ -244,15 +260,16 @@ def decode_triton(
     seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None,
     out: Tensor, page_size: int,
 ) -> None:  # fmt: skip
-    """``decode_torch`` in one launch: a program for every ``BLOCK`` rows."""
+    """``decode_torch`` in one launch: a program for every ``BLOCK`` mapping entries that it looks at."""
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    tile = min(BLOCK, max(16, _pow2(out.numel())))
+    width, rows = _pow2(page_size), _pow2(out.numel())
+    tile = max(16, min(rows, BLOCK // width))
     _jit(_decode_kernel)[(-(-out.numel() // tile),)](
         seq_lens, last_loc, full_pages, swa, to, out,
         out.numel(), full_pages.numel(), swa.numel(), to.numel() - 1,
-        HAS_SWA=has_swa, P=page_size, TILE=tile,
+        HAS_SWA=has_swa, P=page_size, WIDTH=width, ROWS=rows, TILE=tile,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Two pools, full attention and sliding window (SWA), and the mapping from full slots to SWA slots.
 
 The mapping is page to page and keeps the offset: all mapped slots of a full page point into one SWA page, each to
-the same place in it. Entries of a page that is not held are 0. An SWA page lives as long as something maps to it.
+the same place in it, so any one of them names that SWA page (also one that a trimmed row no longer uses). Entries of a
+page that is not held are 0. An SWA page lives as long as something maps to it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ class SWAState(Backup):
 
     full: PoolState
     swa: PoolState
-    overwritten: int
 
 
 class SWATokenToKVPoolAllocator(SlotAllocator):
@@ -63,7 +63,6 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             size + page_size + 1, dtype=torch.int64, device=self._device
         )
         self.full_to_swa_index_mapping[-1:] = -1
-        self._overwritten: list[tuple[Tensor, Tensor]] = []
         self._forget()
         if hasattr(kvcache, "register_mapping"):
             kvcache.register_mapping(self.full_to_swa_index_mapping)
@@ -108,7 +107,6 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self.full_attn_allocator.clear()
         self.swa_attn_allocator.clear()
         self.full_to_swa_index_mapping[:-1].zero_()
-        self._overwritten.clear()
         self._forget()
 
     def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor] | None:
@@ -147,19 +145,20 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         plan = checks.extend_plan(rows, extend_num_tokens, None, self.page_size)
         start = checks.tail_start(rows, extend_num_tokens, swa_tail_len)
         swa_pages = plan.pages - start // self.page_size if swa_tail_len else 0
-        return self._extend(rows, plan, swa_pages, start)
+        return self._grow(rows, plan, swa_pages, start)
 
     def _check_rows(self, rows: Rows) -> None:
         super()._check_rows(rows)
         if self.debug:
-            filling = rows.last_loc[rows.fills(self.page_size)]
-            if not bool((self.full_to_swa_index_mapping[filling] > 0).all()):
+            filling = rows.last_loc[rows.fills(self.page_size)] // self.page_size
+            if not bool((self._swa_pages(filling) > 0).all()):
                 raise ValueError("last_loc: a page that is still being filled has lost its SWA page")
 
     def set_full_to_swa_mapping(self, full_indices: Tensor, swa_indices: Tensor) -> None:
         """Map ``full_indices[i]`` to ``swa_indices[i]`` (``[n]`` each), as after loading both sides back.
 
-        ValueError (on CPU, or with ``debug``) for slots out of range or pairs with different places in their pages.
+        What was backed up before can no longer be restored. ValueError (on CPU, or with ``debug``) for slots out of
+        range or pairs with different places in their pages.
         """
         checks.index("full_indices", full_indices, self._device)
         checks.index("swa_indices", swa_indices, self._device, full_indices.numel())
@@ -171,14 +170,15 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             checks.sorted_slots("swa_indices", swa_indices, self.page_size, swa.num_pages)
             if not bool((full_indices % self.page_size == swa_indices % self.page_size).all()):
                 raise ValueError("swa_indices must keep the offset in the page of full_indices")
-        self._remember(full_indices)
+        self._void_backups()
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
 
     def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
         """Free the SWA pages of the pages that ``free_index`` (``[n]`` full slots) lies in; unmapped ones are skipped.
 
-        Acts at once, also inside a free group. With ``row_lens`` (as for ``free``) every slot given must be mapped;
-        then the host does not wait. ValueError as for ``free``; with ``debug`` also if a page keeps a mapped slot.
+        Acts at once, also inside a free group. With ``row_lens`` (as for ``free``) every page given must have its SWA
+        page; then the host does not wait. ValueError for slots out of range, on page 0 or twice; with ``debug`` also
+        if a mapped slot stays behind below one that is given.
         """
         checks.index("free_index", free_index, self._device)
         checks.cuts(row_lens, None, free_index.numel())
@@ -203,12 +203,15 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         return pages if self._looks else checks.consecutive((slots // self.page_size).to(torch.int64).sort().values)
 
     def _check_window(self, slots: Tensor, pages: Tensor, row_lens: Sequence[int] | None) -> None:
+        """What lies above the given slots in their page may be a trimmed row's, which nobody uses any more."""
         mapping = self.full_to_swa_index_mapping
-        mapped_here = int((mapping[slots] > 0).sum())
-        if mapped_here != int((kernels.page_rows(mapping, self.page_size)[pages] > 0).sum()):
+        given = torch.zeros_like(mapping, dtype=torch.bool).index_fill_(0, slots.to(torch.int64), True)
+        mapped, given = (kernels.page_rows(flags, self.page_size)[pages] for flags in (mapping > 0, given))
+        goes_on = given.flip(1).cummax(1).values.flip(1)
+        if bool((mapped & ~given & goes_on).any()):
             raise ValueError("free_index: another slot of a page given is still mapped")
-        if row_lens is not None and mapped_here != len(slots):
-            raise ValueError("free_index: row_lens promises that every slot is mapped")
+        if row_lens is not None and not bool(mapped.any(1).all()):
+            raise ValueError("free_index: row_lens promises that every page has its SWA page")
 
     def _detach(self, pages: Tensor, mapped: tuple[checks.Span, ...] | None) -> Tensor:
         """Cut the SWA pages off ``pages`` and return them; where ``mapped`` says which exist, without a host wait."""
@@ -240,35 +243,21 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             raise ValueError("swa_lens: the pages said to have SWA slots are not those that have them")
 
     def _swa_pages(self, pages: Tensor) -> Tensor:
-        """The SWA page of each full page, 0 where it has none."""
-        return kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)[pages].amax(1) // self.page_size
+        return kernels.swa_pages_of(self.full_to_swa_index_mapping, pages, self.page_size)
 
     def backup_state(self) -> SWAState:
         """A state to return to: opaque, O(1), usable until the next free in either pool."""
         full, swa = self.full_attn_allocator.backup_state(), self.swa_attn_allocator.backup_state()
-        return SWAState(*self.backups.new(), full, swa, len(self._overwritten))
+        return SWAState(*self.backups.new(), full, swa)
 
     def restore_state(self, state: SWAState) -> None:
-        """Take back every page handed out since ``state``, in both pools, and map as then. Errors as for one pool."""
+        """Take back every page handed out since ``state``, in both pools, unmapped. Errors as for one pool."""
         self.backups.require(state, SWAState)
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
         full.backups.require(state.full, PoolState)
         swa.backups.require(state.swa, PoolState)
         self.backups.back_to(state)
+        # Pages held then are held still, and their slots map as then: a mapping changes only with its page or a free.
         rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
-        for pages, before in reversed(self._overwritten[state.overwritten :]):
-            rows[pages] = before
-        del self._overwritten[state.overwritten :]
         rows.index_fill_(0, full.restore_state(state.full), 0)
         swa.restore_state(state.swa)
-
-    def _remember(self, slots: Tensor) -> None:
-        """Before held pages are mapped anew: how they were mapped, as long as a backup may want it back."""
-        if self.backups:
-            pages = slots // self.page_size
-            rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
-            self._overwritten.append((pages, rows[pages]))
-
-    def _void_backups(self) -> None:
-        super()._void_backups()
-        self._overwritten.clear()

@@ -159,4 +159,3 @@ HINTS = Hints(
     mutants=MUTANTS,
     assumptions=COMMON,
 )
-

@@ -39,9 +39,7 @@ class Counterexample:
         return f"{self.transition}({words}) breaks {', '.join(sorted({law for law, _ in self.broken}))}"
 
 
-def find(
-    hints: Hints, name: str, transition: Transition, invariant: str, alone: bool = False
-) -> Counterexample | None:
+def find(hints: Hints, name: str, transition: Transition, invariant: str, alone: bool = False) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` (``alone``: and no other); ``None`` if there is none."""
     made = obligations.call(hints, transition, World(dict(hints.sizes)))
     solver = z3.Solver()
@@ -78,9 +76,7 @@ def _free_keys(goal: Any) -> list[Any]:
     return list(found.values())
 
 
-def _execute(
-    hints: Hints, name: str, transition: Transition, made: obligations.Call, model: Any
-) -> Counterexample:
+def _execute(hints: Hints, name: str, transition: Transition, made: obligations.Call, model: Any) -> Counterexample:
     read = Reader(model, max(hints.sizes.values()))
     before = read.value(made.pre)
     arguments = {key: read.value(value) for key, value in made.arguments.items()}

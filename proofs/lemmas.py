@@ -141,9 +141,7 @@ def _additive() -> Lemma:
 
 def _complete() -> Lemma:
     a, count_a, def_a = _count("A")
-    return _induction(
-        "complete", complete.__doc__ or "", lambda n: z3.Implies(_upto(n, a), count_a(n) == n), def_a
-    )
+    return _induction("complete", complete.__doc__ or "", lambda n: z3.Implies(_upto(n, a), count_a(n) == n), def_a)
 
 
 def _none() -> Lemma:
@@ -176,9 +174,7 @@ def _sequence() -> Lemma:
     nothing = z3.ForAll([k], z3.Not(below(0, k)))
     one_more = z3.ForAll(
         [k],
-        z3.And(
-            below(length, k) == z3.Or(below(last, k), k == at(last)), z3.Not(z3.And(below(last, k), k == at(last)))
-        ),
+        z3.And(below(length, k) == z3.Or(below(last, k), k == at(last)), z3.Not(z3.And(below(last, k), k == at(last)))),
     )
     step = z3.Implies(z3.And(length >= 1, lawful), z3.And(one_more, at(last) >= 1, at(last) <= size))
     return Lemma("sequence", " ".join((sequence.__doc__ or "").split()), (nothing, step))

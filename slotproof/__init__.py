@@ -1,1 +1,1 @@
-"""TODO"""
+"""The front door: the command line over ``proofs`` and ``conformance``."""

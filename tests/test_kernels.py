@@ -163,8 +163,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from impl import kernels
 
-EXTEND, DECODE = dict(HAS_SWA=True, P=16, ROWS=8, TILE=1024), dict(HAS_SWA=True, P=16, TILE=1024)
 DETACH = dict(P=16, WIDTH=16, TILE=64)
+DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
+EXTEND = dict(DECODE, TILE=1024)
 LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr")
 KERNELS = {kernels._extend_kernel: EXTEND, kernels._decode_kernel: DECODE, kernels._detach_kernel: DETACH}
 for kernel, const in KERNELS.items():

@@ -46,5 +46,5 @@ HALF_DECODE = Fault(
     stem="swa_mapping",
     sentence="A decode that the SWA pool refuses keeps the full pages it took.",
     spec={"alloc_decode": alloc_decode},
-    make=lambda config: ours.swa_mapping(config, kind=Faulty),
+    make=ours.faulty(Faulty),
 )

@@ -39,5 +39,5 @@ NESTED_GROUP = Fault(
     stem="swa_mapping",
     sentence="A nested free group forgets the pages that waited in the outer one.",
     spec={"free_group_begin": free_group_begin},
-    make=lambda config: ours.swa_mapping(config, kind=Faulty),
+    make=ours.faulty(Faulty),
 )

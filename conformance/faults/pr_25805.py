@@ -49,5 +49,5 @@ PR_25805 = Fault(
     stem="swa_mapping",
     sentence="A tail allocation inherits the mapping that its pages had for an earlier request.",
     spec={"restore_state": restore_state},
-    make=lambda config: ours.swa_mapping(config, kind=Faulty),
+    make=ours.faulty(Faulty),
 )

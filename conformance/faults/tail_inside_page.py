@@ -38,5 +38,5 @@ TAIL_INSIDE_PAGE = Fault(
     stem="swa_mapping",
     sentence="The SWA slots of a tail that starts inside a page do not keep their offsets.",
     spec={"alloc_extend_swa_tail": numbers_from_tail},
-    make=lambda config: ours.swa_mapping(config, kind=Faulty),
+    make=ours.faulty(Faulty),
 )

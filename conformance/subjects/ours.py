@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,14 +26,23 @@ def allocator(config: Json, device: str = "cpu", **options: Any) -> PoolSubject:
     return PoolSubject(engine, page_size, device, TRAITS)
 
 
-def swa_mapping(
-    config: Json, device: str = "cpu", kind: type[SWATokenToKVPoolAllocator] = SWATokenToKVPoolAllocator, **options: Any
+def swa_mapping(config: Json, device: str = "cpu", **options: Any) -> SwaSubject:
+    """The allocator of two pools."""
+    return _swa_subject(SWATokenToKVPoolAllocator, config, device, TRAITS, **options)
+
+
+def faulty(kind: type[SWATokenToKVPoolAllocator]) -> Callable[[Json], SwaSubject]:
+    """A variant of the allocator of two pools with a known bug; nobody asks it to answer bad input."""
+    return lambda config: _swa_subject(kind, config, "cpu", replace(TRAITS, label="faulty", rejects=False))
+
+
+def _swa_subject(
+    kind: type[SWATokenToKVPoolAllocator], config: Json, device: str, traits: Traits, **options: Any
 ) -> SwaSubject:
-    """The allocator of two pools; ``kind`` may be a faulty variant of it."""
     page_size = config["page_size"]
     sizes = (config["size"] * page_size, config["size_swa"] * page_size, page_size)
     engine = kind(*sizes, torch.float16, device, None, config["need_sort"], **options)
-    return SwaSubject(engine, page_size, device, TRAITS)
+    return SwaSubject(engine, page_size, device, traits)
 
 
 MAKERS = {"allocator": allocator, "swa_mapping": swa_mapping}

@@ -1,0 +1,74 @@
+"""One trace on many subjects: each release in a process of its own, since only one can be imported at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conformance.check import STEMS
+from conformance.kept import Kept, load
+from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, Misuse
+from conformance.subjects.errors import SubjectError
+from conformance.subjects.loading import Loaded
+from conformance.subjects.loading import load as load_subject
+
+UNSUPPORTED = "unsupported"
+
+
+def outcome(kept: Kept, make: Callable[[Json], Any]) -> Json:
+    """What the trace shows on a subject: the first violation, else the first latent finding, else that it conforms."""
+    if kept.trace.stem not in STEMS:
+        raise SubjectError(f"{kept.name} is about {kept.trace.stem!r}: there are {', '.join(STEMS)}")
+    run: Any = STEMS[kept.trace.stem][1](make(kept.trace.config), kept.trace.config, False)
+    latent: Json | None = None
+    for number, step in enumerate(kept.trace.steps, start=1):
+        try:
+            run.do(step["op"], **{k: v for k, v in step.items() if k != "op"})
+        except Finding as finding:
+            return _row(VIOLATION, number, finding)
+        except Misuse as misuse:
+            return {"verdict": UNSUPPORTED, "step": number, "law": None, "detail": str(misuse)}
+        if run.latent and latent is None:
+            latent = _row(LATENT, number, run.latent)
+    return latent or {"verdict": CONFORMS, "step": None, "law": None, "detail": ""}
+
+
+def _row(verdict: str, number: int, finding: Finding) -> Json:
+    return {"verdict": verdict, "step": number, "law": finding.law, "detail": finding.detail}
+
+
+def row(kept: Kept, loaded: Loaded) -> Json:
+    """The outcome, with the subject's name and release."""
+    return {"subject": loaded.name, "release": loaded.release, **outcome(kept, loaded.makers[kept.trace.stem])}
+
+
+def row_elsewhere(trace: str, release: str) -> Json:
+    """The row of an SGLang release, made in a process of its own."""
+    command = [sys.executable, "-m", "conformance.replaying", trace, release]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        answer: Json = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    if done.returncode == 3:
+        raise SubjectError(done.stderr.strip().splitlines()[-1])
+    what = f"the process ended with {done.returncode}: {(done.stderr.strip() or 'no message').splitlines()[-1]}"
+    return {"subject": "sglang", "release": release, "verdict": VIOLATION, "step": None, "law": None, "detail": what}
+
+
+def main() -> int:
+    """``python -m conformance.replaying TRACE RELEASE``: one row as JSON."""
+    try:
+        loaded = load_subject("sglang", release=sys.argv[2])
+        print(json.dumps(row(load(str(Path(sys.argv[1]))), loaded)))
+    except SubjectError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""A trace told to a person: the steps as calls, what each of them changed on the subject, and a test to paste."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.check import STEMS
+from conformance.machine import Finding, Json, Misuse, Trace
+from spec.pool import FREE, HELD, PENDING, RELEASED, Pool
+
+PLACES = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """One step: the call, what it changed, and what was wrong after it."""
+
+    call: str
+    changed: str
+    wrong: str = ""
+
+
+def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
+    """Does the trace once more and writes down each step."""
+    run: Any = STEMS[trace.stem][1](make(trace.config), trace.config, False)
+    told: list[Told] = []
+    for line, step in zip(trace.lines(), trace.steps, strict=True):
+        before, latent, wrong = run.observed(), run.latent, ""
+        try:
+            run.do(step["op"], **{k: v for k, v in step.items() if k != "op"})
+        except (Finding, Misuse) as error:
+            wrong = str(error)
+        if run.latent is not latent:
+            wrong = f"latent: {run.latent}"
+        told.append(Told(line, changes(before, run.observed()), wrong))
+    return told
+
+
+def changes(before: Any, after: Any) -> str:
+    """What can be seen to differ between two observed states."""
+    old, new = before.now, after.now
+    if isinstance(old, Pool):
+        return "; ".join(_pages("page", old, new)) or "nothing"
+    found = [*_pages("full page", old.full, new.full), *_pages("SWA page", old.swa, new.swa), *_mapping(old, new)]
+    return "; ".join(found) or "nothing"
+
+
+def _pages(name: str, old: Pool, new: Pool) -> list[str]:
+    moved: dict[str, list[int]] = {}
+    for page in new.pages.items():
+        if old.place(page) != new.place(page):
+            owner = f" by row {new.owner(page)}" if new.place(page) == HELD else ""
+            moved.setdefault(f"{PLACES[old.place(page)]} → {PLACES[new.place(page)]}{owner}", []).append(page)
+    return [f"{name} {', '.join(map(str, pages))} {how}" for how, pages in moved.items()]
+
+
+def _mapping(old: Any, new: Any) -> list[str]:
+    size, found = new.full.page_size, []
+    for page in new.full.pages.items():
+        for offset in new.full.offsets.items():
+            a, b = ((s.to_page(page, offset), s.to_offset(page, offset)) for s in (old, new))
+            if a != b:
+                found.append(f"{page * size + offset}→{b[0] * size + b[1] or 'nothing'}")
+    return [f"mapping {', '.join(found)}"] if found else []
+
+
+def as_test(trace: Trace, subject: str, release: str | None) -> str:
+    """A paste-ready pytest: it fails as long as the subject breaks the law."""
+    steps = ",\n        ".join(json.dumps(step) for step in trace.steps)
+    where = f'load("{subject}"' + (f', release="{release}")' if release else ")")
+    return f'''def test_found_by_slotproof() -> None:
+    from conformance.check import STEMS
+    from conformance.subjects.loading import load
+
+    config = {trace.config!r}
+    subject = {where}.makers["{trace.stem}"](config)
+    run = STEMS["{trace.stem}"][1](subject, config)
+    steps = [
+        {steps},
+    ]
+    for step in steps:
+        run.do(**step)
+'''

@@ -1,0 +1,153 @@
+"""``slotproof prove``."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from proofs import counterexample, explore, prover
+from proofs.counterexample import REACHABLE, Counterexample
+from proofs.explore import Path as Route
+from proofs.hints import Hints, Mutant
+from proofs.obligations import START
+from proofs.prover import Verdict
+from proofs.registry import STEMS, hints_of
+from slotproof.screen import choose, console, progress, write_json
+
+HOLDS, BROKEN, UNKNOWN = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An obligation that was not proved, and what a small world says of it."""
+
+    verdict: Verdict
+    example: Counterexample | None
+    reach: str
+    path: Route | None
+
+
+def run(stems: Sequence[str], json: Path | None) -> int:
+    """Proves, prints and writes; the exit code."""
+    chosen = choose(stems, STEMS, "stem")
+    start = time.perf_counter()
+    verdicts = _prove(chosen)
+    _matrix(verdicts)
+    vacuity = [row for stem in chosen for row in _vacuity(hints_of(stem))]
+    mutants = [row for stem in chosen for row in _mutants(hints_of(stem))]
+    failures = [_explain(v) for v in verdicts if not v.proved]
+    for failure in failures:
+        _print_failure(failure)
+    empty = [v for v in vacuity if not v["witness"]] + [m for m in mutants if not m["killed"]]
+    _summary(verdicts, vacuity, mutants, time.perf_counter() - start)
+    write_json(json, _data(chosen, verdicts, vacuity, mutants))
+    return _code(failures, empty)
+
+
+def _prove(stems: list[str]) -> list[Verdict]:
+    with progress() as bar:
+        task = bar.add_task("proving", total=len(prover.tasks(stems)))
+        return prover.prove(stems, lambda _: bar.advance(task))
+
+
+def _code(failures: list[Failure], empty: list[Any]) -> int:
+    if any(f.reach == REACHABLE for f in failures):
+        return BROKEN
+    return UNKNOWN if failures or empty else HOLDS
+
+
+def _vacuity(hints: Hints) -> list[dict[str, str | None]]:
+    return [
+        {
+            "stem": hints.stem.name,
+            "transition": name,
+            "witness": _words(found.get("granted")),
+            "refused": _words(found.get("refused")),
+        }
+        for name, found in explore.witnesses(hints).items()
+    ]
+
+
+def _words(path: Route | None) -> str | None:
+    return None if path is None else "; ".join(map(str, path))
+
+
+def _mutants(hints: Hints) -> list[dict[str, Any]]:
+    return [_mutant(hints, mutant) for mutant in hints.mutants]
+
+
+def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
+    found = counterexample.find(hints, mutant.transition, mutant.wrong, mutant.invariant, alone=True)
+    broken = sorted({law for law, _ in found.broken}) if found else []
+    return {
+        "stem": hints.stem.name,
+        "invariant": mutant.invariant,
+        "mutant": mutant.name,
+        "transition": mutant.transition,
+        "killed": broken == [mutant.invariant],
+    }
+
+
+def _explain(verdict: Verdict) -> Failure:
+    if verdict.stem not in STEMS or verdict.transition == START:
+        return Failure(verdict, None, "unknown", None)
+    hints = hints_of(verdict.stem)
+    transition = hints.stem.transitions[verdict.transition]
+    example = counterexample.find(hints, verdict.transition, transition, verdict.invariant)
+    if example is None:
+        return Failure(verdict, None, "unknown", None)
+    return Failure(verdict, example, *counterexample.classify(hints, hints.stem.transitions))
+
+
+def _print_failure(failure: Failure) -> None:
+    v = failure.verdict
+    console.print(f"[bold red]{failure.reach}[/]: {v.stem}.{v.transition} × {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})")
+    if failure.example:
+        console.print(f"  from a lawful state, {failure.example}", markup=False)
+    if failure.path:
+        console.print("  shortest path from the first state: " + (_words(failure.path) or ""), markup=False)
+
+
+def _matrix(verdicts: list[Verdict]) -> None:
+    by_stem: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
+    for verdict in verdicts:
+        by_stem[verdict.stem][verdict.transition].append(verdict)
+    for stem, rows in by_stem.items():
+        table = Table(title=stem, title_justify="left")
+        for column in ("transition", "obligations", "z3", "cvc5", "seconds", "not proved"):
+            table.add_column(column)
+        for name, found in rows.items():
+            table.add_row(name, *_row(found))
+        console.print(table)
+
+
+def _row(found: list[Verdict]) -> list[str]:
+    unsat = [str(sum(getattr(v, solver) == "unsat" for v in found)) for solver in ("z3", "cvc5")]
+    left = ", ".join(v.invariant for v in found if not v.proved)
+    return [str(len(found)), *unsat, f"{sum(v.seconds for v in found):.2f}", left or "–"]
+
+
+def _summary(verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any], seconds: float) -> None:
+    proved, seen = sum(v.proved for v in verdicts), sum(bool(v["witness"]) for v in vacuity)
+    killed = sum(m["killed"] for m in mutants)
+    console.print(
+        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and rows and any page "
+        f"size; {seen} of {len(vacuity)} transitions have a witness; {killed} of {len(mutants)} mutants killed by their "
+        f"invariant alone; {seconds:.0f} s"
+    )
+
+
+def _data(stems: list[str], verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any]) -> dict[str, Any]:
+    assumptions = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
+    return {
+        "obligations": [asdict(v) for v in verdicts],
+        "vacuity": vacuity,
+        "mutants": mutants,
+        "assumptions": [{"name": name, "reason": reason} for name, reason in assumptions.items()],
+    }

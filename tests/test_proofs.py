@@ -1,0 +1,247 @@
+"""The proofs prove what they say, and can fail: mutants, false lemmas and false laws are not proved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import z3
+
+from proofs import counterexample, explore, lemmas, obligations, prover, second_solver
+from proofs.hints import Hints, Mutant
+from proofs.registry import STEMS, hints_of
+from proofs.symbols import World
+from spec import allocator, swa_mapping
+from spec.allocator import Allocator
+from spec.lengths import Length
+from spec.logic import Number, Seq, Stem, Step, Truth, ite, number
+
+MUTANTS = [pytest.param(stem, m, id=f"{stem}-{m.name}") for stem in STEMS for m in hints_of(stem).mutants]
+UNSORTED = {
+    "allocator": lambda: allocator.initial(2, 3, 2, need_sort=False),
+    "swa_mapping": lambda: swa_mapping.initial(2, 3, 2, 2, need_sort=False),
+}
+
+
+@pytest.fixture()
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second a solver: what is not true is not proved in any time, and solvers rarely find that out."""
+    monkeypatch.setattr(prover, "TIMEOUT", 500)
+
+
+def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:
+    made = obligations.checked_constants(obligations.call(hints, transition, World()))
+    return obligations.preserved(hints, made, hints.stem.invariants[invariant])
+
+
+# What is true is proved.
+
+
+def test_the_allocator_is_proved() -> None:
+    heard: list[prover.Verdict] = []
+    verdicts = prover.prove(["allocator"], heard.extend)
+    stem = hints_of("allocator").stem
+    assert [v for v in verdicts if not v.proved] == []
+    assert sorted(map(str, heard)) == sorted(map(str, verdicts))
+    proved = {(v.transition, v.invariant) for v in verdicts if v.stem == "allocator"}
+    laws = [*stem.invariants, obligations.ATOMIC]
+    wanted = {(name, law) for name in stem.transitions for law in laws}
+    assert proved == wanted | {(obligations.START, law) for law in stem.invariants}
+
+
+def test_the_lemmas_are_proved() -> None:
+    verdicts = prover.prove_lemmas()
+    assert {v.transition for v in verdicts} >= {"equal", "additive", "complete", "none", "sequence"}
+    assert [(v.transition, v.invariant) for v in verdicts if not v.proved] == []
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_transition_has_a_witness(stem: str) -> None:
+    hints = hints_of(stem)
+    found = explore.witnesses(hints)
+    assert set(found) == set(hints.stem.transitions)
+    for name, outcomes in found.items():
+        last = outcomes["granted"][-1]
+        assert (last.transition, last.granted) == (name, True)
+        assert explore.key(last.before) != explore.key(last.after)
+        assert all(hints.stem.broken(move.after) == [] for move in outcomes["granted"])
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_allocation_has_a_witness_of_running_out(stem: str) -> None:
+    for name, outcomes in explore.witnesses(hints_of(stem)).items():
+        if name.startswith("alloc"):
+            assert not outcomes["refused"][-1].granted
+
+
+# What is false is not.
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_invariant_has_its_mutant(stem: str) -> None:
+    hints = hints_of(stem)
+    assert {m.invariant for m in hints.mutants} == set(hints.stem.invariants)
+    assert {m.transition for m in hints.mutants} <= set(hints.stem.transitions)
+
+
+@pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
+def test_a_mutant_breaks_its_invariant_alone(stem: str, mutant: Mutant) -> None:
+    hints = hints_of(stem)
+    found = counterexample.find(hints, mutant.transition, mutant.wrong, mutant.invariant, alone=True)
+    assert found is not None
+    assert {law for law, _ in found.broken} == {mutant.invariant}
+    assert hints.stem.broken(found.before) == []
+    right = hints.stem.transitions[mutant.transition](found.before, **found.arguments)
+    assert hints.stem.broken(right.then) == []
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
+def test_a_mutant_is_not_proved(stem: str, mutant: Mutant) -> None:
+    answers = prover.solve(preserved(hints_of(stem), mutant.wrong, mutant.invariant).negated)
+    assert "unsat" not in answers
+
+
+@pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
+def test_what_the_mutant_changed_was_proved(stem: str, mutant: Mutant) -> None:
+    hints = hints_of(stem)
+    right = hints.stem.transitions[mutant.transition]
+    assert prover.solve(preserved(hints, right, mutant.invariant).negated) == ("unsat", "unsat")
+    assert counterexample.find(hints, mutant.transition, right, mutant.invariant) is None
+
+
+def half_done(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """Out of memory opens a free group."""
+    step = allocator.alloc_extend(st, row, to, chosen)
+    return replace(step, otherwise=replace(st, group=st.group + 1))
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_refused_call_that_changes_something_is_refuted() -> None:
+    hints = hints_of("allocator")
+    formula = obligations.atomic(hints, obligations.call(hints, half_done, World()))
+    assert "unsat" not in prover.solve(formula.negated)
+    found = counterexample.find(hints, "alloc_extend", half_done, obligations.ATOMIC)
+    assert found is not None
+    assert (obligations.ATOMIC, "") in found.broken
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize("premise", [True, False])
+def test_a_false_lemma_is_not_proved(monkeypatch: pytest.MonkeyPatch, premise: bool) -> None:
+    """A disjoint union without disjointness, and a count that is one too large."""
+    a, b = z3.Ints("a b")
+    overlapping = lemmas.Lemma("additive", "", (z3.BoolVal(True), z3.Implies(z3.And(a >= 0, b >= 0), a + b == a)))
+    too_many = replace(lemmas.all_lemmas()[0], goals=tuple(z3.Not(g) for g in lemmas.all_lemmas()[0].goals))
+    monkeypatch.setattr(lemmas, "all_lemmas", lambda: [overlapping if premise else too_many])
+    assert not all(v.proved for v in prover.prove_lemmas())
+
+
+def test_a_transition_may_not_replace_a_constant() -> None:
+    def grows(st: Allocator) -> Step[Allocator]:
+        return Step(then=replace(st, now=replace(st.now, page_size=st.now.page_size + 1)))
+
+    with pytest.raises(TypeError, match="replaced the constant page_size"):
+        obligations.checked_constants(obligations.call(hints_of("allocator"), grows, World()))
+
+
+# The second solver.
+
+
+def test_the_second_solver_answers_for_itself() -> None:
+    assert second_solver.check("(declare-const x Int)(assert (> x 3))(check-sat)", 1_000) == "sat"
+    assert second_solver.check("(declare-const x Int)(assert (and (> x 3) (< x 4)))(check-sat)", 1_000) == "unsat"
+
+
+def test_unknown_is_not_proved() -> None:
+    for answers in (("unsat", "unknown"), ("unknown", "unsat"), ("unsat", "sat"), ("unknown", "unknown")):
+        assert not prover.Verdict("s", "t", "i", *answers, seconds=0.0).proved
+    assert prover.Verdict("s", "t", "i", "unsat", "unsat", seconds=0.0).proved
+
+
+# A failed obligation is a reachable bug, or not inductive.
+
+
+@pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
+def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
+    hints = hints_of(stem)
+    if mutant.invariant == "released_if_sorted":
+        hints = replace(hints, small=UNSORTED[stem])
+    word, path = counterexample.classify(hints, {**hints.stem.transitions, mutant.transition: mutant.wrong})
+    assert word == counterexample.REACHABLE
+    assert path is not None
+    assert path[-1].transition == mutant.transition
+    assert mutant.invariant in {law.name for law, _ in hints.stem.broken(path[-1].after)}
+    assert all(hints.stem.broken(move.after) == [] for move in path[:-1])
+
+
+def test_the_path_to_a_bug_is_a_shortest_one() -> None:
+    hints = hints_of("allocator")
+    (mutant,) = (m for m in hints.mutants if m.name == "never_settles")
+    wrong = {**hints.stem.transitions, mutant.transition: mutant.wrong}
+    _, path = counterexample.classify(hints, wrong)
+    assert path is not None
+    assert len(path) == 4
+    shorter = (p for p in explore.paths(hints, wrong) if len(p) < len(path))
+    assert not any(hints.stem.broken(p[-1].after) for p in iterate_until(shorter, len(path)))
+
+
+def iterate_until(paths: Any, length: int) -> Any:
+    """The paths shorter than ``length``: paths come shortest first."""
+    for path in paths:
+        yield path
+        if len(path) >= length:
+            return
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A number."""
+
+    value: Number = number()
+
+
+def toy_hints(jump: Number) -> Hints:
+    """A machine that starts at 0 and adds two, but ``jump`` from 3; it must never be at 7."""
+    stem = Stem("toy", state=Toy, start=lambda st: replace(st, value=0))
+
+    @stem.transition
+    def add(st: Toy) -> Step[Toy]:
+        """Adds two."""
+        return Step(then=replace(st, value=ite(st.value == 3, jump, st.value + 2)))
+
+    @stem.invariant()
+    def never_seven(st: Toy) -> Truth:
+        """The number is never 7."""
+        return st.value != 7
+
+    return Hints(
+        stem=stem, over={}, sizes={"pages": 9}, small=lambda: Toy(0), moves={"add": lambda _: [()]}, mutants=()
+    )
+
+
+@pytest.mark.parametrize("jump", [5, 7])
+def test_what_no_path_leads_to_is_not_inductive(jump: int) -> None:
+    """Only even numbers are ever reached, but from the lawful state 5 (or 3) one call leads to 7."""
+    hints = toy_hints(jump)
+    add = hints.stem.transitions["add"]
+    verdicts = {v.invariant: v for v in prover.prove_transition(hints, "add", add)}
+    assert (verdicts["never_seven"].z3, verdicts["never_seven"].cvc5) == ("sat", "sat")
+    assert verdicts[obligations.ATOMIC].proved
+    found = counterexample.find(hints, "add", add, "never_seven")
+    assert found is not None
+    assert (found.before.value in {3, 5}, found.after.value) == (True, 7)
+    assert counterexample.classify(hints, hints.stem.transitions) == (counterexample.NOT_INDUCTIVE, None)
+
+
+def test_the_same_step_from_an_odd_start_is_a_reachable_bug() -> None:
+    hints = replace(toy_hints(5), small=lambda: Toy(1))
+    word, path = counterexample.classify(hints, hints.stem.transitions)
+    assert word == counterexample.REACHABLE
+    assert path is not None
+    assert [move.after.value for move in path] == [3, 5, 7]
+
+
+def test_the_two_words_differ() -> None:
+    assert counterexample.REACHABLE != counterexample.NOT_INDUCTIVE
