@@ -48,7 +48,7 @@ def check(
     avoid: Sequence[str] = (),
     page_sizes: tuple[int, ...] = (1, 2, 4),
 ) -> Result:
-    """Draws ``examples`` runs of ``stem`` on subjects that ``make`` builds; without ``seed`` the runs are always the same.
+    """Draws ``examples`` runs of ``stem`` on subjects from ``make``; without ``seed`` they are always the same.
 
     ``strict``: a latent finding fails the run as a violation does.
     """

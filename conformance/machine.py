@@ -74,6 +74,7 @@ class LockStep:
         self.trace = Trace(self.stem.name, dict(config))
         self.counts: Counter[tuple[str, str]] = Counter()
         self.latent: Finding | None = None
+        self.last = ""
 
     # What subclasses say.
 
@@ -106,6 +107,7 @@ class LockStep:
                 raise Finding(name, self.sentence(name), "not so: " + "; ".join(wrong))
             self.state = step.then
         self.counts[name, "done" if step.fits else "refused"] += 1
+        self.last = name
         return step
 
     @staticmethod
@@ -122,7 +124,8 @@ class LockStep:
 
     def sentence(self, name: str) -> str:
         """The law of a transition in English."""
-        return " ".join((self.stem.transitions[name].__doc__ or "").split())
+        known = self.stem.transitions.get(name)
+        return " ".join((known.__doc__ or "").split()) if known else "A refused call leaves everything as it was."
 
     def ask(self, name: str, call: Callable[[], Any], risky: bool = False) -> Any:
         """The subject's answer to a lawful call; an exception is a finding, and so is the death of the process."""
@@ -144,7 +147,8 @@ class LockStep:
             self._report(law, part, seen)
         difference = self.differences(seen)
         if difference:
-            raise Finding(op, "The call does to the subject what it does to the spec.", difference)
+            name = self.last or op
+            raise Finding(name, self.sentence(name), difference)
 
     def broken(self, seen: Any) -> list[tuple[Invariant, str]]:
         """The laws that the observed state breaks, in what is current (a saved part is the spec's own)."""

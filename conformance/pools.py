@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from conformance.machine import ENOUGH, REFUSED, Finding, Json, LockStep
 from spec.finite import Map, Seq, Set
@@ -128,7 +129,7 @@ class PoolRun(LockStep):
         if len(answer) != sum(more):
             raise Finding(name, self.sentence(name), f"{len(answer)} slots for {sum(more)} tokens")
         cuts = [sum(more[:k]) for k in range(len(more) + 1)]
-        return [list(answer[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [list(answer[a:b]) for a, b in pairwise(cuts)]
 
     def forget(self, slots: Sequence[int]) -> None:
         """The rows gave these slots back."""

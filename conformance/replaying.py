@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformance.check import STEMS
@@ -46,24 +45,24 @@ def row(kept: Kept, loaded: Loaded) -> Json:
     return {"subject": loaded.name, "release": loaded.release, **outcome(kept, loaded.makers[kept.trace.stem])}
 
 
-def row_elsewhere(trace: str, release: str) -> Json:
-    """The row of an SGLang release, made in a process of its own."""
-    command = [sys.executable, "-m", "conformance.replaying", trace, release]
+def rows_elsewhere(traces: Sequence[str], release: str) -> list[Json]:
+    """The rows of an SGLang release, made in a process of its own."""
+    command = [sys.executable, "-m", "conformance.replaying", release, *traces]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        answer: Json = json.loads(done.stdout.splitlines()[-1])
-        return answer
+    last = (done.stderr.strip() or "no message").splitlines()[-1]
     if done.returncode == 3:
-        raise SubjectError(done.stderr.strip().splitlines()[-1])
-    what = f"the process ended with {done.returncode}: {(done.stderr.strip() or 'no message').splitlines()[-1]}"
-    return {"subject": "sglang", "release": release, "verdict": VIOLATION, "step": None, "law": None, "detail": what}
+        raise SubjectError(last)
+    if done.returncode:
+        raise RuntimeError(f"replaying on sglang {release} ended with {done.returncode}: {last}")
+    answer: list[Json] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def main() -> int:
-    """``python -m conformance.replaying TRACE RELEASE``: one row as JSON."""
+    """``python -m conformance.replaying RELEASE TRACE…``: a row for each trace as JSON."""
     try:
-        loaded = load_subject("sglang", release=sys.argv[2])
-        print(json.dumps(row(load(str(Path(sys.argv[1]))), loaded)))
+        loaded = load_subject("sglang", release=sys.argv[1])
+        print(json.dumps([row(load(trace), loaded) for trace in sys.argv[2:]]))
     except SubjectError as error:
         print(error, file=sys.stderr)
         return 3

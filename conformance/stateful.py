@@ -23,7 +23,7 @@ batches = st.lists(rows, min_size=1, max_size=ROWS, unique=True)
 counts = st.integers(0, 9)
 few = st.integers(1, 3)
 SIZES = {
-    "page_size": st.sampled_from([1, 2, 4]),
+    "page_size": st.integers(0, 11),  # an index into the page sizes that are asked for
     "size": st.integers(1, 6),
     "size_swa": st.integers(1, 4),
     "need_sort": st.booleans(),
@@ -88,6 +88,15 @@ class Runs(RuleBasedStateMachine):
 
     # What a caller can send now.
 
+    def some(self, row: int) -> int:
+        """A row with tokens, ``row`` itself if it has some."""
+        ready = [r for r in self.run.slots if self.run.tokens(r)]
+        return row if row in ready else ready[row % len(ready)]
+
+    def index(self, row: int, drawn: int) -> int:
+        """An index among the pages of the row that ``some`` names."""
+        return int(drawn % touched(length(self.run.pool, self.some(row))))
+
     def room(self, row: int, more: int) -> bool:
         """The row still owns the page it would fill, and has room for ``more`` tokens."""
         pool, now = self.run.pool, length(self.run.pool, row)
@@ -102,7 +111,7 @@ class Runs(RuleBasedStateMachine):
         """The row owns a page among ``[first, last)``."""
         return bool(self.run.page_slots(row, first, last))
 
-    @rule(row=rows, more=st.integers(1, 6))
+    @rule(row=rows, more=st.integers(1, 5))
     def extend(self, row: int, more: int) -> None:
         """Prefill of one request."""
         self.extend_batch([row], more)
@@ -111,7 +120,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(busy)
     def decode(self, batch: list[int]) -> None:
         """One token for each request that has one already."""
-        ready = [r for r in batch if self.run.tokens(r) and self.room(r, 1)]
+        ready = [r for r in dict.fromkeys(map(self.some, batch)) if self.room(r, 1)]
         if ready and self.run.by_tokens and self.affordable(ready, 1, "short_decode"):
             self.do("decode", rows=ready)
 
@@ -119,6 +128,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(busy)
     def free(self, row: int, first: int, pages: int) -> None:
         """A range of a row's pages, to the row's end if it reaches that far."""
+        row, first = self.some(row), self.index(row, first)
         if self.owns(row, first, first + pages):
             self.do("free", row=row, first=first, last=first + pages)
 
@@ -126,12 +136,10 @@ class Runs(RuleBasedStateMachine):
     @precondition(busy)
     def finish(self, row: int, overrun: int) -> None:
         """A request ends; speculative decoding may have run ahead of what was committed."""
-        overrun = 0 if self.avoids("overrun") else overrun
-        tokens = self.run.tokens(row)
-        if tokens:
-            self.do("finish", row=row, committed=max(tokens - overrun, 0))
+        row, overrun = self.some(row), 0 if self.avoids("overrun") else overrun
+        self.do("finish", row=row, committed=max(self.run.tokens(row) - overrun, 0))
 
-    @rule(batch=batches, more=st.integers(1, 6))
+    @rule(batch=batches, more=st.integers(1, 5))
     def extend_batch(self, batch: list[int], more: int) -> None:
         """Prefill of several requests."""
         ready = [r for r in batch if self.room(r, more)]
@@ -148,6 +156,8 @@ class Runs(RuleBasedStateMachine):
     @precondition(busy)
     def trim(self, row: int, keep: int) -> None:
         """A row is cut, as after a rejected draft or an overshoot."""
+        row = self.some(row)
+        keep -= keep % self.run.page_size if self.avoids("overrun") else 0
         if keep < self.run.tokens(row):
             self.do("trim", row=row, tokens=keep)
 
@@ -191,16 +201,17 @@ class SwaMappingRuns(Runs):
         """The page that is filled further must have its SWA page too."""
         now = length(self.run.pool, row)
         mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
-        return mapped and super().room(row, more)
+        return bool(mapped) and super().room(row, more)
 
     def can_alloc(self) -> bool:
         """Whole pages are handed out at page size 1 alone by some engines."""
-        return self.run.page_size == 1 or self.run.subject.traits.paged_at_one
+        return bool(self.run.page_size == 1 or self.run.subject.traits.paged_at_one)
 
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def evict(self, row: int, first: int, pages: int) -> None:
         """The window moves past whole pages."""
+        row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
         if first < last and self.owns(row, first, last):
             self.do("evict", row=row, first=first, last=last)
@@ -225,6 +236,7 @@ class SwaMappingRuns(Runs):
     @precondition(busy)
     def free_full(self, row: int, first: int, pages: int) -> None:
         """A tree gives back the full side of pages whose SWA side it tombstoned before."""
+        row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
         pair = self.run.pair
         owned = [p for i in range(first, last) if (p := pair.full.table(row, i)) and held(pair.full, p)]

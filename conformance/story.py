@@ -52,9 +52,14 @@ def _pages(name: str, old: Pool, new: Pool) -> list[str]:
     moved: dict[str, list[int]] = {}
     for page in new.pages.items():
         if old.place(page) != new.place(page):
-            owner = f" by row {new.owner(page)}" if new.place(page) == HELD else ""
+            owner = _owner(new, page) if new.place(page) == HELD else ""
             moved.setdefault(f"{PLACES[old.place(page)]} → {PLACES[new.place(page)]}{owner}", []).append(page)
     return [f"{name} {', '.join(map(str, pages))} {how}" for how, pages in moved.items()]
+
+
+def _owner(pool: Pool, page: int) -> str:
+    row, index = pool.owner(page), pool.index(page)
+    return f" by row {row}" if pool.table(row, index) == page else " by nobody"
 
 
 def _mapping(old: Any, new: Any) -> list[str]:

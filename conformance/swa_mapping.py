@@ -10,7 +10,7 @@ import immutables
 
 from conformance.allocator import AllocatorRun
 from conformance.machine import Json
-from conformance.pools import PoolRun, list_differences, live_slots, lists_released, observed_pool, some_open
+from conformance.pools import PoolRun, list_differences, lists_released, live_slots, observed_pool, some_open
 from conformance.subjects.adapter import Lists, SwaSubject
 from spec import swa_mapping as law
 from spec.finite import Map, Seq

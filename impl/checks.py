@@ -201,12 +201,14 @@ def all_held(name: str, pages: Tensor, held: Tensor) -> None:
 
 
 def last_slots(rows: Rows, held: Tensor, page_size: int) -> None:
-    """``last_loc`` must be the slot of the token before the new ones: at its place, in a page that is held."""
+    """``last_loc`` must be the slot of the token before the new ones: at its place, in a page that is held where the
+    row goes on in that page (a row may have given back the full pages before).
+    """
     if not bool(((rows.last_loc + 1) % page_size == rows.before() % page_size).all()):
         raise ValueError("last_loc must have the offset of token prefix - 1 in its page: (last_loc + 1) % page_size")
-    known = rows.last_loc[rows.before() > 0]
-    if known.numel():
-        all_held("last_loc", known // page_size, held)
+    filling = rows.last_loc[rows.fills(page_size)]
+    if filling.numel():
+        all_held("last_loc", filling // page_size, held)
 
 
 def held_pages(name: str, slots: Tensor, held: Tensor, page_size: int) -> Tensor:

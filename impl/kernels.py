@@ -80,7 +80,7 @@ def extend_torch(
         _single_tokens(full_pages, swa_pages, mapping, out)
         return
     layout = _layout(prefix_lens, seq_lens, out.numel(), full_pages.numel(), page_size)
-    partial = last_loc // page_size
+    partial = last_loc.clamp(min=0) // page_size
     torch.add(layout.offset, layout.pages(partial, full_pages), alpha=page_size, out=out)
     if mapping is None or swa_pages is None:
         return
@@ -108,7 +108,7 @@ def decode_torch(
         torch.where(fresh, full_pages[nth] * page_size, out, out=out)
     if mapping is None or swa_pages is None:
         return
-    pages = swa_pages_of(mapping, last_loc // page_size, page_size)
+    pages = swa_pages_of(mapping, last_loc.clamp(min=0) // page_size, page_size)
     if swa_pages.numel():
         pages = torch.where(fresh, swa_pages[nth], pages)
     mapping[out] = torch.where(pages > 0, pages * page_size + out % page_size, 0)
@@ -127,8 +127,9 @@ def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: i
         torch.index_select(mapping, 0, pages, out=swa_pages)
         mapping.index_fill_(0, pages, 0)
         return
-    swa_pages.copy_(swa_pages_of(mapping, pages, page_size))
-    page_rows(mapping, page_size).index_fill_(0, pages, 0)
+    rows = page_rows(mapping, page_size)
+    torch.div(rows[pages].amax(1), page_size, rounding_mode="floor", out=swa_pages)
+    rows.index_fill_(0, pages, 0)
 
 
 def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:

@@ -156,6 +156,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
+    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode"}),
     mutants=MUTANTS,
     assumptions=COMMON,
 )

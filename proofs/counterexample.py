@@ -40,7 +40,7 @@ class Counterexample:
 
 
 def find(hints: Hints, name: str, transition: Transition, invariant: str, alone: bool = False) -> Counterexample | None:
-    """A small state from which ``transition`` breaks ``invariant`` (``alone``: and no other); ``None`` if there is none."""
+    """A small state from which ``transition`` breaks ``invariant`` (``alone``: and no other), if there is one."""
     made = obligations.call(hints, transition, World(dict(hints.sizes)))
     solver = z3.Solver()
     solver.add(*_broken(hints, made, invariant, alone))

@@ -1,4 +1,4 @@
-"""Breadth-first search through small states, executed by the concrete reading: witnesses, and shortest paths to a bug."""
+"""Breadth-first search through small states by the finite reading: witnesses, and shortest paths to a bug."""
 
 from __future__ import annotations
 
@@ -95,18 +95,13 @@ def shortest(
 def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
     """For each transition a shortest path to a granted call that changes something, and to a refused one if any."""
     found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
-    open_calls = {(name, outcome) for name in found for outcome in ("granted", "refused")}
+    wanted = {(name, "granted") for name in found} | {(name, "refused") for name in hints.refusable}
     for path in paths(hints, hints.stem.transitions):
         move = path[-1]
-        outcome = "granted" if move.granted else "refused"
-        if (move.transition, outcome) in open_calls and (not move.granted or key(move.before) != key(move.after)):
-            open_calls.discard((move.transition, outcome))
-            found[move.transition][outcome] = path
-        if all("granted" in f for f in found.values()) and not _refusable(hints, open_calls):
+        outcome = (move.transition, "granted" if move.granted else "refused")
+        if outcome in wanted and (not move.granted or key(move.before) != key(move.after)):
+            wanted.discard(outcome)
+            found[move.transition][outcome[1]] = path
+        if not wanted:
             break
     return found
-
-
-def _refusable(hints: Hints, open_calls: set[tuple[str, str]]) -> set[str]:
-    """The transitions that can run out of memory and were not seen to."""
-    return {name for name, outcome in open_calls if outcome == "refused" and name.startswith("alloc")}

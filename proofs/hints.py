@@ -35,6 +35,7 @@ class Hints:
 
     ``over``: argument name to the pages it ranges over, given the state. ``sizes``: the constants of the small world.
     ``small``: a small initial state (finite reading). ``moves``: transition name to lawful arguments in a state.
+    ``refusable``: the transitions that can run out of memory.
     """
 
     stem: Stem
@@ -42,6 +43,7 @@ class Hints:
     sizes: Mapping[str, int]
     small: Callable[[], Any]
     moves: Mapping[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
+    refusable: frozenset[str] = frozenset()
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 

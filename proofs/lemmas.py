@@ -187,7 +187,7 @@ def _singleton() -> Lemma:
     return _induction(
         "singleton",
         "One member is counted once.",
-        lambda n: z3.Implies(_upto(n, only), count_a(n) == z3.If(z3.And(1 <= x, x <= n), 1, 0)),
+        lambda n: z3.Implies(_upto(n, only), count_a(n) == z3.If(z3.And(x >= 1, x <= n), 1, 0)),
         def_a,
     )
 

@@ -202,6 +202,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
+    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -125,12 +125,13 @@ def _print(results: list[Result], loaded: Loaded) -> None:
     for column in ("stem", "verdict", "law", "steps", "known differences", "seconds"):
         table.add_column(column)
     for r in results:
-        table.add_row(r.stem, r.verdict, r.law or "–", str(r.steps), str(len(r.known)), f"{r.seconds:.1f}")
+        table.add_row(r.stem, r.verdict, r.law or "-", str(r.steps), str(len(r.known)), f"{r.seconds:.1f}")
     console.print(table)
     for r in results:
         _print_counts(r)
         for seen in r.known:
-            console.print(f"  known: {seen['trace']}: {seen['verdict']} of {seen['law']} at step {seen['step']}")
+            steps = "; ".join(kept.load(seen["trace"]).trace.lines())
+            console.print(f"  known {seen['verdict']} of {seen['law']} ({seen['trace']}): {steps}", markup=False)
         if r.trace is not None:
             console.print(f"[bold red]{r.law}[/]: {r.sentence}")
             story(r.trace, loaded.makers[r.stem], loaded.name, loaded.release)

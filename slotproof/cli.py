@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from conformance.subjects.errors import SubjectError
 from slotproof import checking, documents, faulting, proving, replays
+from slotproof import engines as releases
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, rich_markup_mode=None)
 
@@ -70,7 +71,7 @@ def replay(
 @app.command()
 def engines(json: Out = None) -> None:
     """Check the SGLang releases on every stem, replay every kept trace on them, and write docs/findings.md."""
-    raise typer.Exit(documents.engines(json))
+    raise typer.Exit(releases.run(json))
 
 
 @app.command()

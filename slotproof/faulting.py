@@ -52,8 +52,8 @@ def _print(shown: list[Shown]) -> None:
     for column in ("fault", "proof", "law the proof sees broken", "reach", "run", "law the run sees broken", "steps"):
         table.add_column(column)
     for s in shown:
-        law = s.run.law or "–"
-        table.add_row(s.fault.name, s.proof, s.invariant or "–", s.reach or "–", s.found, law, str(s.steps))
+        law = s.run.law or "-"
+        table.add_row(s.fault.name, s.proof, s.invariant or "-", s.reach or "-", s.found, law, str(s.steps))
     console.print(table)
     for s in shown:
         console.print(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}")

@@ -107,7 +107,7 @@ def _explain(verdict: Verdict) -> Failure:
 
 def _print_failure(failure: Failure) -> None:
     v = failure.verdict
-    console.print(f"[bold red]{failure.reach}[/]: {v.stem}.{v.transition} × {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})")
+    console.print(f"[bold red]{failure.reach}[/]: {v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})")
     if failure.example:
         console.print(f"  from a lawful state, {failure.example}", markup=False)
     if failure.path:
@@ -130,16 +130,16 @@ def _matrix(verdicts: list[Verdict]) -> None:
 def _row(found: list[Verdict]) -> list[str]:
     unsat = [str(sum(getattr(v, solver) == "unsat" for v in found)) for solver in ("z3", "cvc5")]
     left = ", ".join(v.invariant for v in found if not v.proved)
-    return [str(len(found)), *unsat, f"{sum(v.seconds for v in found):.2f}", left or "–"]
+    return [str(len(found)), *unsat, f"{sum(v.seconds for v in found):.2f}", left or "-"]
 
 
 def _summary(verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any], seconds: float) -> None:
     proved, seen = sum(v.proved for v in verdicts), sum(bool(v["witness"]) for v in vacuity)
     killed = sum(m["killed"] for m in mutants)
     console.print(
-        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and rows and any page "
-        f"size; {seen} of {len(vacuity)} transitions have a witness; {killed} of {len(mutants)} mutants killed by their "
-        f"invariant alone; {seconds:.0f} s"
+        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and rows and any page size; "
+        f"{seen} of {len(vacuity)} transitions have a witness; {killed} of {len(mutants)} mutants killed by their law "
+        f"alone; {seconds:.0f} s"
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from rich.table import Table
 
 from conformance import kept
+from conformance.kept import Kept
 from conformance.machine import VIOLATION
-from conformance.replaying import row, row_elsewhere
+from conformance.replaying import row, rows_elsewhere
 from conformance.subjects.loading import RELEASES, SUBJECTS, load
 from slotproof.screen import choose, console, progress, write_json
 
@@ -22,17 +23,21 @@ def run(trace: str, subjects: Sequence[str], releases: Sequence[str], json: Path
     found = kept.load(trace)
     chosen = choose(subjects, SUBJECTS, "subject")
     rows = rows_of(trace, chosen, list(releases) or list(RELEASES))
+    for part in shown(found, rows):
+        console.print(part, markup=False)
+    write_json(json, {"trace": found.name, "rows": rows})
+    return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else 0
+
+
+def shown(found: Kept, rows: Sequence[dict[str, Any]]) -> list[str | Table]:
+    """The steps, and a table of verdicts."""
     table = Table(title=f"{found.name}: {found.law}", title_justify="left")
     for column in ("subject", "verdict", "step", "law", "where"):
         table.add_column(column)
-    for line in found.trace.lines():
-        console.print(f"  {line}", markup=False)
     for r in rows:
         name = f"{r['subject']} {r['release'] or ''}".strip()
-        table.add_row(name, r["verdict"], str(r["step"] or "–"), r["law"] or "–", r["detail"])
-    console.print(table)
-    write_json(json, {"trace": found.name, "rows": rows})
-    return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else 0
+        table.add_row(name, r["verdict"], str(r["step"] or "-"), r["law"] or "-", r["detail"])
+    return [*(f"  {line}" for line in found.trace.lines()), table]
 
 
 def rows_of(trace: str, subjects: Sequence[str], releases: Sequence[str]) -> list[dict[str, Any]]:
@@ -44,6 +49,6 @@ def rows_of(trace: str, subjects: Sequence[str], releases: Sequence[str]) -> lis
             rows.append(row(kept.load(trace), load("ours")))
             bar.advance(task)
         for release in releases if "sglang" in subjects else ():
-            rows.append(row_elsewhere(trace, release))
+            rows += rows_elsewhere([trace], release)
             bar.advance(task)
     return rows

@@ -132,8 +132,8 @@ def mapping_is_live(pair: Pair) -> Truth:
 
 
 def mapping_keeps_offset(pair: Pair) -> Truth:
-    """A slot maps to the slot at the same offset of its SWA page, so that a row that grows stays inside its page; a slot
-    that maps to nothing holds 0, never another slot of the padding page.
+    """A slot maps to the same offset of its SWA page, so that a row that grows stays inside its page; a slot that maps
+    to nothing holds 0, never another slot of the padding page.
     """
     return each_slot(pair, lambda p, o: pair.to_offset(p, o) == ite(pair.to_page(p, o) != PADDING, o, 0))
 

@@ -48,8 +48,10 @@ WRONG = {
 def crosshair(target: str, *folders: Path) -> subprocess.CompletedProcess[str]:
     """What CrossHair says of the contracts of ``target``."""
     return subprocess.run(
-        [sys.executable, "-m", "crosshair", "check", "--analysis_kind=PEP316", "--report_all"]
-        + ["--per_condition_timeout", SECONDS, target],
+        [
+            *(sys.executable, "-m", "crosshair", "check", "--analysis_kind=PEP316", "--report_all"),
+            *("--per_condition_timeout", SECONDS, target),
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *folders)))},
         capture_output=True,
         text=True,

@@ -25,8 +25,8 @@ SHARED = {
         *("counterexample", "explore", "hints", "lemmas", "obligations"),
         *("prover", "registry", "second_solver", "symbols"),
     },
-    "impl": {"checks", "kernels"},
-    "conformance": {"check", "machine", "pools", "stateful"},
+    "impl": {"checks", "kernels", "slots"},
+    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "story"},
 }
 # A file of more than LINES lines says why it is not two.
 LINES = 300
@@ -112,7 +112,12 @@ def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPat
     law, (_, run_class) = hints_of(stem).stem, check.STEMS[stem]
     asked: list[Any] = []
     real = law.transitions["clear"]
-    monkeypatch.setitem(law.transitions, "clear", lambda state: asked.append(state) or real(state))
+
+    def clear(state: Any) -> Any:
+        asked.append(state)
+        return real(state)
+
+    monkeypatch.setitem(law.transitions, "clear", clear)
     config = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 2, "need_sort": False}
     run = run_class(None, config)
     first = run.state

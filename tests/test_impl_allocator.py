@@ -59,6 +59,15 @@ def test_extend_fills_the_partial_page_then_takes_new_ones() -> None:
     assert a.available_size() == (8 - 5) * 4
 
 
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_row_goes_on_after_giving_back_its_full_pages(page: int) -> None:
+    a = pool(3, page, debug=True)
+    row = got(a.alloc(page))
+    a.free(row)
+    for last in (-1, int(row[-1])):  # nobody looks at the last slot of a row that begins a new page
+        assert got(extend(a, [(page, page + 1)], [last])).tolist()[0] % page == 0
+
+
 def test_decode_takes_a_page_only_for_rows_whose_last_page_is_full() -> None:
     a = pool(8)
     slots = got(extend(a, [(0, 4), (0, 2), (0, 1)], [-1, -1, -1]))

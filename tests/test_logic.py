@@ -1,33 +1,23 @@
-"""One text, two readings: the vocabulary means the same on finite values and on symbols, and so does every transition."""
+"""One text, two readings: every word of ``spec.logic`` means the same on finite values and on symbols."""
 
 from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import z3
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from proofs import explore, obligations
-from proofs.counterexample import Reader, find
-from proofs.hints import Mutant, Transition
-from proofs.registry import STEMS, hints_of
 from proofs.symbols import SymMap, SymSeq, SymSet, Term, World, lift
-from spec import finite
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
 from spec.logic import every, implies, ite, no
-from spec.pool import Pool
 
 TRUTHS = (False, True)
-LAST = 4  # the largest key of a map in the small worlds, with one to spare
 
 
 # Symbols are not asked for their truth.
@@ -146,172 +136,6 @@ def test_updates_of_maps_mean_the_same(puts: list[tuple[int, int]], low: int) ->
     symbols = symbols.where(lambda k: symbol(k) >= low, lambda k: 2 * k)
     assert [value(symbols(k)) for k in range(4)] == [plain(k) for k in range(4)]
     assert [value(symbol(symbols.all_to(2)(k))) for k in range(4)] == [plain.all_to(2)(k) for k in range(4)]
-
-
-# Listings are complete: an update changes no key that its ``among`` leaves out.
-
-
-@pytest.fixture()
-def strict() -> Iterator[None]:
-    def keys(arity: int) -> list[Any]:
-        single = list(range(-1, LAST + 1))
-        return single if arity == 1 else list(itertools.product(single, repeat=2))
-
-    finite.STRICT.append(keys)
-    yield
-    finite.STRICT.pop()
-
-
-def test_strict_reading_sees_a_listing_that_is_too_short(strict: None) -> None:
-    del strict
-    with pytest.raises(AssertionError, match="among misses the key 2"):
-        Map(1).where(lambda k: k >= 2, 1, lambda: [3, 4])
-    with pytest.raises(AssertionError, match="among misses the key"):
-        Map(2).where(lambda k, j: k == j == 1, 1, list)
-    with pytest.raises(AssertionError, match=r"among misses \[2\]"):
-        Domain(1, 3).such(lambda k: k >= 2, lambda: [3])
-
-
-def unsorted(state: Any) -> Any:
-    """The state with pools that have no release list."""
-    if isinstance(state, Pool):
-        return replace(state, need_sort=False)
-    changed = {f.name: unsorted(getattr(state, f.name)) for f in fields(state) if is_dataclass(getattr(state, f.name))}
-    return replace(state, **changed)
-
-
-@cache
-def state_before(stem: str, name: str, need_sort: bool) -> Any:
-    """A reachable state in which a call of the transition is granted."""
-    hints = hints_of(stem)
-    state = hints.small() if need_sort else unsorted(hints.small())
-    for move in witnesses(stem)[name]["granted"][:-1]:
-        state = explore.after(hints.stem.transitions[move.transition](state, *move.arguments), state)
-    return state
-
-
-@cache
-def witnesses(stem: str) -> dict[str, dict[str, explore.Path]]:
-    return explore.witnesses(hints_of(stem))
-
-
-def walks(stem: str, least: int, most: int) -> Any:
-    """A transition whose witness leads to the first state, whether pools sort, and choices of the calls to make."""
-    names = st.sampled_from(list(hints_of(stem).stem.transitions))
-    return st.tuples(names, st.booleans(), st.lists(st.integers(0, 10_000), min_size=least, max_size=most))
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_listings_are_complete(stem: str, strict: None) -> None:
-    del strict
-    hints, seen = hints_of(stem), Counter[tuple[str, bool]]()
-
-    @settings(max_examples=40)
-    @given(walks(stem, 1, 12))
-    def run(walk: tuple[str, bool, list[int]]) -> None:
-        state = state_before(stem, walk[0], walk[1])
-        for choice in walk[2]:
-            moves = list(explore.moves(hints, hints.stem.transitions, state))
-            seen.update((m.transition, m.granted) for m in moves)
-            state = moves[choice % len(moves)].after
-            assert hints.stem.broken(state) == []
-
-    run()
-    assert {name for name, granted in seen if granted} == set(hints.stem.transitions)
-    assert any(not granted for _, granted in seen)
-
-
-# Both readings of a transition lead to the same state.
-
-
-@cache
-def small_call(stem: str, name: str) -> tuple[obligations.Call, Any, list[Any]]:
-    """The transition on symbols, in a world as large as the finite one, its solver, and the laws after it."""
-    hints = hints_of(stem)
-    world = World({**hints.sizes, "indices": LAST})
-    made = obligations.call(hints, hints.stem.transitions[name], world)
-    solver = z3.SolverFor("QF_UFLIA")
-    solver.add(*world.axioms)
-    return made, solver, [Term(lift(law.of(made.step.then))) for law in hints.stem.invariants.values()]
-
-
-def equations(symbols: Any, plain: Any) -> Iterator[Any]:
-    """That the symbols are these plain values, on every key of the small world."""
-    if is_dataclass(symbols):
-        for f in fields(symbols):
-            yield from equations(getattr(symbols, f.name), getattr(plain, f.name))
-    elif isinstance(symbols, Length):
-        yield from (lift(s) == lift(p) for s, p in zip(symbols, plain, strict=True))
-    elif isinstance(symbols, SymMap):
-        keys = itertools.product(range(-1, LAST + 1), repeat=symbols.arity)
-        yield from (lift(symbols(*k)) == plain(*k) for k in keys)
-    elif isinstance(symbols, SymSeq):
-        yield lift(symbols.length) == plain.length
-        yield from (lift(symbols.at(k)) == plain.at(k) for k in range(-LAST, 2 * LAST))
-        yield from (lift(symbols.index(k)) == plain.index(k) for k in range(-1, LAST + 1))
-    elif isinstance(symbols, SymSet):
-        sides = [range(-1, LAST + 1)] * symbols.arity
-        yield from (lift(symbols.has(*k)) == plain.has(*k) for k in itertools.product(*sides))
-    elif isinstance(symbols, Term):
-        yield lift(symbols) == lift(plain)
-
-
-def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: Transition | None = None) -> bool:
-    """Both readings of one call say the same; whether it was granted. ``oracle``: what is read on finite values."""
-    made, solver, laws = small_call(stem, name)
-    step = (oracle or hints_of(stem).stem.transitions[name])(state, *arguments)
-    solver.push()
-    solver.add(*equations(made.pre, state))
-    for symbols, plain in zip(made.arguments.values(), arguments, strict=True):
-        solver.add(*equations(symbols, plain))
-    assert solver.check() == z3.sat
-    read = Reader(solver.model(), LAST)
-    solver.pop()
-    assert explore.key(read.value(made.pre)) == explore.key(state)
-    for word in ("kept", "fits", "granted"):
-        assert read.value(getattr(made.step, word)) == getattr(step, word), (name, word)
-    assert [read.value(r.holds) for r in made.step.promises] == [r.holds for r in step.promises]
-    if step.granted:
-        assert explore.key(read.value(made.step.then)) == explore.key(step.then), name
-    assert [read.value(law) for law in laws] == [law.of(step.then) for law in hints_of(stem).stem.invariants.values()]
-    return bool(step.granted)
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_both_readings_agree(stem: str) -> None:
-    hints, seen = hints_of(stem), Counter[tuple[str, bool]]()
-
-    @settings(max_examples=30)
-    @given(walks(stem, 2, 6))
-    def run(walk: tuple[str, bool, list[int]]) -> None:
-        state, name = state_before(stem, walk[0], walk[1]), walk[0]
-        for choice in walk[2]:
-            calls = list(hints.moves[name](state))
-            if calls:
-                arguments = calls[choice // 20 % len(calls)]
-                step = hints.stem.transitions[name](state, *arguments)
-                seen[name, agree(stem, name, state, arguments)] += 1
-                state = step.then if step.granted else state
-            name = list(hints.stem.transitions)[choice % len(hints.stem.transitions)]
-
-    run()
-    for name in hints.stem.transitions:
-        for path in witnesses(stem)[name].values():
-            seen[name, agree(stem, name, path[-1].before, path[-1].arguments)] += 1
-    assert seen.total() >= 80
-    assert {name for name, granted in seen if granted} == set(hints.stem.transitions)
-    assert any(not granted for _, granted in seen)
-
-
-@pytest.mark.parametrize("mutant", hints_of("allocator").mutants, ids=lambda m: m.name)
-def test_disagreement_is_seen(mutant: Mutant) -> None:
-    """A finite reading that does one thing differently does not agree with the symbolic one."""
-    found = find(hints_of("allocator"), mutant.transition, mutant.wrong, mutant.invariant)
-    assert found is not None
-    arguments = tuple(found.arguments.values())
-    assert agree("allocator", mutant.transition, found.before, arguments)
-    with pytest.raises(AssertionError):
-        agree("allocator", mutant.transition, found.before, arguments, mutant.wrong)
 
 
 def test_a_sequence_knows_its_positions() -> None:

@@ -31,7 +31,9 @@ FORBIDDEN = {
     "dict comprehension": "return {x: x for x in a}",
     "generator": "return tuple(x for x in a)",
     "filter": "return a.all(x for x in b if x)",
-    **{name: f"return {name}(a)" for name in ("bool", "int", "min", "max", "abs", "sorted", "any", "all", "sum", "len")},
+    **{
+        name: f"return {name}(a)" for name in ("bool", "int", "min", "max", "abs", "sorted", "any", "all", "sum", "len")
+    },
     "in a lambda": "return a.all(lambda x: x and b)",
     "in a nested function": "def law(x):\n        return x or b\n    return a.all(law)",
     "in a condition": "return a.where(lambda k: k in b, 1, b.items)",
@@ -93,7 +95,9 @@ def test_the_spec_says_nothing_forbidden(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_files_of_the_law_are_looked_at() -> None:
-    assert {"allocator.py", "swa_mapping.py", "pool.py", "pair.py", "lengths.py"} <= {p.name for p in files([str(SPEC)])}
+    assert {"allocator.py", "swa_mapping.py", "pool.py", "pair.py", "lengths.py"} <= {
+        p.name for p in files([str(SPEC)])
+    }
 
 
 def test_a_complaint_names_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""SGLang PR 25805: pages come back with their old mapping, and a tail allocation keeps it for the tokens below the tail.
+"""SGLang PR 25805: pages come back with their old mapping, and a tail allocation keeps it below the tail.
 
 Then the row holds full pages that map into somebody else's SWA pages, and evicting or freeing it frees those.
 """

@@ -1,0 +1,1 @@
+"""How fast the law runs, and our implementation beside SGLang's: ``python -m benchmarks``."""

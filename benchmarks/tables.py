@@ -1,0 +1,57 @@
+"""What was measured, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks import engines, lockstep, transitions
+
+INTERPRETED = (
+    "* SGLang's paged calls are Triton kernels; on CPU they run in Triton's interpreter, which is not what an engine "
+    "pays: these rows say nothing about SGLang's speed on a GPU. "
+)
+LOOKS = "On CPU our calls also check what they are given (double frees, lengths); SGLang's do not. "
+
+
+def lock_step(rates: Sequence[lockstep.Rate]) -> Table:
+    """Steps a second, one line a stem."""
+    table = _table("Lock-step on one core", "", "stem", "steps done", "steps/s", "steps/s, no laws evaluated")
+    for r in rates:
+        table.add_row(r.stem, f"{r.steps:,}", f"{r.steps_a_second:,.0f}", f"{r.without_laws:,.0f}")
+    return table
+
+
+def spec_alone(rates: Sequence[transitions.Rate]) -> Table:
+    """Transitions a second, one line a stem."""
+    size = f"{transitions.PAGES} pages of {transitions.PAGE_SIZE} tokens, {transitions.ROWS} rows"
+    table = _table("The spec alone on one core", size, "stem", "transitions done", "transitions/s")
+    for r in rates:
+        table.add_row(r.stem, f"{r.transitions:,}", f"{r.a_second:,.0f}")
+    return table
+
+
+def side_by_side(rows: Sequence[engines.Row], release: str, device: str) -> Table:
+    """Ours and SGLang's, one line a case."""
+    caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (LOOKS if device == "cpu" else "")
+    caption += (
+        f"Medians of interleaved repetitions; pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} or more."
+    )
+    headings = ("pools", "call", "page size", "batch", "ours µs", "SGLang µs", "SGLang / ours")
+    table = _table(f"Ours and SGLang {release} on {device}", caption, *headings)
+    for r in rows:
+        star = "*" if r.interpreted else ""
+        sides = (f"{r.ours_us:,.1f}", f"{r.sglang_us:,.1f}{star}", f"{r.ratio:,.2f}{star}")
+        table.add_row(r.pools, r.call, str(r.page_size), str(r.batch), *sides)
+    return table
+
+
+def _table(title: str, caption: str, *headings: str) -> Table:
+    table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    for heading in headings:
+        text = heading in {"stem", "pools", "call"}
+        options: dict[str, Any] = {"justify": "left" if text else "right", "no_wrap": text}
+        table.add_column(heading, **options)
+    return table
