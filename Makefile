@@ -11,12 +11,10 @@ READY := $(VENV)/.ready
 BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 WORKERS ?= 2
-RELEASES ?= 0.5.10 0.5.11 0.5.12 0.5.13 0.5.14
 EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
-REPORT ?= build/report
 
-.PHONY: help setup verify test lint engines report bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines bench gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -45,17 +43,9 @@ lint: $(READY) ## ruff, mypy --strict, and the lint that keeps Python's branchin
 	$(BIN)/mypy
 	$(BIN)/python -m slotproof.spec_lint spec/
 
-# A release that breaks a law (exit 1) is a finding, not a failure of the run; all releases are looked at.
-engines: $(READY) ## check the released engines: RELEASES="0.5.12 0.5.13"
-	@worst=0; for release in $(RELEASES); do \
-	  echo "== SGLang $$release"; code=0; \
-	  $(BIN)/slotproof check sglang --release $$release || code=$$?; \
-	  echo "== SGLang $$release: exit $$code"; \
-	  if [ $$code -gt 1 ] && [ $$code -gt $$worst ]; then worst=$$code; fi; \
-	done; exit $$worst
-
-report: $(READY) ## the reviewer's page, in REPORT
-	$(BIN)/slotproof report -o $(REPORT)
+# A release that breaks a law is a finding, not a failure of the run: all releases are looked at.
+engines: $(READY) ## check the SGLang releases, replay every kept trace on them, write docs/findings.md
+	$(BIN)/slotproof engines
 
 bench: $(READY) ## steps a second in lock-step, and our implementation beside SGLang's
 	$(BIN)/python -m benchmarks

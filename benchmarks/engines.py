@@ -19,6 +19,7 @@ TOKENS = 1 << 18  # of each pool
 PROMPT = 100  # tokens of a row, and up to 15 more
 BATCHES = (1, 16, 256)
 KNOWN = "free, rows known"
+PLAIN = {KNOWN: "free"}  # what SGLang is asked for where it has no such call
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,8 @@ def cases() -> Iterator[Case]:
 
 def measure(engine: SGLang, case: Case, device: torch.device, budget_s: float) -> Row:
     """Times one case on both sides."""
-    ours, theirs = (WORKS[case.call](make(case, device), case, device) for make in (_ours, _theirs(engine)))
-    if isinstance(theirs, Free):
-        theirs.known = False
+    ours = WORKS[case.call](_ours(case, device), case, device)
+    theirs = WORKS[PLAIN.get(case.call, case.call)](_theirs(engine, case, device), case, device)
     timing = interleaved([ours, theirs], device, budget_s)
     mine, other = timing.medians
     interpreted = engine.interpreted and case.call in ("alloc_extend", "alloc_decode")
@@ -81,13 +81,10 @@ def _ours(case: Case, device: torch.device) -> Any:
     return PagedTokenToKVPoolAllocator(TOKENS, case.page_size, *common)
 
 
-def _theirs(engine: SGLang) -> Callable[[Case, torch.device], Any]:
-    def make(case: Case, device: torch.device) -> Any:
-        if case.pools == "two":
-            return engine.swa_allocator(TOKENS, TOKENS, case.page_size, False, str(device))
-        return engine.allocator(TOKENS, case.page_size, False, str(device))
-
-    return make
+def _theirs(engine: SGLang, case: Case, device: torch.device) -> Any:
+    if case.pools == "two":
+        return engine.swa_allocator(TOKENS, TOKENS, case.page_size, False, str(device))
+    return engine.allocator(TOKENS, case.page_size, False, str(device))
 
 
 class _Rows:
@@ -169,7 +166,7 @@ class Decode(_Rows):
 
 
 class Free(_Rows):
-    """Every row ends; ``known``: the caller says how long the rows are (ours can make use of it)."""
+    """Every row ends; ``known``: the caller says how long the rows are."""
 
     known = False
 

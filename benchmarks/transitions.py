@@ -70,10 +70,12 @@ class Mix:
         return transition, arguments
 
     def _extend(self, row: int, more: int = 0) -> Call:
-        tokens = in_tokens(length(self.pool, row), PAGE_SIZE) + (more or self.random.randint(1, 40))
+        now = length(self.pool, row)
+        tokens = in_tokens(now, PAGE_SIZE) + (more or self.random.randint(1, 40))
         to = in_pages(tokens, PAGE_SIZE)
-        need = touched(to) - touched(length(self.pool, row))
-        if need > self.pool.available or tokens > PAGES * PAGE_SIZE:
+        need = touched(to) - touched(now)
+        stuck = now.rest > 0 and not self.pool.table(row, now.pages)  # cut to within a page that it gave back
+        if stuck or need > self.pool.available or tokens > PAGES * PAGE_SIZE:
             return self._trim(row, NOTHING)
         call = self.law.alloc_decode if more else self.law.alloc_extend
         return call, (row, *(() if more else (to,)), *self._pages(need))

@@ -31,10 +31,10 @@ class AllocatorRun(PoolRun):
         pool: Pool = self.state.now
         return pool
 
-    @property
-    def by_tokens(self) -> bool:
-        """The engine grows rows token by token at this page size."""
-        return self.page_size > 1 or self.subject.traits.paged_at_one
+    def offers(self, name: str) -> bool:
+        """Some engines grow rows token by token only where pages have more than one."""
+        by_tokens = self.page_size > 1 or self.subject.traits.paged_at_one
+        return by_tokens or name not in ("alloc_extend", "alloc_decode")
 
     # Growing.
 
@@ -45,14 +45,14 @@ class AllocatorRun(PoolRun):
 
     def op_extend(self, rows: list[int], more: list[int]) -> None:
         """A batch of rows grows, each by its number of tokens."""
-        self.must_offer("alloc_extend", self.by_tokens)
+        self.must_offer("alloc_extend")
         before, last = [self.tokens(r) for r in rows], [self.last_slot(r) for r in rows]
         after = [b + m for b, m in zip(before, more, strict=True)]
         self._grow("alloc_extend", rows, more, lambda: self.subject.extend(before, after, last))
 
     def op_decode(self, rows: list[int]) -> None:
         """A batch of rows grows by one token each."""
-        self.must_offer("alloc_decode", self.by_tokens)
+        self.must_offer("alloc_decode")
         after, last = [self.tokens(r) + 1 for r in rows], [self.last_slot(r) for r in rows]
         self._grow("alloc_decode", rows, [1] * len(rows), lambda: self.subject.decode(after, last))
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.allocator import AllocatorRun
 from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, LockStep, Trace
+from conformance.shrink import shrink
 from conformance.stateful import AllocatorRuns, Runs, Sink, SwaMappingRuns
 from conformance.swa_mapping import SwaMappingRun
 
@@ -87,7 +88,8 @@ def _drawn(
         with with_reporter(lambda _: None):
             run_state_machine_as_test(factory, settings=_settings(examples, seed))
     except Finding:
-        return sink.failure
+        assert sink.failure is not None, "a finding is kept where it is raised"
+        return shrink(*sink.failure, lambda config: run_class(make(config), config, strict, avoid))
     return None
 
 
@@ -100,6 +102,6 @@ def _settings(examples: int, seed: int | None) -> settings:
         deadline=None,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),  # conformance.shrink makes it small
         suppress_health_check=list(HealthCheck),
     )

@@ -62,8 +62,8 @@ class Runs(RuleBasedStateMachine):
     @initialize(config=st.fixed_dictionaries(SIZES))
     def start(self, config: Json) -> None:
         """A subject and a spec of a drawn size; sizes count pages."""
-        known = {**config, "rows": ROWS}
-        known["page_size"] = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        known = {**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS}
         self.run = self.run_class(type(self).make(known), known, self.strict, self.avoid)
 
     def do(self, op: str, **arguments: Any) -> None:
@@ -121,7 +121,7 @@ class Runs(RuleBasedStateMachine):
     def decode(self, batch: list[int]) -> None:
         """One token for each request that has one already."""
         ready = [r for r in dict.fromkeys(map(self.some, batch)) if self.room(r, 1)]
-        if ready and self.run.by_tokens and self.affordable(ready, 1, "short_decode"):
+        if ready and self.offered("alloc_decode") and self.affordable(ready, 1, "short_decode"):
             self.do("decode", rows=ready)
 
     @rule(row=rows, first=counts, pages=few)
@@ -143,13 +143,13 @@ class Runs(RuleBasedStateMachine):
     def extend_batch(self, batch: list[int], more: int) -> None:
         """Prefill of several requests."""
         ready = [r for r in batch if self.room(r, more)]
-        if ready and self.run.by_tokens and self.affordable(ready, more, "short_extend"):
+        if ready and self.offered("alloc_extend") and self.affordable(ready, more, "short_extend"):
             self.do("extend", rows=ready, more=[more] * len(ready))
 
     @rule(row=rows, pages=few)
     def alloc(self, row: int, pages: int) -> None:
         """Whole pages."""
-        if self.can_alloc() and not length(self.run.pool, row).rest and self.room(row, pages * self.run.page_size):
+        if self.offered("alloc") and not length(self.run.pool, row).rest and self.room(row, pages * self.run.page_size):
             self.do("alloc", row=row, pages=pages)
 
     @rule(row=rows, keep=counts)
@@ -161,19 +161,30 @@ class Runs(RuleBasedStateMachine):
         if keep < self.run.tokens(row):
             self.do("trim", row=row, tokens=keep)
 
-    @rule(what=st.sampled_from(["end", "begin", "restore", "backup", "clear"]))
-    def manage(self, what: str) -> None:
-        """Free groups (also nested), backups before draft slots are taken and their restore, a flush of the cache."""
+    @rule(pick=counts)
+    def group(self, pick: int) -> None:
+        """A free group ends or begins, also within another."""
         state, deepest = self.run.state, 1 if self.avoids("nested_group") else 3
-        possible = {
-            "end": state.group > 0,
-            "begin": state.group < deepest,
-            "restore": state.backed_up,
-            "backup": not self.avoids("restore"),
-            "clear": busy(self),
-        }
-        if possible[what]:
-            self.do(what)
+        self.pick(pick, {"end": state.group > 0, "begin": state.group < deepest})
+
+    @rule(pick=counts)
+    def draft(self, pick: int) -> None:
+        """Draft slots are taken back, or a backup is taken before they are handed out."""
+        usable = not self.avoids("restore")
+        self.pick(pick, {"restore": usable and self.run.state.backed_up, "backup": usable})
+
+    @rule(sure=st.booleans())
+    @precondition(busy)
+    def clear(self, sure: bool) -> None:
+        """The cache is flushed, now and then."""
+        if sure:
+            self.do("clear")
+
+    def pick(self, drawn: int, possible: dict[str, bool]) -> None:
+        """One of the operations that are possible."""
+        names = [name for name, can in possible.items() if can]
+        if names:
+            self.do(names[drawn % len(names)])
 
     @rule(kind=st.sampled_from(BAD), row=rows)
     @precondition(lambda self: self.run is not None and self.run.subject.traits.rejects)
@@ -185,9 +196,12 @@ class Runs(RuleBasedStateMachine):
         """The batch fits, unless no difference is known in how the engine refuses it."""
         return not self.avoids(difference) or self.run.fits("", self.run.grown(batch, [more] * len(batch)))
 
-    def can_alloc(self) -> bool:
-        """The engine hands out whole pages at this page size."""
-        return True
+    def offered(self, name: str) -> bool:
+        """The engine has the call at this page size; where it has not, the rule is skipped and counted."""
+        has = bool(self.run.offers(name))
+        if not has:
+            self.run.counts[name, "not offered"] += 1
+        return has
 
 
 class AllocatorRuns(Runs):
@@ -203,10 +217,6 @@ class SwaMappingRuns(Runs):
         mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
         return bool(mapped) and super().room(row, more)
 
-    def can_alloc(self) -> bool:
-        """Whole pages are handed out at page size 1 alone by some engines."""
-        return bool(self.run.page_size == 1 or self.run.subject.traits.paged_at_one)
-
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def evict(self, row: int, first: int, pages: int) -> None:
@@ -220,9 +230,9 @@ class SwaMappingRuns(Runs):
     def tail(self, row: int, tokens: int, tail: int) -> None:
         """Disaggregated decode allocates a prompt whose window alone was transferred."""
         tail = min(tail, tokens)
-        usable = self.run.subject.traits.tail and self.run.by_tokens
-        if usable and not self.run.tokens(row) and self.room(row, tokens) and not self._avoided(tokens, tail):
-            self.do("tail", row=row, tokens=tokens, tail=tail)
+        empty = [r for r in (row, *self.run.slots) if not self.run.tokens(r) and self.room(r, tokens)]
+        if self.offered("alloc_extend_swa_tail") and empty and not self._avoided(tokens, tail):
+            self.do("tail", row=empty[0], tokens=tokens, tail=tail)
 
     def _avoided(self, tokens: int, tail: int) -> bool:
         inside = (tokens - tail) % self.run.page_size != 0

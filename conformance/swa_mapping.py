@@ -41,6 +41,15 @@ class SwaMappingRun(AllocatorRun):
         """Rows are measured in the full pool."""
         return self.pair.full
 
+    def offers(self, name: str) -> bool:
+        """Some engines hand out whole pages at page size 1 alone, and some have no tail allocation."""
+        traits = self.subject.traits
+        if name == "alloc":
+            return self.page_size == 1 or traits.paged_at_one
+        if name == "alloc_extend_swa_tail":
+            return traits.tail and super().offers("alloc_extend")
+        return super().offers(name)
+
     # Growing.
 
     def fits(self, name: str, targets: list[tuple[int, Length]]) -> bool:
@@ -66,7 +75,7 @@ class SwaMappingRun(AllocatorRun):
     def op_tail(self, row: int, tokens: int, tail: int) -> None:
         """A new row, of which only the last ``tail`` tokens get SWA slots."""
         name = "alloc_extend_swa_tail"
-        self.must_offer(name, self.subject.traits.tail and self.by_tokens)
+        self.must_offer(name)
         start, to = in_pages(tokens - tail, self.page_size), in_pages(tokens, self.page_size)
         need_swa = touched(to) - start.pages if tail else 0
         lawful = some_open(self.pair.full, touched(to)), some_open(self.pair.swa, need_swa)
@@ -90,7 +99,7 @@ class SwaMappingRun(AllocatorRun):
 
     def op_alloc(self, row: int, pages: int) -> None:
         """Whole pages in both pools; some engines have that at page size 1 alone."""
-        self.must_offer("alloc", self.page_size == 1 or self.subject.traits.paged_at_one)
+        self.must_offer("alloc")
         super().op_alloc(row, pages)
 
     # Giving back.

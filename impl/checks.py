@@ -243,10 +243,10 @@ class FreeBatch:
 
 def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
     """Pages of rows that each begin on a page boundary: every ``page_size``-th slot, no device read."""
-    ends = list(accumulate(row_lens))
-    heads = [slots[end - n : end : page_size] for n, end in zip(row_lens, ends, strict=True)]
-    first = torch.cat(heads).to(torch.int64)
-    return first if page_size == 1 else first // page_size
+    if page_size == 1:
+        return slots.to(torch.int64, copy=True)  # may wait in a group: must not be the caller's memory
+    heads = [slots[end - n : end : page_size] for n, end in zip(row_lens, accumulate(row_lens), strict=True)]
+    return torch.cat(heads).to(torch.int64) // page_size
 
 
 def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: int) -> tuple[Span, ...]:

@@ -17,9 +17,9 @@ from spec.pool import FREE, PENDING, RELEASED, Pool, cut, filled, held, length, 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
 
-def small() -> Allocator:
-    """Three pages of two slots and two rows."""
-    return law.initial(page_size=2, size=3, rows=2, need_sort=True)
+def small() -> tuple[Allocator, ...]:
+    """Three pages of two slots and two rows, with and without a release list."""
+    return tuple(law.initial(page_size=2, size=3, rows=2, need_sort=sorts) for sorts in (True, False))
 
 
 def any_open(pool: Pool, need: int) -> Seq:

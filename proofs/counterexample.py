@@ -63,7 +63,8 @@ def _half_done(hints: Hints, made: obligations.Call) -> list[Any]:
     formula = obligations.atomic(hints, made)
     keys = _free_keys(formula.goal)
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
-    return [*formula.given, *small, z3.Not(formula.goal)]
+    real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
+    return [*formula.given, *small, *real, z3.Not(formula.goal)]
 
 
 def _free_keys(goal: Any) -> list[Any]:

@@ -69,10 +69,14 @@ def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> It
 
 
 def paths(hints: Hints, transitions: Mapping[str, Transition], limit: int = LIMIT) -> Iterator[Path]:
-    """Every path to a new state or by a new call, shortest first, until ``limit`` states are seen."""
-    first = hints.small()
-    seen = {key(first)}
+    """Every path to a new state or by a new call, for each first state shortest first; ``limit`` states each."""
+    for first in hints.small():
+        yield from _paths_from(first, hints, transitions, limit)
+
+
+def _paths_from(first: Any, hints: Hints, transitions: Mapping[str, Transition], limit: int) -> Iterator[Path]:
     edge: list[tuple[Any, Path]] = [(first, ())]
+    seen = {key(first)}
     while edge and len(seen) < limit:
         following = []
         for state, path in edge:

@@ -34,14 +34,14 @@ class Hints:
     """The provers' view of a stem.
 
     ``over``: argument name to the pages it ranges over, given the state. ``sizes``: the constants of the small world.
-    ``small``: a small initial state (finite reading). ``moves``: transition name to lawful arguments in a state.
+    ``small``: small initial states (finite reading). ``moves``: transition name to lawful arguments in a state.
     ``refusable``: the transitions that can run out of memory.
     """
 
     stem: Stem
     over: Mapping[str, Callable[[Any], Any]]
     sizes: Mapping[str, int]
-    small: Callable[[], Any]
+    small: Callable[[], tuple[Any, ...]]
     moves: Mapping[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
     refusable: frozenset[str] = frozenset()
     mutants: tuple[Mutant, ...] = ()

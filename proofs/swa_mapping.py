@@ -19,9 +19,9 @@ from spec.swa_mapping import SwaMapping
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
 
 
-def small() -> SwaMapping:
-    """Three full and two SWA pages of two slots, and two rows."""
-    return law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=True)
+def small() -> tuple[SwaMapping, ...]:
+    """Three full and two SWA pages of two slots, and two rows, with and without release lists."""
+    return tuple(law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=sorts) for sorts in (True, False))
 
 
 def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:

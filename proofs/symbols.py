@@ -187,7 +187,7 @@ class World:
     def counted(self, domain: SymDomain, law: Callable[[Any], Any], delta: bool) -> Term:
         """How many members of ``domain`` obey ``law``: written out in a small world, else a symbol for the lemmas."""
         if self.small:
-            return Term(z3.Sum([z3.If(lift(law(k)), 1, 0) for k in domain.items()]))
+            return Term(z3.Sum([z3.IntVal(0), *(z3.If(lift(law(k)), 1, 0) for k in domain.items())]))
         term = Term(z3.Int(f"count{next(self._fresh)}"))
         self.counts.append(Count(domain, law, term, delta))
         return term

@@ -91,7 +91,7 @@ def _seen(known: Known, row: dict[str, Any]) -> dict[str, Any]:
 def _raise_verdict(result: Result) -> None:
     """A known violation is a violation; a known difference that is gone must be taken off its list."""
     for seen in result.known:
-        if result.trace is None and seen["verdict"] == VIOLATION and seen["occurs"]:
+        if result.verdict != VIOLATION and seen["verdict"] == VIOLATION and seen["occurs"]:
             found = kept.load(seen["trace"])
             result.verdict, result.law, result.trace, result.sentence = VIOLATION, found.law, found.trace, found.why
         if not seen["occurs"]:

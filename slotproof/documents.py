@@ -59,6 +59,8 @@ def write(check_only: bool) -> int:
 
 
 def _documents() -> list[tuple[Path, str]]:
+    if not FINDINGS.exists():
+        raise ValueError("docs/findings.json is missing: run make engines first")
     found = json.loads(FINDINGS.read_text())
     traces = [(kept.load(name), rows) for name, rows in found["traces"].items()]
     pages, readme = _environment(), ROOT / "README.md"

@@ -137,7 +137,7 @@ def _summary(verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any], se
     proved, seen = sum(v.proved for v in verdicts), sum(bool(v["witness"]) for v in vacuity)
     killed = sum(m["killed"] for m in mutants)
     console.print(
-        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and rows and any page size; "
+        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size; "
         f"{seen} of {len(vacuity)} transitions have a witness; {killed} of {len(mutants)} mutants killed by their law "
         f"alone; {seconds:.0f} s"
     )

@@ -26,7 +26,7 @@ SHARED = {
         *("prover", "registry", "second_solver", "symbols"),
     },
     "impl": {"checks", "kernels", "slots"},
-    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "story"},
+    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "story", "shrink"},
 }
 # A file of more than LINES lines says why it is not two.
 LINES = 300
@@ -151,9 +151,13 @@ def test_a_law_has_its_sentence(name: str, function: Any) -> None:
 def test_a_requirement_has_its_sentence(stem: str) -> None:
     hints = hints_of(stem)
     for name, transition in hints.stem.transitions.items():
-        for arguments in hints.moves[name](hints.small()):
-            step = transition(hints.small(), *arguments)
-            assert all(r.sentence.split()[2:] and r.sentence[0].islower() for r in (*step.promises, *step.choice))
+        for first in hints.small():
+            steps = [transition(first, *arguments) for arguments in hints.moves[name](first)]
+            assert all(
+                r.sentence.split()[2:] and r.sentence[0].islower()
+                for step in steps
+                for r in (*step.promises, *step.choice)
+            )
 
 
 def test_every_file_says_what_it_is_for() -> None:

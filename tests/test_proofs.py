@@ -14,16 +14,12 @@ from proofs import counterexample, explore, lemmas, obligations, prover, second_
 from proofs.hints import Hints, Mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
-from spec import allocator, swa_mapping
+from spec import allocator
 from spec.allocator import Allocator
 from spec.lengths import Length
 from spec.logic import Number, Seq, Stem, Step, Truth, ite, number
 
 MUTANTS = [pytest.param(stem, m, id=f"{stem}-{m.name}") for stem in STEMS for m in hints_of(stem).mutants]
-UNSORTED = {
-    "allocator": lambda: allocator.initial(2, 3, 2, need_sort=False),
-    "swa_mapping": lambda: swa_mapping.initial(2, 3, 2, 2, need_sort=False),
-}
 
 
 @pytest.fixture
@@ -184,8 +180,6 @@ def test_unknown_is_not_proved() -> None:
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
     hints = hints_of(stem)
-    if mutant.invariant == "released_if_sorted":
-        hints = replace(hints, small=UNSORTED[stem])
     word, path = counterexample.classify(hints, {**hints.stem.transitions, mutant.transition: mutant.wrong})
     assert word == counterexample.REACHABLE
     assert path is not None
@@ -227,7 +221,7 @@ def toy_hints(jump: Number) -> Hints:
         return st.value != 7
 
     return Hints(
-        stem=stem, over={}, sizes={"pages": 9}, small=lambda: Toy(0), moves={"add": lambda _: [()]}, mutants=()
+        stem=stem, over={}, sizes={"pages": 9}, small=lambda: (Toy(0),), moves={"add": lambda _: [()]}, mutants=()
     )
 
 
@@ -246,7 +240,7 @@ def test_what_no_path_leads_to_is_not_inductive(jump: int) -> None:
 
 
 def test_the_same_step_from_an_odd_start_is_a_reachable_bug() -> None:
-    hints = replace(toy_hints(5), small=lambda: Toy(1))
+    hints = replace(toy_hints(5), small=lambda: (Toy(1),))
     word, path = counterexample.classify(hints, hints.stem.transitions)
     assert word == counterexample.REACHABLE
     assert path is not None

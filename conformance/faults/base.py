@@ -58,22 +58,21 @@ class Shown:
 def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
     """Refutes the faulty spec and looks for the bug in the faulty implementation."""
     start = time.perf_counter()
-    example = refute(fault)
+    invariant, example = refute(fault)
     reach, path = _reach(fault) if example else (None, None)
-    run = check(fault.stem, fault.make, examples=examples, seed=seed, strict=False)
-    invariant = example.broken[0][0] if example else None
+    run = check(fault.stem, fault.make, examples=examples, seed=seed)
     return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
 
 
-def refute(fault: Fault) -> Counterexample | None:
-    """A concrete lawful state from which the faulty spec breaks a law; ``None`` if it breaks none."""
+def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
+    """The first law that the faulty spec breaks, and a concrete lawful state from which it does."""
     hints = hints_of(fault.stem)
     for name, transition in fault.spec.items():
         for law in (*hints.stem.invariants, obligations.ATOMIC):
             example = counterexample.find(hints, name, transition, law)
             if example is not None:
-                return example
-    return None
+                return law, example
+    return None, None
 
 
 def _reach(fault: Fault) -> tuple[str, Path | None]:
