@@ -63,16 +63,17 @@ def cases() -> Iterator[Case]:
 
 def measure(engine: SGLang, case: Case, device: torch.device, budget_s: float) -> Row:
     """Times one case on both sides."""
-    ours = WORKS[case.call](_ours(case, device), case, device)
+    mine = WORKS[case.call](ours(case, device), case, device)
     theirs = WORKS[PLAIN.get(case.call, case.call)](_theirs(engine, case, device), case, device)
-    timing = interleaved([ours, theirs], device, budget_s)
-    mine, other = timing.medians
+    timing = interleaved([mine, theirs], device, budget_s)
+    ours_us, sglang_us = timing.medians
     interpreted = engine.interpreted and case.call in ("alloc_extend", "alloc_decode")
-    sides = (round(mine, 2), round(other, 2), round(other / mine, 3))
+    sides = (round(ours_us, 2), round(sglang_us, 2), round(sglang_us / ours_us, 3))
     return Row(case.pools, case.call, case.page_size, case.batch, *sides, interpreted, timing.repetitions)
 
 
-def _ours(case: Case, device: torch.device) -> Any:
+def ours(case: Case, device: torch.device) -> Any:
+    """Our allocator for a case."""
     common: tuple[Any, ...] = (torch.bfloat16, device, None, False)
     if case.pools == "two":
         return SWATokenToKVPoolAllocator(TOKENS, TOKENS, case.page_size, *common)

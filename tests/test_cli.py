@@ -1,0 +1,161 @@
+"""The command line as a user meets it: exit codes, one clear line for bad usage, JSON with what the design names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import kept
+from conformance.check import Result
+from conformance.kept import Known
+from conformance.machine import CONFORMS, VIOLATION
+from conformance.subjects.loading import load
+from proofs import registry
+from proofs.hints import Hints
+from proofs.prover import Verdict
+from proofs.registry import hints_of
+from slotproof import checking, proving
+from slotproof.checking import Wanted
+from slotproof.documents import _filled
+
+
+def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "slotproof.cli", *words], capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "nosuch"], "no subject 'nosuch': there are ours and sglang"),
+        (["check", "ours", "nosuch"], "no stem 'nosuch': there are allocator, swa_mapping"),
+        (["check", "ours", "--device", "tpu"], "no device 'tpu': there are cpu and cuda"),
+        (["check", "ours", "--release", "0.5.12"], "--release and --source name an SGLang"),
+        (["check", "sglang"], "sglang needs either --release VERSION or --source FOLDER"),
+        (["check", "sglang", "--release", "banana"], "not a release number"),
+        (["check", "sglang", "--source", "."], "is no SGLang checkout"),
+        (["check", "ours", "--examples", "0"], "greater than or equal to 1"),
+        (["prove", "nosuch"], "no stem 'nosuch'"),
+        (["faults", "nosuch"], "no fault 'nosuch'"),
+        (["replay", "nosuch"], "no trace 'nosuch'"),
+        (["nosuch"], "No such command"),
+    ],
+)
+def test_bad_usage_is_one_clear_line(words: list[str], message: str) -> None:
+    done = slotproof(*words)
+    assert done.returncode == 3, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_prove_writes_what_the_design_names(tmp_path: Path) -> None:
+    out = tmp_path / "p.json"
+    done = slotproof("prove", "allocator", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(out.read_text())
+    assert {o["z3"] for o in data["obligations"]} == {o["cvc5"] for o in data["obligations"]} == {"unsat"}
+    assert set(data["obligations"][0]) >= {"stem", "transition", "invariant", "page_size", "z3", "cvc5", "seconds"}
+    assert {v["transition"] for v in data["vacuity"] if v["witness"]} == set(hints_of("allocator").stem.transitions)
+    assert all(m["killed"] for m in data["mutants"])
+    assert all(a["name"] and a["reason"] for a in data["assumptions"])
+
+
+def test_check_ours_conforms_and_counts(tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    done = slotproof("check", "ours", "allocator", "--examples", "30", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(out.read_text())["results"]
+    assert result["verdict"] == CONFORMS
+    assert result["steps"] > 100
+    assert result["transitions"]["alloc_extend done"] > 0
+
+
+def test_replay_on_ours(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = slotproof("replay", "stale_tail_after_restore", "ours", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(out.read_text())["rows"][0]["verdict"] == CONFORMS
+
+
+def test_faults_writes_what_the_design_names(tmp_path: Path) -> None:
+    out = tmp_path / "f.json"
+    done = slotproof("faults", "half_decode", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (fault,) = json.loads(out.read_text())["faults"]
+    assert set(fault) >= {"name", "stem", "proof", "invariant", "run", "steps", "seconds"}
+    assert (fault["proof"], fault["run"], fault["invariant"]) == ("refuted", "found", "refused_changes_nothing")
+
+
+def planted(mutant: str) -> Hints:
+    """The allocator's hints with a mutant in the place of its transition."""
+    hints = hints_of("allocator")
+    wrong = next(m for m in hints.mutants if m.name == mutant)
+    stem = replace(hints.stem, transitions={**hints.stem.transitions, wrong.transition: wrong.wrong})
+    return replace(hints, stem=stem)
+
+
+def test_a_failed_proof_says_reachable_bug_and_exits_1(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    hints = planted("keeps_reference")
+    monkeypatch.setattr(proving, "hints_of", lambda _: hints)
+    failed = Verdict("allocator", "free", "one_owner", "sat", "unknown", 0.1)
+    failure = proving._explain(failed)
+    proving._print_failure(failure)
+    assert proving._code([failure], []) == 1
+    shown = capsys.readouterr().out
+    assert "reachable bug" in shown
+    assert "shortest path from the first state: alloc" in shown
+    assert failure.path is not None
+    assert len(failure.path) == 2
+
+
+def test_unknown_and_not_inductive_exit_2() -> None:
+    unknown = proving._explain(Verdict("lemmas", "equal", "base", "unknown", "unknown", 20.0))
+    assert proving._code([unknown], []) == 2
+    assert proving._code([], ["a transition without a witness"]) == 2
+    assert proving._code([], []) == 0
+
+
+def test_a_known_difference_that_is_gone_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "tail_inside_page")
+    monkeypatch.setattr(kept, "known", lambda _: [gone])
+    loaded = load("ours")
+    result = checking.one(loaded, "swa_mapping", Wanted("ours", None, None, "cpu", (), 2, 0, None))
+    assert (result.verdict, result.law) == (VIOLATION, checking.GONE)
+
+
+def test_a_known_violation_is_the_verdict() -> None:
+    seen = {"trace": "tail_inside_page", "verdict": VIOLATION, "law": "mapping_keeps_offset", "step": 1, "occurs": True}
+    result = Result("swa_mapping", CONFORMS, 10, {}, known=[seen])
+    checking._raise_verdict(result)
+    assert (result.verdict, result.law) == (VIOLATION, "mapping_keeps_offset")
+    assert result.trace == kept.load("tail_inside_page").trace
+
+
+def test_a_readme_without_its_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no part"):
+        _filled("nothing here", {"stems": "table"})
+
+
+def test_an_unknown_stem_has_no_hints() -> None:
+    with pytest.raises(KeyError, match="no stem"):
+        registry.hints_of("nosuch")
+
+
+@pytest.mark.engine
+def test_a_real_release_shows_its_stale_mapping(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = slotproof("replay", "stale_tail_after_restore", "sglang", "--release", "0.5.12", "--json", str(out))
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 1, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["verdict"], row["law"], row["step"]) == (VIOLATION, "mapping_is_live", 4)
