@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A case with both medians; ``interpreted``: SGLang's side ran in Triton's interpreter."""
+    """A case with both medians. ``interpreted``: SGLang's side ran in Triton's interpreter, so no ratio is given."""
 
     pools: str
     call: str
@@ -42,7 +42,7 @@ class Row:
     batch: int
     ours_us: float
     sglang_us: float
-    ratio: float
+    ratio: float | None
     interpreted: bool
     repetitions: int
 
@@ -68,7 +68,8 @@ def measure(engine: SGLang, case: Case, device: torch.device, budget_s: float) -
     timing = interleaved([mine, theirs], device, budget_s)
     ours_us, sglang_us = timing.medians
     interpreted = engine.interpreted and case.call in ("alloc_extend", "alloc_decode")
-    sides = (round(ours_us, 2), round(sglang_us, 2), round(sglang_us / ours_us, 3))
+    ratio = None if interpreted else round(sglang_us / ours_us, 3)
+    sides = (round(ours_us, 2), round(sglang_us, 2), ratio)
     return Row(case.pools, case.call, case.page_size, case.batch, *sides, interpreted, timing.repetitions)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 
 from benchmarks import engines, lockstep, transitions
 
 INTERPRETED = (
     "* SGLang's paged calls are Triton kernels; on CPU they run in Triton's interpreter, which is not what an engine "
-    "pays: these rows say nothing about SGLang's speed on a GPU. "
+    "pays: these rows say nothing about SGLang's speed, so they have no ratio. "
 )
 LOOKS = "On CPU our calls also check what they are given (double frees, lengths); SGLang's do not. "
 
@@ -46,11 +47,11 @@ def side_by_side(rows: Sequence[engines.Row], release: str, device: str) -> Tabl
     caption += (
         f"Medians of interleaved repetitions; pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} or more."
     )
-    headings = ("pools", "call", "page", "batch", "ours", "SGLang", "SGLang / ours")
+    headings = ("pools", "call", "page", "batch", "ours", "SGLang", "SGLang/ours")
     table = _table(f"Ours and SGLang {release} on {device}", caption, *headings)
     for r in rows:
         star = "*" if r.interpreted else ""
-        sides = (_time(r.ours_us), _time(r.sglang_us) + star, f"{r.ratio:,.2f}{star}")
+        sides = (_time(r.ours_us), _time(r.sglang_us) + star, "-" if r.ratio is None else f"{r.ratio:,.2f}")
         table.add_row(r.pools, r.call, str(r.page_size), str(r.batch), *sides)
     return table
 
@@ -60,7 +61,7 @@ def _time(us: float) -> str:
 
 
 def _table(title: str, caption: str, *headings: str) -> Table:
-    table = Table(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE)
     for heading in headings:
         text = heading in {"stem", "pools", "call"}
         table.add_column(heading, justify="left" if text else "right", no_wrap=len(heading) < 20)

@@ -26,17 +26,19 @@ class Timing(NamedTuple):
 
 
 def interleaved(
-    works: Sequence[Work], device: torch.device, budget_s: float, least: int = 5, most: int = 300
+    works: Sequence[Work], device: torch.device, budget_s: float, least: int = 3, most: int = 300
 ) -> Timing:
-    """Does one work after the other, again and again, so that whatever else the machine does meets all alike."""
-    for work in works:
-        once(work, device)  # the first call compiles kernels and fills caches
+    """Does one work after the other, again and again, so that whatever else the machine does meets all alike.
+
+    Each is done once untimed before it is timed, so that none pays for the caches that the one before it left cold.
+    """
     taken: list[list[float]] = [[] for _ in works]
     start = time.perf_counter()
     for repetition in range(most):
         if repetition >= least and time.perf_counter() - start > budget_s:
             break
         for times, work in zip(taken, works, strict=True):
+            once(work, device)
             times.append(once(work, device))
     return Timing([statistics.median(times) for times in taken], len(taken[0]))
 

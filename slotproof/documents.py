@@ -22,8 +22,9 @@ from conformance.faults.base import show
 from conformance.kept import Kept
 from conformance.replaying import UNSUPPORTED
 from conformance.subjects.loading import RELEASES
-from proofs.obligations import ATOMIC
+from proofs.obligations import ATOMIC, call
 from proofs.registry import hints_of
+from proofs.symbols import World
 from slotproof.replays import shown
 from slotproof.screen import console
 
@@ -64,13 +65,21 @@ def _documents() -> list[tuple[Path, str]]:
     found = json.loads(FINDINGS.read_text())
     traces = [(kept.load(name), rows) for name, rows in found["traces"].items()]
     pages, readme = _environment(), ROOT / "README.md"
-    laws = pages.get_template("laws.md.j2").render(stems=[hints_of(n).stem for n in STEMS], atomic=ATOMIC)
+    stems = [hints_of(name).stem for name in STEMS]
+    laws = pages.get_template("laws.md.j2").render(stems=stems, atomic=ATOMIC, promises=_promises)
     findings = pages.get_template("findings.md.j2").render(checks=found["checks"], traces=traces)
     return [
         (ROOT / "docs" / "laws.md", laws.rstrip() + "\n"),
         (ROOT / "docs" / "findings.md", findings.rstrip() + "\n"),
         (readme, _filled(readme.read_text(), _parts(pages, traces))),
     ]
+
+
+def _promises(stem: str, transition: str) -> list[str]:
+    """The sentences of what a caller of the transition promises."""
+    hints = hints_of(stem)
+    made = call(hints, hints.stem.transitions[transition], World())
+    return [promise.sentence for promise in made.step.promises]
 
 
 def _parts(pages: Environment, traces: list[tuple[Kept, Rows]]) -> dict[str, str]:
@@ -109,8 +118,8 @@ def _replay(trace: Kept, rows: Rows) -> str:
 
 def _filled(text: str, parts: dict[str, str]) -> str:
     for name, part in parts.items():
-        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        pattern = re.compile(rf"(<!-- generated: {name} -->).*?(<!-- end -->)", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"README.md has no part <!-- generated: {name} -->")
-        text = pattern.sub(lambda match, part=part: match[1] + part.strip() + match[2], text)  # type: ignore[misc]
+        text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part.strip()}\n{match[2]}", text)  # type: ignore[misc]
     return text
