@@ -14,7 +14,7 @@ WORKERS ?= 2
 EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup verify test lint engines bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines report bench gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -46,6 +46,9 @@ lint: $(READY) ## ruff, mypy --strict, and the lint that keeps Python's branchin
 # A release that breaks a law is a finding, not a failure of the run: all releases are looked at.
 engines: $(READY) ## check the SGLang releases, replay every kept trace on them, write docs/findings.md
 	$(BIN)/slotproof engines
+
+report: $(READY) ## the reviewer's page, build/report/index.html
+	$(BIN)/slotproof report -o build/report
 
 bench: $(READY) ## steps a second in lock-step, and our implementation beside SGLang's
 	$(BIN)/python -m benchmarks

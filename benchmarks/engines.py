@@ -18,7 +18,7 @@ from impl.swa_mapping import SWATokenToKVPoolAllocator
 TOKENS = 1 << 18  # of each pool
 PROMPT = 100  # tokens of a row, and up to 15 more
 BATCHES = (1, 16, 256)
-KNOWN = "free, rows known"
+KNOWN = "free by rows"
 PLAIN = {KNOWN: "free"}  # what SGLang is asked for where it has no such call
 
 

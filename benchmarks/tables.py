@@ -44,10 +44,9 @@ def spec_alone(rates: Sequence[transitions.Rate]) -> Table:
 def side_by_side(rows: Sequence[engines.Row], release: str, device: str) -> Table:
     """Ours and SGLang's, one line a case."""
     caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (LOOKS if device == "cpu" else "")
-    caption += (
-        f"Medians of interleaved repetitions; pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} or more."
-    )
-    headings = ("pools", "call", "page", "batch", "ours", "SGLang", "SGLang/ours")
+    caption += "Medians of interleaved repetitions; ratio is SGLang's time over ours; "
+    caption += f"pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} or more."
+    headings = ("pools", "call", "page", "batch", "ours", "SGLang", "ratio")
     table = _table(f"Ours and SGLang {release} on {device}", caption, *headings)
     for r in rows:
         star = "*" if r.interpreted else ""

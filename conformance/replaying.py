@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from conformance.check import STEMS
 from conformance.kept import Kept, load
 from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, Misuse
+from conformance.story import tell
 from conformance.subjects.errors import SubjectError
 from conformance.subjects.loading import Loaded
 from conformance.subjects.loading import load as load_subject
@@ -40,9 +42,13 @@ def _row(verdict: str, number: int, finding: Finding) -> Json:
     return {"verdict": verdict, "step": number, "law": finding.law, "detail": finding.detail}
 
 
-def row(kept: Kept, loaded: Loaded) -> Json:
-    """The outcome, with the subject's name and release."""
-    return {"subject": loaded.name, "release": loaded.release, **outcome(kept, loaded.makers[kept.trace.stem])}
+def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
+    """The outcome, with the subject's name and release; ``told``: and the story, where a law is broken."""
+    make = loaded.makers[kept.trace.stem]
+    found = {"subject": loaded.name, "release": loaded.release, **outcome(kept, make)}
+    if told and found["verdict"] in (VIOLATION, LATENT):
+        found["story"] = [asdict(step) for step in tell(kept.trace, make)]
+    return found
 
 
 def rows_elsewhere(traces: Sequence[str], release: str) -> list[Json]:
@@ -62,7 +68,7 @@ def main() -> int:
     """``python -m conformance.replaying RELEASE TRACE…``: a row for each trace as JSON."""
     try:
         loaded = load_subject("sglang", release=sys.argv[1])
-        print(json.dumps([row(load(trace), loaded) for trace in sys.argv[2:]]))
+        print(json.dumps([row(load(trace), loaded, told=True) for trace in sys.argv[2:]]))
     except SubjectError as error:
         print(error, file=sys.stderr)
         return 3

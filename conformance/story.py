@@ -9,18 +9,18 @@ from typing import Any
 
 from conformance.check import STEMS
 from conformance.machine import Finding, Json, Misuse, Trace
-from spec.pool import FREE, HELD, PENDING, RELEASED, Pool
-
-PLACES = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
+from conformance.picture import PLACES, frame, owner
+from spec.pool import HELD, Pool
 
 
 @dataclass(frozen=True)
 class Told:
-    """One step: the call, what it changed, and what was wrong after it."""
+    """One step: the call, what it changed, what was wrong after it, and the state after it as a picture."""
 
     call: str
     changed: str
-    wrong: str = ""
+    wrong: str
+    picture: Json
 
 
 def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
@@ -35,7 +35,8 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
             wrong = str(error)
         if run.latent is not latent:
             wrong = f"latent: {run.latent}"
-        told.append(Told(line, changes(before, run.observed()), wrong))
+        after = run.observed()
+        told.append(Told(line, changes(before, after), wrong, frame(after)))
     return told
 
 
@@ -52,14 +53,14 @@ def _pages(name: str, old: Pool, new: Pool) -> list[str]:
     moved: dict[str, list[int]] = {}
     for page in new.pages.items():
         if old.place(page) != new.place(page):
-            owner = _owner(new, page) if new.place(page) == HELD else ""
-            moved.setdefault(f"{PLACES[old.place(page)]} → {PLACES[new.place(page)]}{owner}", []).append(page)
+            who = f" by {_who(new, page)}" if new.place(page) == HELD else ""
+            moved.setdefault(f"{PLACES[old.place(page)]} → {PLACES[new.place(page)]}{who}", []).append(page)
     return [f"{name} {', '.join(map(str, pages))} {how}" for how, pages in moved.items()]
 
 
-def _owner(pool: Pool, page: int) -> str:
-    row, index = pool.owner(page), pool.index(page)
-    return f" by row {row}" if pool.table(row, index) == page else " by nobody"
+def _who(pool: Pool, page: int) -> str:
+    row = owner(pool, page)
+    return "nobody" if row is None else f"row {row}"
 
 
 def _mapping(old: Any, new: Any) -> list[str]:

@@ -48,16 +48,8 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._device = torch.device(device)
         self._looks = debug or self._device.type == "cpu"
         self._ops = kernels.backend(self._device, backend)
-
-        def pool(name: str, tokens: int) -> BaseTokenToKVPoolAllocator:
-            part = getattr(kvcache, name, None)
-            options: dict[str, Any] = {"debug": debug, "backend": backend}
-            if page_size == 1:
-                return TokenToKVPoolAllocator(tokens, dtype, device, part, need_sort, **options)
-            return PagedTokenToKVPoolAllocator(tokens, page_size, dtype, device, part, need_sort, **options)
-
-        self.full_attn_allocator = pool("full_kv_pool", size)
-        self.swa_attn_allocator = pool("swa_kv_pool", size_swa)
+        self.full_attn_allocator = self._pool("full_kv_pool", size, backend)
+        self.swa_attn_allocator = self._pool("swa_kv_pool", size_swa, backend)
         # The last entry makes the last_loc of a row without prefix, -1, map to -1.
         self.full_to_swa_index_mapping: Tensor = torch.zeros(
             size + page_size + 1, dtype=torch.int64, device=self._device
@@ -66,6 +58,13 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._forget()
         if hasattr(kvcache, "register_mapping"):
             kvcache.register_mapping(self.full_to_swa_index_mapping)
+
+    def _pool(self, name: str, tokens: int, backend: str | None) -> BaseTokenToKVPoolAllocator:
+        common = (self.dtype, self.device, getattr(self._kvcache, name, None), self.need_sort)
+        options: dict[str, Any] = {"debug": self.debug, "backend": backend}
+        if self.page_size == 1:
+            return TokenToKVPoolAllocator(tokens, *common, **options)
+        return PagedTokenToKVPoolAllocator(tokens, self.page_size, *common, **options)
 
     @property
     def free_pages(self) -> Tensor:

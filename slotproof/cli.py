@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 from conformance.subjects.errors import SubjectError
 from slotproof import checking, documents, faulting, proving, replays
 from slotproof import engines as releases
+from slotproof import report as reports
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, rich_markup_mode=None)
 
@@ -72,6 +73,12 @@ def replay(
 def engines(json: Out = None) -> None:
     """Check the SGLang releases on every stem, replay every kept trace on them, and write docs/findings.md."""
     raise typer.Exit(releases.run(json))
+
+
+@app.command()
+def report(out: Annotated[Path, typer.Option("-o", help="The folder to write to.")]) -> None:
+    """Write the reviewer's page: the law, the matrix, every counterexample drawn."""
+    raise typer.Exit(reports.run(out))
 
 
 @app.command()

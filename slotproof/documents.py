@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from rich.console import Console
 
 from conformance import kept
@@ -37,13 +38,18 @@ MARK = {"violation": "**violation**", "latent": "latent", "conforms": "holds", U
 Rows = list[dict[str, Any]]
 
 
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("slotproof"), undefined=StrictUndefined, autoescape=False, trim_blocks=False
-    )
-    made.filters["line"] = lambda text: " ".join((text or "").split())
+def environment(html: bool = False) -> Environment:
+    """The templates, escaped for HTML if asked."""
+    made = Environment(loader=PackageLoader("slotproof"), undefined=StrictUndefined, autoescape=html)
+    made.filters["line"] = _html if html else lambda text: " ".join((text or "").split())
     made.filters["mark"] = lambda verdict: MARK[verdict]
     return made
+
+
+def _html(text: str | None) -> Markup:
+    """A docstring on one line, its ``code`` marked up."""
+    line = str(escape(" ".join((text or "").split())))
+    return Markup(re.sub(r"``(.*?)``", r"<code>\1</code>", line))
 
 
 def write(check_only: bool) -> int:
@@ -64,7 +70,7 @@ def _documents() -> list[tuple[Path, str]]:
         raise ValueError("docs/findings.json is missing: run make engines first")
     found = json.loads(FINDINGS.read_text())
     traces = [(kept.load(name), rows) for name, rows in found["traces"].items()]
-    pages, readme = _environment(), ROOT / "README.md"
+    pages, readme = environment(), ROOT / "README.md"
     stems = [hints_of(name).stem for name in STEMS]
     laws = pages.get_template("laws.md.j2").render(stems=stems, atomic=ATOMIC, promises=_promises)
     findings = pages.get_template("findings.md.j2").render(checks=found["checks"], traces=traces)

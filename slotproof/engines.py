@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from conformance import kept
+from conformance.machine import LATENT, VIOLATION
 from conformance.replaying import row, rows_elsewhere
 from conformance.subjects.loading import RELEASES, load
 from slotproof.documents import FINDINGS, write
@@ -32,9 +33,16 @@ def run(json: Path | None) -> int:
                 traces[name].append(seen)
             bar.advance(task)
     console.print(_verdicts(checks))
-    write_json(FINDINGS, {"checks": [_timeless(c) for c in checks], "traces": traces})
+    kept_traces = {name: _one_story(rows) for name, rows in traces.items()}
+    write_json(FINDINGS, {"checks": [_timeless(c) for c in checks], "traces": kept_traces})
     write_json(json, {"checks": checks, "traces": traces})
     return write(check_only=False)
+
+
+def _one_story(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, with the story of the first violation alone (of the first latent finding if there is none)."""
+    worst = next((r for v in (VIOLATION, LATENT) for r in rows if r["verdict"] == v), None)
+    return [row if row is worst else {k: v for k, v in row.items() if k != "story"} for row in rows]
 
 
 def _timeless(checked: dict[str, Any]) -> dict[str, Any]:

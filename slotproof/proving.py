@@ -39,14 +39,14 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     start = time.perf_counter()
     verdicts = _prove(chosen)
     _matrix(verdicts)
-    vacuity = [row for stem in chosen for row in _vacuity(hints_of(stem))]
-    mutants = [row for stem in chosen for row in _mutants(hints_of(stem))]
+    witnesses = [row for stem in chosen for row in vacuity(hints_of(stem))]
+    killed = [row for stem in chosen for row in mutants(hints_of(stem))]
     failures = [_explain(v) for v in verdicts if not v.proved]
     for failure in failures:
         _print_failure(failure)
-    empty = [v for v in vacuity if not v["witness"]] + [m for m in mutants if not m["killed"]]
-    _summary(verdicts, vacuity, mutants, time.perf_counter() - start)
-    write_json(json, _data(chosen, verdicts, vacuity, mutants))
+    empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
+    _summary(verdicts, witnesses, killed, time.perf_counter() - start)
+    write_json(json, _data(chosen, verdicts, witnesses, killed))
     return _code(failures, empty)
 
 
@@ -62,7 +62,8 @@ def _code(failures: list[Failure], empty: list[Any]) -> int:
     return UNKNOWN if failures or empty else HOLDS
 
 
-def _vacuity(hints: Hints) -> list[dict[str, str | None]]:
+def vacuity(hints: Hints) -> list[dict[str, str | None]]:
+    """For each transition the shortest way to a granted call, and to a refused one."""
     return [
         {
             "stem": hints.stem.name,
@@ -78,7 +79,8 @@ def _words(path: Route | None) -> str | None:
     return None if path is None else "; ".join(map(str, path))
 
 
-def _mutants(hints: Hints) -> list[dict[str, Any]]:
+def mutants(hints: Hints) -> list[dict[str, Any]]:
+    """For each law its mutant, and whether the law alone kills it."""
     return [_mutant(hints, mutant) for mutant in hints.mutants]
 
 
@@ -133,21 +135,26 @@ def _row(found: list[Verdict]) -> list[str]:
     return [str(len(found)), *unsat, f"{sum(v.seconds for v in found):.2f}", left or "-"]
 
 
-def _summary(verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any], seconds: float) -> None:
-    proved, seen = sum(v.proved for v in verdicts), sum(bool(v["witness"]) for v in vacuity)
-    killed = sum(m["killed"] for m in mutants)
+def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any], seconds: float) -> None:
+    proved, seen = sum(v.proved for v in verdicts), sum(bool(w["witness"]) for w in witnesses)
+    killed = sum(m["killed"] for m in mutations)
     console.print(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size; "
-        f"{seen} of {len(vacuity)} transitions have a witness; {killed} of {len(mutants)} mutants killed by their law "
-        f"alone; {seconds:.0f} s"
+        f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants killed by their "
+        f"law alone; {seconds:.0f} s"
     )
 
 
-def _data(stems: list[str], verdicts: list[Verdict], vacuity: list[Any], mutants: list[Any]) -> dict[str, Any]:
-    assumptions = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
+def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
+    """What the proofs of the stems rest on, each once."""
+    found = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
+    return [{"name": name, "reason": reason} for name, reason in found.items()]
+
+
+def _data(stems: list[str], verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]) -> dict[str, Any]:
     return {
         "obligations": [asdict(v) for v in verdicts],
-        "vacuity": vacuity,
-        "mutants": mutants,
-        "assumptions": [{"name": name, "reason": reason} for name, reason in assumptions.items()],
+        "vacuity": witnesses,
+        "mutants": mutations,
+        "assumptions": assumptions(stems),
     }

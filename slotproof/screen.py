@@ -33,7 +33,7 @@ def progress() -> Progress:
 def write_json(path: Path | None, data: Any) -> None:
     """Writes ``data`` for machines, if a file was named."""
     if path is not None:
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:

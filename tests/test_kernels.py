@@ -40,8 +40,9 @@ class World:
     """Rows with the pages a prefix holds, page lists for what is new, and a mapping with a poisoned surplus."""
 
     def __init__(
-        self, rows: list[tuple[int, int]], page: int, device: str, unmapped: int = -1, dtype: torch.dtype = torch.int64
-    ) -> None:
+        self, rows: list[tuple[int, int]], page: int, device: str, unmapped: int = -1, trimmed: int = -1,
+        dtype: torch.dtype = torch.int64,
+    ) -> None:  # fmt: skip
         self.page, self.device = page, device
         held = [-(-prefix // page) for prefix, _ in rows]
         new = sum(-(-seq // page) - h for (_, seq), h in zip(rows, held, strict=True))
@@ -59,6 +60,8 @@ class World:
                 self.last[i] = last_page * page + (prefix - 1) % page
                 if i == unmapped:
                     grid[last_page] = 0
+                if i == trimmed:  # only what lies above its last token still names its SWA page
+                    grid[last_page, : (prefix - 1) % page + 1] = 0
         self.mapping, self.last = self.mapping.to(device), self.last.to(device, dtype)
         self.prefix, self.seq = (torch.tensor(lens, device=device, dtype=dtype) for lens in zip(*rows, strict=True))
         self.tokens, self.longest = sum(s - p for p, s in rows), max(s - p for p, s in rows)
@@ -86,11 +89,11 @@ def same(truth: tuple[torch.Tensor, ...], kernel: tuple[torch.Tensor, ...]) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("page", PAGE_SIZES)
+@pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
 @pytest.mark.parametrize("batch", BATCHES)
 def test_extend(batch: str, page: int, device: str) -> None:
-    for unmapped in (-1, 2):
-        world = World(BATCHES[batch], page, device, unmapped)
+    for unmapped, trimmed in ((-1, -1), (2, -1), (-1, 2)):
+        world = World(BATCHES[batch], page, device, unmapped, trimmed)
         same(world.extend("torch", world.swa), world.extend("triton", world.swa))
         same(world.extend("torch", None), world.extend("triton", None))
 
@@ -110,11 +113,11 @@ def test_extend_maps_only_the_tail(tail: int, page: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("page", PAGE_SIZES)
+@pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
 @pytest.mark.parametrize("rows", [1, 3, 64, 1500])
 def test_decode(rows: int, page: int, device: str) -> None:
     lens = [(i * 7) % 40 for i in range(rows)]
-    world = World([(n, n + 1) for n in lens], page, device, unmapped=1)
+    world = World([(n, n + 1) for n in lens], page, device, unmapped=1, trimmed=2)
     same(world.decode("torch", world.swa), world.decode("triton", world.swa))
     same(world.decode("torch", None), world.decode("triton", None))
 
