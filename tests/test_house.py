@@ -26,7 +26,7 @@ SHARED = {
         *("prover", "registry", "second_solver", "symbols"),
     },
     "impl": {"checks", "kernels", "slots"},
-    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "story", "shrink"},
+    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "picture", "story", "shrink"},
 }
 # A file of more than LINES lines says why it is not two.
 LINES = 300

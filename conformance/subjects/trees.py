@@ -23,10 +23,9 @@ from conformance.subjects.treeview import Inserted, Match, Seen, View
 
 COMPONENTS = ("full", "swa", "mamba")
 # Who releases a handle, and what of the lock's result it has kept by then.
-# request: the window token, and whether the SWA part went early (cache_finished_req);
-# session: the window token alone (a streaming session's release); temporary: everything (a lock around an
-# admission); nothing: no parameters at all (the decode side of a disaggregated server).
-CALLERS = ("request", "session", "temporary", "nothing")
+# request: the window token, and whether the SWA part went early (cache_finished_req); session: the window token
+# alone (a streaming session's release); temporary: everything (a lock around an admission).
+CALLERS = ("request", "session", "temporary")
 
 
 @dataclass
@@ -173,7 +172,7 @@ class Tree:
         if caller not in CALLERS:
             raise Misuse(f"no caller {caller!r}: there are {CALLERS}")
         held = self._held(handle)
-        params = None if caller == "nothing" else self._params(held, caller)
+        params = self._params(held, caller)
         early = {"skip_swa": True} if held.early and caller == "request" else {}
         del self._handles[handle]
         self.tree.dec_lock_ref(held.node, params, **early)
