@@ -54,7 +54,7 @@ def _broken(hints: Hints, made: obligations.Call, invariant: str, alone: bool) -
         return _half_done(hints, made)
     laws = hints.stem.invariants
     kept = [lift(law.of(made.step.then)) for name, law in laws.items() if alone and name != invariant]
-    before = [*made.world.axioms, *obligations.laws_of(hints.stem, made.pre), lift(made.step.granted)]
+    before = [*made.world.axioms, *obligations.laws_of(hints, made, []), lift(made.step.granted)]
     return [*before, *kept, z3.Not(lift(laws[invariant].of(made.step.then)))]
 
 

@@ -35,6 +35,7 @@ class Hints:
 
     ``over``: argument name to the pages it ranges over, given the state. ``sizes``: the constants of the small world.
     ``small``: small initial states (finite reading). ``moves``: transition name to lawful arguments in a state.
+    ``places``: argument name to the domain whose member it names, for laws on each member and for sums.
     ``refusable``: the transitions that can run out of memory.
     """
 
@@ -43,6 +44,7 @@ class Hints:
     sizes: Mapping[str, int]
     small: Callable[[], tuple[Any, ...]]
     moves: Mapping[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
+    places: Mapping[str, str] = field(default_factory=dict)
     refusable: frozenset[str] = frozenset()
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,37 @@ def _each(domain: SymDomain, law: Callable[[Any], Any]) -> Any:
     return lift(domain.all(law))
 
 
-def equal(one: Count, other: Count) -> Any:
-    """Two properties that hold for the same members are counted alike."""
-    alike = _each(one.domain, lambda k: _same(one.law(k), other.law(k)))
-    return z3.Implies(alike, one.term.z == other.term.z)
+def points(one: Count, other: Count, places: tuple[Any, ...] = ()) -> Any:
+    """Two sums that agree everywhere but at given places differ by what they have at these places."""
+
+    def agree(k: Any) -> Any:
+        elsewhere = [k.z != lift(place) for place in places]
+        a, b = lift(one.law(k)), lift(other.law(k))
+        alike = z3.And(a == b, z3.Implies(a, lift(one.weight(k)) == lift(other.weight(k))))
+        return z3.Implies(z3.And(z3.BoolVal(True), *elsewhere), alike)
+
+    apart = [lift(a) != lift(b) for a, b in itertools.combinations(places, 2)]
+    inside = [lift(one.domain.has(place)) for place in places]
+    before, after = (_at(one, places), _at(other, places))
+    premise = z3.And(*apart, *inside, _each(one.domain, agree))
+    return z3.Implies(premise, one.term.z - before == other.term.z - after)
+
+
+def _at(count: Count, places: tuple[Any, ...]) -> Any:
+    found = z3.IntVal(0)
+    for place in places:
+        found = found + z3.If(lift(count.law(place)), lift(count.weight(place)), 0)
+    return found
 
 
 def additive(part: Count, delta: Count, whole: Count) -> Any:
-    """The count of a disjoint union is the sum of the counts."""
+    """The sum over a disjoint union is the sum of the sums."""
 
     def splits(k: Any) -> Any:
         a, b, c = lift(part.law(k)), lift(delta.law(k)), lift(whole.law(k))
-        return z3.And(c == z3.Or(a, b), z3.Not(z3.And(a, b)))
+        u, v, w = lift(part.weight(k)), lift(delta.weight(k)), lift(whole.weight(k))
+        weighs = z3.And(z3.Implies(a, u == w), z3.Implies(b, v == w))
+        return z3.And(c == z3.Or(a, b), z3.Not(z3.And(a, b)), weighs)
 
     return z3.Implies(_each(part.domain, splits), part.term.z + delta.term.z == whole.term.z)
 
@@ -55,25 +74,26 @@ def sequence(seq: SymSeq, counted: Count) -> Any:
     return z3.Implies(lawful, counted.term.z == seq.length.z)
 
 
-def _same(one: Any, other: Any) -> Any:
-    return lift(one) == lift(other)
+def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
+    """The lemmas, applied to every count and sequence that an obligation speaks of.
 
-
-def instances(world: World, sequences: list[SymSeq]) -> Iterator[Any]:
-    """The lemmas, applied to every count and sequence that an obligation speaks of."""
+    ``places`` names, for a domain, the members at which the transition changes something.
+    """
     deltas = [c for c in world.counts if c.delta]
     laws = [c for c in world.counts if not c.delta]
     for seq in sequences:
         counted = Count(seq.domain, seq.has, Term(world.bound("counted")), True)
         deltas.append(counted)
         yield sequence(seq, counted)
-    yield from (none(c) for c in deltas)
-    yield from (complete(c) for c in laws)
+    plain = [c for c in (*deltas, *laws) if c.plain]
+    yield from (none(c) for c in plain)
+    yield from (complete(c) for c in plain if not c.delta)
     for one, other in itertools.combinations(laws, 2):
-        if one.domain is other.domain:
-            yield equal(one, other)
+        if one.domain is other.domain and one.about == other.about:
+            yield points(one, other, places.get(one.domain.name, ()))
     for part, whole in itertools.permutations(laws, 2):
-        yield from (additive(part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
+        if part.about == whole.about:
+            yield from (additive(part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
 
 
 # The inductions. A is a property of 1..n; count is its recursive definition.
@@ -88,15 +108,16 @@ class Lemma:
     goals: tuple[Any, ...]
 
 
-def _count(name: str) -> tuple[Any, Any, Callable[[Any], Any]]:
-    """A property, its count, and the definition of the count at ``n``."""
+def _count(name: str, weighted: bool = True) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
+    """A property, its weights, its sum, and the definition of the sum at ``n``."""
     holds = z3.Function(name, z3.IntSort(), z3.BoolSort())
+    weigh = z3.Function("weight_" + name, z3.IntSort(), z3.IntSort()) if weighted else lambda _: z3.IntVal(1)
     count = z3.Function("count_" + name, z3.IntSort(), z3.IntSort())
 
     def definition(n: Any) -> Any:
-        return z3.And(count(0) == 0, z3.Implies(n >= 1, count(n) == count(n - 1) + z3.If(holds(n), 1, 0)))
+        return z3.And(count(0) == 0, z3.Implies(n >= 1, count(n) == count(n - 1) + z3.If(holds(n), weigh(n), 0)))
 
-    return holds, count, definition
+    return holds, weigh, count, definition
 
 
 def _induction(name: str, why: str, claim: Callable[[Any], Any], facts: Callable[[Any], Any]) -> Lemma:
@@ -112,24 +133,37 @@ def _upto(n: Any, law: Callable[[Any], Any]) -> Any:
     return z3.ForAll([k], z3.Implies(z3.And(k >= 1, k <= n), law(k)))
 
 
-def _equal() -> Lemma:
-    a, count_a, def_a = _count("A")
-    b, count_b, def_b = _count("B")
+def _points() -> Lemma:
+    """For two places, as many as any transition changes; fewer are the case of places outside ``1..n``."""
+    a, u, count_a, def_a = _count("A")
+    b, v, count_b, def_b = _count("B")
+    x, y = z3.Ints("x y")
+
+    def agree(k: Any) -> Any:
+        alike = z3.And(a(k) == b(k), z3.Implies(a(k), u(k) == v(k)))
+        return z3.Implies(z3.And(k != x, k != y), alike)
+
+    def at(n: Any, holds: Any, weigh: Any) -> Any:
+        return z3.Sum([z3.If(z3.And(1 <= p, p <= n, holds(p)), weigh(p), 0) for p in (x, y)])  # noqa: SIM300
+
     return _induction(
-        "equal",
-        equal.__doc__ or "",
-        lambda n: z3.Implies(_upto(n, lambda k: a(k) == b(k)), count_a(n) == count_b(n)),
+        "points",
+        points.__doc__ or "",
+        lambda n: z3.Implies(
+            z3.And(x != y, _upto(n, agree)), count_a(n) - at(n, a, u) == count_b(n) - at(n, b, v)
+        ),
         lambda n: z3.And(def_a(n), def_b(n)),
     )
 
 
 def _additive() -> Lemma:
-    a, count_a, def_a = _count("A")
-    b, count_b, def_b = _count("B")
-    c, count_c, def_c = _count("C")
+    a, u, count_a, def_a = _count("A")
+    b, v, count_b, def_b = _count("B")
+    c, w, count_c, def_c = _count("C")
 
     def splits(k: Any) -> Any:
-        return z3.And(c(k) == z3.Or(a(k), b(k)), z3.Not(z3.And(a(k), b(k))))
+        weighs = z3.And(z3.Implies(a(k), u(k) == w(k)), z3.Implies(b(k), v(k) == w(k)))
+        return z3.And(c(k) == z3.Or(a(k), b(k)), z3.Not(z3.And(a(k), b(k))), weighs)
 
     return _induction(
         "additive",
@@ -140,12 +174,12 @@ def _additive() -> Lemma:
 
 
 def _complete() -> Lemma:
-    a, count_a, def_a = _count("A")
+    a, _, count_a, def_a = _count("A", weighted=False)
     return _induction("complete", complete.__doc__ or "", lambda n: z3.Implies(_upto(n, a), count_a(n) == n), def_a)
 
 
 def _none() -> Lemma:
-    a, count_a, def_a = _count("A")
+    a, _, count_a, def_a = _count("A", weighted=False)
     return _induction(
         "none",
         none.__doc__ or "",
@@ -181,7 +215,7 @@ def _sequence() -> Lemma:
 
 
 def _singleton() -> Lemma:
-    a, count_a, def_a = _count("A")
+    a, _, count_a, def_a = _count("A", weighted=False)
     x = z3.Int("x")
     only = lambda k: a(k) == (k == x)  # noqa: E731
     return _induction(
@@ -194,4 +228,4 @@ def _singleton() -> Lemma:
 
 def all_lemmas() -> list[Lemma]:
     """The lemmas that ``instances`` uses, and what they rest on."""
-    return [_equal(), _additive(), _complete(), _none(), _singleton(), _sequence()]
+    return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence()]

@@ -12,7 +12,7 @@ import z3
 from proofs import lemmas
 from proofs.hints import Hints, Transition
 from proofs.symbols import SymMap, SymSeq, Term, World, argument, lift, state
-from spec.logic import Invariant, Stem, Step
+from spec.logic import Invariant, Step, implies
 
 START = "start"
 ATOMIC = "refused_changes_nothing"
@@ -48,27 +48,49 @@ def call(hints: Hints, transition: Transition, world: World) -> Call:
     arguments = {}
     for parameter in list(inspect.signature(transition).parameters.values())[1:]:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
-        arguments[parameter.name] = argument(world, str(parameter.annotation), parameter.name, over)
+        arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     return Call(world, pre, arguments, transition(pre, **arguments))
 
 
-def laws_of(stem: Stem, at: Any) -> list[Any]:
-    """Every invariant of the stem on the state ``at``."""
-    return [lift(law.of(at)) for law in stem.invariants.values()]
+def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
+    """The law on a state; of a law on each member, what it says of ``members``."""
+    world.about = law.name
+    if law.at is None or law.domain is None or world.small:
+        return [lift(law.of(state))]
+    domain = law.domain(state)
+    return [lift(implies(domain.has(m), law.at(state, m))) for m in members]
+
+
+def laws_of(hints: Hints, made: Call, members: list[Any]) -> list[Any]:
+    """Every invariant on the state before the call."""
+    return [f for law in hints.stem.invariants.values() for f in law_at(made.world, law, made.pre, members)]
+
+
+def places_of(hints: Hints, made: Call) -> dict[str, tuple[Any, ...]]:
+    """By domain, the members that the call's arguments name."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, domain in hints.places.items():
+        if name in made.arguments:
+            found[domain] = (*found.get(domain, ()), made.arguments[name])
+    return found
 
 
 def preserved(hints: Hints, made: Call, law: Invariant) -> Formula:
     """A granted call leads from lawful states to lawful states."""
-    goal = lift(law.of(made.step.then))
-    given = [*made.world.axioms, *laws_of(hints.stem, made.pre), lift(made.step.granted)]
-    return Formula(law.name, [*given, *_lemmas(made)], goal)
+    places = places_of(hints, made)
+    one = Term(made.world.bound("one"))
+    named = [member for members in places.values() for member in members]
+    before = laws_of(hints, made, [one, *named])
+    (goal,) = law_at(made.world, law, made.step.then, [one])
+    given = [*made.world.axioms, *before, lift(made.step.granted)]
+    return Formula(law.name, [*given, *_lemmas(made, places)], goal)
 
 
 def atomic(hints: Hints, made: Call) -> Formula:
     """A call that does not fit leaves the state as it was, in every field."""
     after = made.pre if made.step.otherwise is None else made.step.otherwise
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
-    given = [*made.world.axioms, *laws_of(hints.stem, made.pre), *refused]
+    given = [*made.world.axioms, *laws_of(hints, made, []), *refused]
     return Formula(ATOMIC, given, z3.And(*_equal(made.world, made.pre, after)))
 
 
@@ -77,8 +99,8 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     world = World()
     assert hints.stem.start is not None
     first = hints.stem.start(state(world, hints.stem.state))
-    goal = lift(law.of(first))
-    return Formula(law.name, [*world.axioms, *lemmas.instances(world, [])], goal)
+    (goal,) = law_at(world, law, first, [Term(world.bound("one"))])
+    return Formula(law.name, [*world.axioms, *lemmas.instances(world, [], {})], goal)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
@@ -106,9 +128,9 @@ def _same_constants(before: Any, after: Any) -> None:
             _same_constants(old, new)
 
 
-def _lemmas(made: Call) -> list[Any]:
+def _lemmas(made: Call, places: dict[str, tuple[Any, ...]]) -> list[Any]:
     sequences = [a for a in made.arguments.values() if isinstance(a, SymSeq)]
-    return list(lemmas.instances(made.world, sequences))
+    return list(lemmas.instances(made.world, sequences, places))
 
 
 def _equal(world: World, one: Any, other: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from proofs.hints import Hints
 
-STEMS = ("allocator", "swa_mapping")
+STEMS = ("allocator", "swa_mapping", "lock_ref")
 
 
 def hints_of(stem: str) -> Hints:

@@ -8,7 +8,8 @@ and its model is a concrete state. ``bool()`` of a symbol raises: Python must ne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, get_type_hints
 
@@ -73,6 +74,9 @@ class Term:
     def __add__(self, other: Any) -> Term:
         return Term(self.z + lift(other))
 
+    def __mul__(self, factor: int) -> Term:
+        return Term(self.z * factor)  # by a plain integer: formulas stay linear
+
     def __sub__(self, other: Any) -> Term:
         return Term(self.z - lift(other))
 
@@ -120,12 +124,19 @@ def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Term:
 
 @dataclass
 class Count:
-    """A symbol that stands for the number of members of a domain with a property."""
+    """A symbol for the sum of the weights of the members of a domain with a property (their number, if weights are 1)."""
 
     domain: SymDomain
     law: Callable[[Any], Any]
     term: Term
     delta: bool  # counts what a transition moves, rather than what a law speaks of
+    weight: Callable[[Any], Any] = lambda _: 1
+    about: str = ""  # the law that speaks of it: lemmas relate the counts of one law
+
+    @property
+    def plain(self) -> bool:
+        """Every weight is 1."""
+        return bool(z3.is_int_value(lift(self.weight(Term(z3.Int("any"))))))
 
 
 @dataclass
@@ -139,6 +150,8 @@ class World:
     scalars: dict[str, Term] = field(default_factory=dict)
     _constants: dict[str, Any] = field(default_factory=dict)
     _fresh: Any = field(default_factory=itertools.count)
+    depth: int = 0
+    about: str = ""
 
     @property
     def small(self) -> bool:
@@ -180,16 +193,27 @@ class World:
             return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
 
+    @contextmanager
+    def quantified(self) -> Iterator[None]:
+        """Within a quantifier: a count there would not be one number."""
+        self.depth += 1
+        yield
+        self.depth -= 1
+
     def bound(self, hint: str) -> Any:
         """A variable to quantify over."""
         return z3.Int(f"{hint}{next(self._fresh)}")
 
-    def counted(self, domain: SymDomain, law: Callable[[Any], Any], delta: bool) -> Term:
-        """How many members of ``domain`` obey ``law``: written out in a small world, else a symbol for the lemmas."""
+    def counted(
+        self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
+    ) -> Term:
+        """The sum over those that obey ``law``: written out in a small world, else a symbol for the lemmas."""
         if self.small:
-            return Term(z3.Sum([z3.IntVal(0), *(z3.If(lift(law(k)), 1, 0) for k in domain.items())]))
+            return sum((Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items()), start=Term(z3.IntVal(0)))
+        if self.depth:
+            raise TypeError("a count under a quantifier would be one number for all: register the law with each")
         term = Term(z3.Int(f"count{next(self._fresh)}"))
-        self.counts.append(Count(domain, law, term, delta))
+        self.counts.append(Count(domain, law, term, delta, weight, self.about))
         return term
 
 
@@ -218,7 +242,9 @@ class SymDomain:
         if self.world.small:
             return Term(z3.And(*[lift(law(k)) for k in self.items()]))
         bound = self.world.bound("k")
-        return Term(z3.ForAll([bound], z3.Implies(lift(self.has(Term(bound))), lift(law(Term(bound))))))
+        with self.world.quantified():
+            body = z3.Implies(lift(self.has(Term(bound))), lift(law(Term(bound))))
+        return Term(z3.ForAll([bound], body))
 
     def any(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for one at least."""
@@ -227,6 +253,10 @@ class SymDomain:
     def count(self, law: Callable[[Any], Any]) -> Term:
         """For how many ``law`` holds."""
         return self.world.counted(self, law, delta=False)
+
+    def total(self, law: Callable[[Any], Any], weight: Callable[[Any], Any]) -> Term:
+        """The sum of the weights of those for which ``law`` holds."""
+        return self.world.counted(self, law, delta=False, weight=weight)
 
     def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
         """The set of those for which ``law`` holds."""
@@ -256,6 +286,11 @@ class SymSet:
             assert self.domain is not None, "only sets over a domain are counted"
             self._size = self.world.counted(self.domain, self.formula, delta=True)
         return self._size
+
+    def total(self, weight: Callable[[Any], Any]) -> Term:
+        """The sum of the weights of the members."""
+        assert self.domain is not None, "only sets over a domain are counted"
+        return self.world.counted(self.domain, self.formula, delta=True, weight=weight)
 
     def all(self, law: Callable[..., Any]) -> Term:
         """``law`` holds for each member."""

@@ -97,6 +97,10 @@ class Domain:
         """For how many ``law`` holds."""
         return sum(map(law, self.items()))
 
+    def total(self, law: Callable[[int], bool], weight: Callable[[int], int]) -> int:
+        """The sum of the weights of those for which ``law`` holds."""
+        return sum(weight(item) for item in self.items() if law(item))
+
     def such(self, law: Callable[[int], bool], among: Keys) -> Set:
         """The set of those for which ``law`` holds; ``among`` lists all candidates."""
         found = Set(item for item in among() if self.has(item) and law(item))
@@ -119,6 +123,10 @@ class Set:
     def size(self) -> int:
         """How many there are."""
         return len(self._items)
+
+    def total(self, weight: Callable[[int], int]) -> int:
+        """The sum of the weights of the members."""
+        return sum(map(weight, self._items))
 
     def items(self) -> Iterable[Any]:
         """The members, in no particular order."""

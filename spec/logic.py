@@ -102,6 +102,8 @@ class Invariant:
     holds: Callable[[Any], Truth]
     parts: Callable[[Any], list[Part]]
     latent: bool = False
+    at: Callable[[Any, Any], Truth] | None = None
+    domain: Callable[[Any], Domain] | None = None
 
     @property
     def sentence(self) -> str:
@@ -139,6 +141,22 @@ class Stem:
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
             self.invariants[function.__name__] = Invariant(function.__name__, function, parts, latent)
+            return function
+
+        return register
+
+    def each(
+        self, domain: Callable[[Any], Domain]
+    ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
+        """Registers a law on each member of a domain; proofs take it member by member, since it may count."""
+
+        def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
+            def holds(state: Any) -> Truth:
+                return domain(state).all(lambda member: function(state, member))
+
+            holds.__doc__ = function.__doc__
+            name = function.__name__
+            self.invariants[name] = Invariant(name, holds, _itself, False, function, domain)
             return function
 
         return register
