@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from conformance.machine import Finding, Json
@@ -12,6 +11,7 @@ from conformance.subjects.adapter import PoolSubject
 from spec import allocator as law
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, touched
+from spec.logic import but
 from spec.pool import Pool, length
 
 
@@ -190,7 +190,7 @@ class AllocatorRun(PoolRun):
     def observed(self) -> Any:
         """The pool as its lists show it."""
         lists = self.subject.lists()
-        return replace(self.state, now=observed_pool(self.pool, lists.free, lists.released))
+        return but(self.state, now=observed_pool(self.pool, lists.free, lists.released))
 
     def differences(self, seen: Any) -> str:
         """Lists and available size."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from conformance.machine import ENOUGH, REFUSED, Finding, Json, LockStep
 from spec.finite import Map, Seq, Set
 from spec.lengths import Length, ceil_align, in_pages, in_tokens, pages_needed, touched
+from spec.logic import but
 from spec.pool import FREE, HELD, RELEASED, Pool, held, length, open_to
 
 HOLE = -1  # a token whose slot the row gave back
@@ -29,12 +29,12 @@ def place_of(pool: Pool, free: Sequence[int], released: Sequence[int]) -> Map:
         known: int = pool.place(page)
         return HELD if known in (FREE, RELEASED) else known
 
-    return pool.place.where(lambda _: True, place, pool.pages.items)  # type: ignore[no-any-return]
+    return pool.place.where(lambda p: place(p) != pool.place(p), place, pool.pages.items)  # type: ignore[no-any-return]
 
 
 def observed_pool(pool: Pool, free: Sequence[int], released: Sequence[int]) -> Pool:
     """The pool as its lists show it. A page listed twice is counted twice, so ``available_counts`` sees it."""
-    return replace(pool, place=place_of(pool, free, released), available=len(free) + len(released))
+    return but(pool, place=place_of(pool, free, released), available=len(free) + len(released))
 
 
 def list_differences(name: str, pool: Pool, free: Sequence[int], released: Sequence[int]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import immutables
@@ -15,6 +14,7 @@ from conformance.subjects.adapter import Lists, SwaSubject
 from spec import swa_mapping as law
 from spec.finite import Map, Seq
 from spec.lengths import Length, in_pages, touched
+from spec.logic import but
 from spec.pair import Pair
 from spec.pool import Pool, length
 
@@ -138,7 +138,7 @@ class SwaMappingRun(AllocatorRun):
         entries = [(divmod(s, self.page_size), e) for s, e in enumerate(self.subject.mapping()) if e]
         page = Map(2, 0, immutables.Map({k: e // self.page_size for k, e in entries}))
         offset = Map(2, 0, immutables.Map({k: e % self.page_size for k, e in entries}))
-        return replace(self.state, now=replace(self.pair, full=full, swa=swa, to_page=page, to_offset=offset))
+        return but(self.state, now=but(self.pair, full=full, swa=swa, to_page=page, to_offset=offset))
 
     def differences(self, seen: Any) -> str:
         """Lists, available sizes, and the mapping of every slot that a row uses."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spec.lengths import Length, at_most, formed, next_token, same, touched
 from spec.logic import (
@@ -15,6 +15,7 @@ from spec.logic import (
     Stem,
     Step,
     Truth,
+    but,
     implies,
     ite,
     no,
@@ -141,7 +142,7 @@ def alloc(st: Allocator, row: Number, count: Number, chosen: Seq) -> Step[Alloca
     now = length(st.now, row)
     grown = alloc_extend(st, row, Length(now.pages + count, now.rest), chosen)
     full = requires(now.rest == 0, "the row's last page is full")
-    return replace(grown, promises=(*grown.promises, full))
+    return but(grown, promises=(*grown.promises, full))
 
 
 @stem.transition
@@ -153,7 +154,7 @@ def alloc_extend(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Al
         promises=growing(st.now, row, to),
         choice=lawful_choice(st.now, chosen, need, "pages"),
         fits=need <= st.now.available,
-        then=replace(st, now=take(st.now, row, first, to, chosen)),
+        then=but(st, now=take(st.now, row, first, to, chosen)),
     )
 
 
@@ -169,7 +170,7 @@ def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     place = ite(st.group > 0, PENDING, resting(st.now))
     return Step(
         promises=closed(st.now, gone, slots),
-        then=replace(st, now=drop(st.now, gone, place), backed_up=st.backed_up & (gone.size == 0)),
+        then=but(st, now=drop(st.now, gone, place), backed_up=st.backed_up & (gone.size == 0)),
     )
 
 
@@ -181,14 +182,14 @@ def trim(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
     left = cut(drop(st.now, beyond(st.now, row, to), place), row, to)
     return Step(
         promises=shrinking(st.now, row, to),
-        then=replace(st, now=left, backed_up=st.backed_up & same(now, to)),
+        then=but(st, now=left, backed_up=st.backed_up & same(now, to)),
     )
 
 
 @stem.transition
 def free_group_begin(st: Allocator) -> Step[Allocator]:
     """From here on freed pages wait; groups nest, and only the end of the outermost one gives the pages back."""
-    return Step(then=replace(st, group=st.group + 1))
+    return Step(then=but(st, group=st.group + 1))
 
 
 @stem.transition
@@ -197,14 +198,14 @@ def free_group_end(st: Allocator) -> Step[Allocator]:
     done = waiting(st.now, st.group == 1)
     return Step(
         promises=(requires(st.group > 0, "a free group is open"),),
-        then=replace(st, now=settle(st.now, done), backed_up=st.backed_up & (done.size == 0), group=st.group - 1),
+        then=but(st, now=settle(st.now, done), backed_up=st.backed_up & (done.size == 0), group=st.group - 1),
     )
 
 
 @stem.transition
 def backup_state(st: Allocator) -> Step[Allocator]:
     """The pool as it is now can be restored until something is given back."""
-    return Step(then=replace(st, saved=st.now, backed_up=True))
+    return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
@@ -212,14 +213,14 @@ def restore_state(st: Allocator) -> Step[Allocator]:
     """Everything that was handed out since the backup is free again."""
     return Step(
         promises=(requires(st.backed_up, "a backup was taken and nothing was given back since"),),
-        then=replace(st, now=st.saved),
+        then=but(st, now=st.saved),
     )
 
 
 @stem.transition
 def merge_and_sort_free(st: Allocator) -> Step[Allocator]:
     """The release list goes to the free list; nothing else changes."""
-    return Step(then=replace(st, now=merged(st.now, True)))
+    return Step(then=but(st, now=merged(st.now, True)))
 
 
 @stem.transition

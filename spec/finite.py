@@ -6,6 +6,7 @@ looked at. ``STRICT`` (tests) compares each update with its meaning on every key
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,12 @@ def _call(value: Any, key: Any) -> Any:
     return value(*key) if isinstance(key, tuple) else value(key)
 
 
+@functools.lru_cache(maxsize=1)
+def _bites(cond: Callable[..., bool], among: Keys, arity: int) -> list[Any]:
+    """The keys where an update bites; several maps are often changed at the same ones."""
+    return [k for k in among() if cond(*k)] if arity == 2 else [k for k in among() if cond(k)]
+
+
 class Map:
     """A total map from ``arity`` integers to an integer: ``m(k)`` or ``m(k, l)``; absent keys read ``default``."""
 
@@ -31,8 +38,8 @@ class Map:
         self.arity, self.default = arity, default
         self._items: immutables.Map[Any, int] = immutables.Map() if items is None else items
 
-    def __call__(self, *key: int) -> int:
-        return self._items.get(key if self.arity == 2 else key[0], self.default)
+    def __call__(self, key: int, second: int | None = None) -> int:
+        return self._items.get(key if second is None else (key, second), self.default)
 
     def put(self, key: Any, value: int) -> Map:
         """This map, but ``value`` at ``key`` (a pair for two keys)."""
@@ -44,14 +51,16 @@ class Map:
 
     def where(self, cond: Callable[..., bool], value: Any, among: Keys) -> Map:
         """This map, but ``value`` (or ``value(*key)``) at each key for which ``cond`` holds."""
-        with self._items.mutate() as items:
-            for key in among():
-                if _call(cond, key):
-                    items[key] = _call(value, key)
-            result = Map(self.arity, self.default, items.finish())
+        hits = _bites(cond, among, self.arity)
+        result = Map(self.arity, self.default, self._written(hits, value)) if hits else self
         for keys in STRICT:
             self._compare(result, cond, value, keys(self.arity))
         return result
+
+    def _written(self, keys: list[Any], value: Any) -> immutables.Map[Any, int]:
+        if len(keys) == 1:
+            return self._items.set(keys[0], _call(value, keys[0]))
+        return self._items.update((key, _call(value, key)) for key in keys)
 
     def _compare(self, result: Map, cond: Callable[..., bool], value: Any, keys: Iterable[Any]) -> None:
         for key in keys:

@@ -9,7 +9,7 @@ the node's own positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
@@ -22,6 +22,7 @@ from spec.logic import (
     Stem,
     Step,
     Truth,
+    but,
     constant,
     every,
     implies,
@@ -89,7 +90,7 @@ SIZES = (
 def start(st: Tree) -> Tree:
     """Before the first call there is only the root, and nobody holds anything."""
     empty = {name: getattr(st, name).all_to(0) for name in (*MAPS, "above")}
-    return replace(st, **empty, **dict.fromkeys(SIZES, 0))
+    return but(st, **empty, **dict.fromkeys(SIZES, 0))
 
 
 stem.state, stem.start = Tree, start
@@ -180,7 +181,7 @@ def _shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) ->
     full_ref, full = shifted(st, held_full, st.full_ref, by, 1)
     swa_ref, swa = shifted(st, held_swa, st.swa_ref, by, 1)
     mamba_ref, mamba = shifted(st, held_mamba, st.mamba_ref, by, 0)
-    return replace(
+    return but(
         st,
         full_ref=full_ref,
         swa_ref=swa_ref,
@@ -201,7 +202,7 @@ def _shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) ->
 def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
     """A new handle locks a node: the full part up to the root, the SWA part until the window is filled, its own state."""
     held_state = ite(st.stateful, st.mamba(node), 0)
-    locked = replace(
+    locked = but(
         st,
         active=st.active.put(handle, 1),
         node=st.node.put(handle, node),
@@ -231,7 +232,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
     own = st.nodes.such(lambda n: (n == node) & (st.state(handle) == 1), lambda: [node])
     return Step(
         promises=(is_active(st, handle),),
-        then=replace(
+        then=but(
             _shift(st, on_path(st, node), in_window(st, top, node), own, -1), active=st.active.put(handle, 0)
         ),
     )
@@ -244,7 +245,7 @@ def release_swa(st: Tree, handle: Number) -> Step[Tree]:
     nothing = st.nodes.such(lambda n: n != n, list)  # noqa: PLR0124  the empty set in both readings
     return Step(
         promises=(is_active(st, handle), requires(top != ROOT, "the handle still holds its SWA part")),
-        then=replace(_shift(st, nothing, in_window(st, top, node), nothing, -1), top=st.top.put(handle, ROOT)),
+        then=but(_shift(st, nothing, in_window(st, top, node), nothing, -1), top=st.top.put(handle, ROOT)),
     )
 
 
@@ -268,7 +269,7 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
     def around() -> list[tuple[int, int]]:
         return [(a, new) for a in st.nodes.items()] + [(new, n) for n in st.nodes.items()]
 
-    cut = replace(
+    cut = but(
         st,
         alive=st.alive.put(new, 1),
         parent=st.parent.put(new, st.parent(child)).put(child, new),
@@ -309,13 +310,13 @@ def add_leaf(
             requires(first < stop, "the leaf's key has tokens"),
             only_above(st, source, under),
         ),
-        then=replace(
+        then=but(
             st,
             alive=st.alive.put(leaf, 1),
             parent=st.parent.put(leaf, under),
             above=st.above.where(
                 lambda a, n: (a == leaf) | (n == leaf),
-                lambda a, n: ite((n == leaf) & ((a == leaf) | over(st, a, under)), 1, 0),
+                lambda a, n: ite((n == leaf) & ((a == leaf) | ((under != ROOT) & over(st, a, under))), 1, 0),
                 lambda: [(a, leaf) for a in st.nodes.items()] + [(leaf, n) for n in st.nodes.items()],
             ),
             stop=st.stop.put(leaf, stop),
@@ -350,7 +351,7 @@ def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
             requires(st.full_ref(node) == 0, "nobody reads the full slots that are replaced"),
             only_above(st, source, node),
         ),
-        then=replace(
+        then=but(
             st,
             swa=st.swa.put(node, 1),
             source=st.source.put(node, source),
@@ -367,7 +368,7 @@ def set_mamba(st: Tree, node: Number) -> Step[Tree]:
             requires(lives(st, node) & st.stateful, "the node is in the tree"),
             requires(st.mamba(node) == 0, "the node has no state yet"),
         ),
-        then=replace(st, mamba=st.mamba.put(node, 1), mamba_evictable=st.mamba_evictable + 1),
+        then=but(st, mamba=st.mamba.put(node, 1), mamba_evictable=st.mamba_evictable + 1),
     )
 
 
@@ -380,7 +381,7 @@ def evict_leaf(st: Tree, node: Number) -> Step[Tree]:
             requires(st.nodes.all(lambda m: implies(lives(st, m), st.parent(m) != node)), "the node is a leaf"),
             requires(st.full_ref(node) == 0, "nobody holds the node"),
         ),
-        then=replace(
+        then=but(
             st,
             alive=st.alive.put(node, 0),
             above=st.above.where(
@@ -405,7 +406,7 @@ def evict_swa(st: Tree, node: Number) -> Step[Tree]:
             requires(lives(st, node) & (st.swa(node) == 1), "the node has an SWA part"),
             requires(st.swa_ref(node) == 0, "nobody holds the node's SWA part"),
         ),
-        then=replace(st, swa=st.swa.put(node, 0), swa_evictable=st.swa_evictable - span(st, node)),
+        then=but(st, swa=st.swa.put(node, 0), swa_evictable=st.swa_evictable - span(st, node)),
     )
 
 
@@ -417,7 +418,7 @@ def evict_mamba(st: Tree, node: Number) -> Step[Tree]:
             requires(lives(st, node) & (st.mamba(node) == 1), "the node has a state"),
             requires(st.mamba_ref(node) == 0, "nobody holds the node's state"),
         ),
-        then=replace(st, mamba=st.mamba.put(node, 0), mamba_evictable=st.mamba_evictable - 1),
+        then=but(st, mamba=st.mamba.put(node, 0), mamba_evictable=st.mamba_evictable - 1),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Number = Any  # an int, or a symbol for one
 Truth = Any  # a bool, or a symbol for one
@@ -47,8 +47,15 @@ def every(truths: Iterable[Truth]) -> Truth:
     return result
 
 
-@dataclass(frozen=True)
-class Requirement:
+def but(state: S, **changes: Any) -> S:
+    """``state`` with some fields changed: ``dataclasses.replace`` for states, which have no ``__post_init__``."""
+    new = object.__new__(type(state))
+    new.__dict__.update(state.__dict__)
+    new.__dict__.update(changes)
+    return new
+
+
+class Requirement(NamedTuple):
     """A condition with the sentence that is shown when it does not hold."""
 
     sentence: str
@@ -160,10 +167,6 @@ class Stem:
             return function
 
         return register
-
-    def adopt(self, invariant: Invariant, parts: Callable[[Any], list[Part]]) -> None:
-        """Takes over another stem's law for the parts of this stem's state."""
-        self.invariants[invariant.name] = Invariant(invariant.name, invariant.holds, parts, invariant.latent)
 
     def broken(self, state: Any) -> list[tuple[Invariant, str]]:
         """The laws that ``state`` breaks, each with the part it breaks on (finite reading)."""

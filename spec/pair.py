@@ -9,11 +9,11 @@ it" a look-up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, covers, positions, same, touched
-from spec.logic import Map, Number, Seq, Set, Truth, implies, ite, no, total
+from spec.logic import Map, Number, Seq, Set, Truth, but, implies, ite, no, total
 from spec.pool import PADDING, PENDING, Pool, drop, emptied, held, length, new_pool, open_to, resting, take
 
 
@@ -31,12 +31,12 @@ class Pair:
 def new_pair(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> Pair:
     """``size`` full and ``size_swa`` SWA pages, all free, and nothing mapped (finite reading)."""
     full, swa = (new_pool(page_size, pages, rows, need_sort) for pages in (size, size_swa))
-    return Pair(full, replace(swa, indices=full.indices), FiniteMap(2), FiniteMap(2), FiniteMap(1))
+    return Pair(full, but(swa, indices=full.indices), FiniteMap(2), FiniteMap(2), FiniteMap(1))
 
 
 def blank(pair: Pair) -> Pair:
     """Both pools are full of free pages, rows are empty, nothing is mapped."""
-    return replace(
+    return but(
         pair,
         full=emptied(pair.full),
         swa=emptied(pair.swa),
@@ -64,10 +64,13 @@ def unmap(pair: Pair, gone: Set, when: Truth) -> Pair:
     def slots() -> list[tuple[int, int]]:
         return [(p, o) for p in gone.items() for o in pair.full.offsets.items()]
 
-    return replace(
+    def of_gone(p: Number, _: Number) -> Truth:
+        return when & gone.has(p)
+
+    return but(
         pair,
-        to_page=pair.to_page.where(lambda p, _: when & gone.has(p), PADDING, slots),
-        to_offset=pair.to_offset.where(lambda p, _: when & gone.has(p), 0, slots),
+        to_page=pair.to_page.where(of_gone, PADDING, slots),
+        to_offset=pair.to_offset.where(of_gone, 0, slots),
     )
 
 
@@ -84,7 +87,8 @@ def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full
 
     def written(p: Number, o: Number) -> Truth:
         mine = held(full, p) & (full.owner(p) == row) & full.offsets.has(o)
-        return mine & no(covers(start, full.index(p), o)) & covers(to, full.index(p), o)
+        index = full.index(p)
+        return mine & no(covers(start, index, o)) & covers(to, index, o)
 
     def lowest(s: Number) -> Number:
         return ite(first + swa_pages.index(s) == start.pages, start.rest, 0)
@@ -101,7 +105,7 @@ def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full
 def give(pair: Pair, full_gone: Set, swa_gone: Set, waits: Truth) -> Pair:
     """Full pages and their SWA pages are given back together; where they wait for a group, their mapping waits too."""
     place = ite(waits, PENDING, resting(pair.full))
-    dropped = replace(pair, full=drop(pair.full, full_gone, place), swa=drop(pair.swa, swa_gone, place))
+    dropped = but(pair, full=drop(pair.full, full_gone, place), swa=drop(pair.swa, swa_gone, place))
     return unmap(dropped, full_gone, no(waits))
 
 
@@ -122,13 +126,11 @@ def mapping_is_live(pair: Pair) -> Truth:
     """A slot of a held page maps to nothing or into the held SWA page of the same row and index: never to a page that
     another page maps to.
     """
-    return each_slot(
-        pair,
-        lambda p, o: implies(
-            held(pair.full, p) & (pair.to_page(p, o) != PADDING),
-            held(pair.swa, pair.to_page(p, o)) & (swa_page(pair, p) == pair.to_page(p, o)),
-        ),
-    )
+
+    def live(p: Number, s: Number) -> Truth:
+        return implies(held(pair.full, p) & (s != PADDING), held(pair.swa, s) & (swa_page(pair, p) == s))
+
+    return each_slot(pair, lambda p, o: live(p, pair.to_page(p, o)))
 
 
 def mapping_keeps_offset(pair: Pair) -> Truth:

@@ -7,7 +7,7 @@ one owner" and "nobody leaked it" into look-ups, which is why the proofs are fas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
@@ -19,6 +19,7 @@ from spec.logic import (
     Seq,
     Set,
     Truth,
+    but,
     constant,
     implies,
     ite,
@@ -96,7 +97,7 @@ def resting(pool: Pool) -> Number:
 
 def take(pool: Pool, row: Number, first: Number, to: Length, chosen: Seq) -> Pool:
     """``row`` owns the ``chosen`` pages from index ``first`` on, and is ``to`` tokens long."""
-    return replace(
+    return but(
         pool,
         place=pool.place.where(chosen.has, HELD, chosen.items),
         owner=pool.owner.where(chosen.has, row, chosen.items),
@@ -114,7 +115,7 @@ def take(pool: Pool, row: Number, first: Number, to: Length, chosen: Seq) -> Poo
 
 def drop(pool: Pool, gone: Set, place: Number) -> Pool:
     """No row owns the pages ``gone``; they are at ``place``. Rows keep their length, with holes."""
-    return replace(
+    return but(
         pool,
         place=pool.place.where(gone.has, place, gone.items),
         table=pool.table.where(
@@ -128,7 +129,7 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
 
 def cut(pool: Pool, row: Number, to: Length) -> Pool:
     """``row`` is ``to`` tokens long."""
-    return replace(pool, whole=pool.whole.put(row, to.pages), rest=pool.rest.put(row, to.rest))
+    return but(pool, whole=pool.whole.put(row, to.pages), rest=pool.rest.put(row, to.rest))
 
 
 def beyond(pool: Pool, row: Number, to: Length) -> Set:
@@ -146,7 +147,7 @@ def waiting(pool: Pool, when: Truth) -> Set:
 
 def settle(pool: Pool, done: Set) -> Pool:
     """The pages ``done`` with waiting go to rest."""
-    return replace(
+    return but(
         pool,
         place=pool.place.where(done.has, resting(pool), done.items),
         available=pool.available + done.size,
@@ -156,12 +157,12 @@ def settle(pool: Pool, done: Set) -> Pool:
 def merged(pool: Pool, when: Truth) -> Pool:
     """The release list is empty, its pages are on the free list, if ``when``."""
     listed = pool.place.where(lambda p: when & pool.pages.has(p) & (pool.place(p) == RELEASED), FREE, pool.pages.items)
-    return replace(pool, place=listed)
+    return but(pool, place=listed)
 
 
 def emptied(pool: Pool) -> Pool:
     """Every page is free and every row is empty."""
-    return replace(
+    return but(
         pool,
         place=pool.place.all_to(FREE),
         table=pool.table.all_to(PADDING),
@@ -181,16 +182,11 @@ def places(pool: Pool) -> Truth:
 
 def one_owner(pool: Pool) -> Truth:
     """A page that stands in a row is held, by that row alone and at that index alone."""
-    return pool.rows.all(
-        lambda r: pool.indices.all(
-            lambda i: implies(
-                pool.table(r, i) != PADDING,
-                held(pool, pool.table(r, i))
-                & (pool.owner(pool.table(r, i)) == r)
-                & (pool.index(pool.table(r, i)) == i),
-            )
-        )
-    )
+
+    def there(page: Number, r: Number, i: Number) -> Truth:
+        return implies(page != PADDING, held(pool, page) & (pool.owner(page) == r) & (pool.index(page) == i))
+
+    return pool.rows.all(lambda r: pool.indices.all(lambda i: there(pool.table(r, i), r, i)))
 
 
 def no_leak(pool: Pool) -> Truth:
@@ -207,12 +203,12 @@ def no_leak(pool: Pool) -> Truth:
 
 def row_ends(pool: Pool) -> Truth:
     """A row's length is well formed, and the row owns nothing beyond the page of its last token."""
-    return pool.rows.all(
-        lambda r: (
-            formed(length(pool, r), pool.page_size)
-            & pool.indices.all(lambda i: implies(i >= touched(length(pool, r)), pool.table(r, i) == PADDING))
-        )
-    )
+
+    def ends(r: Number, now: Length) -> Truth:
+        end = touched(now)
+        return formed(now, pool.page_size) & pool.indices.all(lambda i: implies(i >= end, pool.table(r, i) == PADDING))
+
+    return pool.rows.all(lambda r: ends(r, length(pool, r)))
 
 
 def available_counts(pool: Pool) -> Truth:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spec.allocator import closed, growing, lawful_choice, naming, no_shorter, none_waits, shrinking, still_holds
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, same, touched
@@ -15,6 +15,7 @@ from spec.logic import (
     Stem,
     Step,
     Truth,
+    but,
     implies,
     ite,
     no,
@@ -64,7 +65,7 @@ def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages
     now = length(st.now.full, row)
     grown = alloc_extend(st, row, Length(now.pages + count, now.rest), full_pages, swa_pages)
     full = requires(now.rest == 0, "the row's last page is full")
-    return replace(grown, promises=(*grown.promises, full))
+    return but(grown, promises=(*grown.promises, full))
 
 
 @stem.transition
@@ -85,7 +86,7 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
             *lawful_choice(swa, swa_pages, need, "SWA pages"),
         ),
         fits=(need <= full.available) & (need <= swa.available),
-        then=replace(st, now=grow(st.now, row, old, to, first, full_pages, swa_pages)),
+        then=but(st, now=grow(st.now, row, old, to, first, full_pages, swa_pages)),
     )
 
 
@@ -118,7 +119,7 @@ def alloc_extend_swa_tail(
             *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
         ),
         fits=(need <= full.available) & (need_swa <= swa.available),
-        then=replace(st, now=grow(st.now, row, start, to, start.pages, full_pages, swa_pages)),
+        then=but(st, now=grow(st.now, row, start, to, start.pages, full_pages, swa_pages)),
     )
 
 
@@ -137,9 +138,9 @@ def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     )
     return Step(
         promises=(*naming(pair.full, gone, slots), left),
-        then=replace(
+        then=but(
             st,
-            now=unmap(replace(pair, swa=swa), gone, True),
+            now=unmap(but(pair, swa=swa), gone, True),
             backed_up=st.backed_up & (gone.size == 0),
         ),
     )
@@ -150,7 +151,7 @@ def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """The full pages of the freed slots and their SWA pages are given back: at once, or at the end of the group."""
     return Step(
         promises=closed(st.now.full, gone, slots),
-        then=replace(
+        then=but(
             st,
             now=give(st.now, gone, mapped_from(st.now, gone), st.group > 0),
             backed_up=st.backed_up & (gone.size == 0),
@@ -168,9 +169,9 @@ def free_full(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     )
     return Step(
         promises=(*closed(full, gone, slots), unmapped),
-        then=replace(
+        then=but(
             st,
-            now=replace(st.now, full=drop(full, gone, resting(full))),
+            now=but(st.now, full=drop(full, gone, resting(full))),
             backed_up=st.backed_up & (gone.size == 0),
         ),
     )
@@ -184,9 +185,9 @@ def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
     kept = give(pair, full_gone, swa_gone, st.group > 0)
     return Step(
         promises=shrinking(pair.full, row, to),
-        then=replace(
+        then=but(
             st,
-            now=replace(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)),
+            now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)),
             backed_up=st.backed_up & same(length(pair.full, row), to),
         ),
     )
@@ -195,7 +196,7 @@ def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
 @stem.transition
 def free_group_begin(st: SwaMapping) -> Step[SwaMapping]:
     """From here on freed pages wait, in both pools; groups nest."""
-    return Step(then=replace(st, group=st.group + 1))
+    return Step(then=but(st, group=st.group + 1))
 
 
 @stem.transition
@@ -203,10 +204,10 @@ def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
     """The end of the outermost group gives back what waited in both pools, and unmaps it."""
     pair = st.now
     full_done, swa_done = waiting(pair.full, st.group == 1), waiting(pair.swa, st.group == 1)
-    settled = replace(pair, full=settle(pair.full, full_done), swa=settle(pair.swa, swa_done))
+    settled = but(pair, full=settle(pair.full, full_done), swa=settle(pair.swa, swa_done))
     return Step(
         promises=(requires(st.group > 0, "a free group is open"),),
-        then=replace(
+        then=but(
             st,
             now=unmap(settled, full_done, True),
             backed_up=st.backed_up & (full_done.size == 0) & (swa_done.size == 0),
@@ -218,7 +219,7 @@ def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
 @stem.transition
 def backup_state(st: SwaMapping) -> Step[SwaMapping]:
     """Both pools and the mapping as they are now can be restored until something is given back."""
-    return Step(then=replace(st, saved=st.now, backed_up=True))
+    return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
@@ -226,7 +227,7 @@ def restore_state(st: SwaMapping) -> Step[SwaMapping]:
     """Everything that was handed out since the backup is free again in both pools, and maps to nothing."""
     return Step(
         promises=(requires(st.backed_up, "a backup was taken and nothing was given back since"),),
-        then=replace(st, now=st.saved),
+        then=but(st, now=st.saved),
     )
 
 
@@ -234,8 +235,8 @@ def restore_state(st: SwaMapping) -> Step[SwaMapping]:
 def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
     """The release list of one of the pools goes to its free list; nothing else changes."""
     pair = st.now
-    full = replace(pair, full=merged(pair.full, no(of_swa)), swa=merged(pair.swa, of_swa))
-    return Step(then=replace(st, now=full))
+    full = but(pair, full=merged(pair.full, no(of_swa)), swa=merged(pair.swa, of_swa))
+    return Step(then=but(st, now=full))
 
 
 @stem.transition

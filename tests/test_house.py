@@ -32,7 +32,6 @@ SHARED = {
 LINES = 300
 LONG = {
     "proofs/symbols.py": "the symbolic reading, operation by operation beside spec/finite.py",
-    "impl/allocator.py": "one class with the names of the class it stands in for",
     "tests/test_impl_allocator.py": "one promise of the class after the other",
     "tests/test_impl_swa_mapping.py": "one promise of the class after the other",
 }
