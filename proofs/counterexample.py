@@ -8,14 +8,14 @@ question: ``classify`` searches for a shortest path from the first state.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import z3
 
 from proofs import explore, obligations
-from proofs.hints import Hints, Transition
+from proofs.hints import Hints, Mutant, Transition
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
@@ -39,21 +39,33 @@ class Counterexample:
         return f"{self.transition}({words}) breaks {', '.join(sorted({law for law, _ in self.broken}))}"
 
 
-def find(hints: Hints, name: str, transition: Transition, invariant: str, alone: bool = False) -> Counterexample | None:
-    """A small state from which ``transition`` breaks ``invariant`` (``alone``: and no other), if there is one."""
+def find(
+    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
+) -> Counterexample | None:
+    """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
     made = obligations.call(hints, transition, World(dict(hints.sizes)))
     solver = z3.Solver()
-    solver.add(*_broken(hints, made, invariant, alone))
+    solver.add(*_broken(hints, made, invariant, kept))
     if solver.check() != z3.sat:
         return None
     return _execute(hints, name, transition, made, solver.model())
 
 
-def _broken(hints: Hints, made: obligations.Call, invariant: str, alone: bool) -> list[Any]:
+def killed_by(hints: Hints, mutant: Mutant) -> str | None:
+    """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither."""
+    laws = list(hints.stem.invariants)
+    earlier = laws[: laws.index(mutant.invariant)]
+    for how, kept in (("alone", [law for law in laws if law != mutant.invariant]), ("first", earlier)):
+        if find(hints, mutant.transition, mutant.wrong, mutant.invariant, kept) is not None:
+            return how
+    return None
+
+
+def _broken(hints: Hints, made: obligations.Call, invariant: str, names: Sequence[str]) -> list[Any]:
     if invariant == obligations.ATOMIC:
         return _half_done(hints, made)
     laws = hints.stem.invariants
-    kept = [lift(law.of(made.step.then)) for name, law in laws.items() if alone and name != invariant]
+    kept = [lift(laws[name].of(made.step.then)) for name in names]
     before = [*made.world.axioms, *obligations.laws_of(hints, made, []), lift(made.step.granted)]
     return [*before, *kept, z3.Not(lift(laws[invariant].of(made.step.then)))]
 

@@ -82,7 +82,7 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     deltas = [c for c in world.counts if c.delta]
     laws = [c for c in world.counts if not c.delta]
     for seq in sequences:
-        counted = Count(seq.domain, seq.has, Term(world.bound("counted")), True)
+        counted = Count(seq.domain, seq.has, Term(world.fresh("counted")), True)
         deltas.append(counted)
         yield sequence(seq, counted)
     plain = [c for c in (*deltas, *laws) if c.plain]
@@ -149,9 +149,7 @@ def _points() -> Lemma:
     return _induction(
         "points",
         points.__doc__ or "",
-        lambda n: z3.Implies(
-            z3.And(x != y, _upto(n, agree)), count_a(n) - at(n, a, u) == count_b(n) - at(n, b, v)
-        ),
+        lambda n: z3.Implies(z3.And(x != y, _upto(n, agree)), count_a(n) - at(n, a, u) == count_b(n) - at(n, b, v)),
         lambda n: z3.And(def_a(n), def_b(n)),
     )
 

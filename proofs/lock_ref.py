@@ -2,23 +2,231 @@
 
 from __future__ import annotations
 
-from proofs.hints import COMMON, Hints
+from collections.abc import Iterator
+from typing import Any
+
+from proofs.hints import COMMON, Hints, Mutant
 from spec import lock_ref as law
+from spec.lock_ref import ROOT, Tree, lives, path, span, window_top
+from spec.logic import Number, Step, Truth, but
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
+
+
+def small() -> tuple[Tree, ...]:
+    """Room for three nodes and two handles, a window of two tokens, all three components."""
+    return (law.initial(nodes=3, handles=2, window=2, windowed=True, stateful=True),)
+
+
+def alive(st: Tree) -> list[int]:
+    """The nodes of the tree."""
+    return [n for n in st.nodes.items() if lives(st, n)]
+
+
+def unused(st: Tree) -> list[int]:
+    """The node that comes next, if there is room."""
+    return [n for n in st.nodes.items() if not lives(st, n)][:1]
+
+
+def active(st: Tree) -> list[int]:
+    """The handles that somebody holds."""
+    return [h for h in st.handles.items() if st.active(h) == 1]
+
+
+def top_of(st: Tree, node: int) -> int:
+    """Where a lock on ``node`` ends."""
+    if not st.windowed:
+        return ROOT
+    return next(top for top in path(st, node) if window_top(st, top, node))
+
+
+def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
+    fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
+    yield from ((h, n, top_of(st, n)) for h in fresh for n in alive(st))
+
+
+def _split(st: Tree) -> Iterator[tuple[int, int, int]]:
+    for child in alive(st):
+        for new in unused(st):
+            yield from ((child, new, at) for at in range(st.stop(child) - span(st, child) + 1, st.stop(child)))
+
+
+def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
+    source = 1 + max([0, *(st.source(n) for n in alive(st))])
+    for under in (ROOT, *alive(st)):
+        first = 0 if under == ROOT else st.stop(under)
+        for leaf in unused(st):
+            for size in (1, 2):
+                yield from ((under, leaf, first + size, source, swa, swa) for swa in (True, False))
+
+
+def _each_node(st: Tree) -> Iterator[tuple[int]]:
+    yield from ((n,) for n in alive(st))
+
+
+MOVES = {
+    "acquire": _acquire,
+    "release": lambda st: ((h,) for h in active(st)),
+    "release_swa": lambda st: ((h,) for h in active(st)),
+    "split": _split,
+    "add_leaf": _add_leaf,
+    "restore": lambda st: ((n, 1 + max(st.source(m) for m in alive(st))) for n in alive(st)),
+    "set_mamba": _each_node,
+    "evict_leaf": _each_node,
+    "evict_swa": _each_node,
+    "evict_mamba": _each_node,
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def _with(step: Step[Tree], **wrong: Any) -> Step[Tree]:
+    return but(step, then=but(step.then, **wrong))
+
+
+def _unasked(step: Step[Tree], sentence: str) -> Step[Tree]:
+    """The step of a caller that does not keep one promise."""
+    kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
+    assert len(kept) < len(step.promises), f"no promise {sentence!r}"
+    return but(step, promises=kept)
+
+
+def keeps_dead_paths(st: Tree, node: Number) -> Step[Tree]:
+    """A leaf leaves the tree and still counts as above itself."""
+    return _with(law.evict_leaf(st, node), above=st.above)
+
+
+def forgets_ancestors(
+    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[Tree]:
+    """A new leaf knows its parent alone."""
+    step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
+    near = step.then.above.where(
+        lambda a, n: (n == leaf) & (a != leaf) & (a != under), 0, lambda: [(a, leaf) for a in st.nodes.items()]
+    )
+    return _with(step, above=near)
+
+
+def hangs_under_all(
+    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[Tree]:
+    """A new leaf hangs under every node whose key has stopped before."""
+    step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
+    every = step.then.above.where(
+        lambda a, n: (n == leaf) & lives(st, a) & (st.stop(a) <= stop) & (a != leaf),
+        1,
+        lambda: [(a, leaf) for a in st.nodes.items()],
+    )
+    return _with(step, above=every)
+
+
+def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+    """A split forgets to hang the child under the new parent."""
+    step = law.split(st, child, new, at)
+    return _with(step, parent=st.parent.put(new, st.parent(child)))
+
+
+def empty_leaf(
+    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[Tree]:
+    """A leaf without tokens."""
+    return _unasked(law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has tokens")
+
+
+def second_state(st: Tree, node: Number) -> Step[Tree]:
+    """A node's mamba flag is neither there nor absent."""
+    step = law.set_mamba(st, node)
+    return _with(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
+
+
+def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
+    """A leaf is evicted under its holder."""
+    return _unasked(law.evict_leaf(st, node), "nobody holds the node")
+
+
+def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+    """A lock ends before its window is filled."""
+    return _unasked(law.acquire(st, handle, node, top), "the SWA part ends where the window is filled")
+
+
+def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
+    """An SWA part is evicted under its holder."""
+    return _unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
+
+
+def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+    """The new parent of a split starts with no full locks."""
+    step = law.split(st, child, new, at)
+    return _with(step, full_ref=st.full_ref.put(new, 0))
+
+
+def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
+    """A release without its boundary takes the SWA locks up to the root (SGLang PR 27038)."""
+    step = law.release(st, handle)
+    way = law.on_path(st, st.node(handle))
+    return _with(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
+
+
+def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+    """A release forgets the mamba state."""
+    return _with(law.release(st, handle), mamba_ref=st.mamba_ref)
+
+
+def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
+    """A tombstone takes over slots that an insert handed out already, elsewhere."""
+    return _unasked(law.restore(st, node, source), "the insert's other slots lie above")
+
+
+def _forgets(transition: str, size: str) -> Any:
+    """The transition without the change of one size."""
+    lawful = law.stem.transitions[transition]
+
+    def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+        """A lock does not move its nodes to the other size."""
+        return _with(lawful(st, handle, node, top), **{size: getattr(st, size)})
+
+    def evict(st: Tree, node: Number) -> Step[Tree]:
+        """An eviction does not count what it evicts."""
+        return _with(lawful(st, node), **{size: getattr(st, size)})
+
+    return acquire if transition == "acquire" else evict
+
+
+MUTANTS = (
+    Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
+    Mutant("forgets_ancestors", "add_leaf", "above_goes_on", forgets_ancestors),
+    Mutant("hangs_under_all", "add_leaf", "paths_do_not_fork", hangs_under_all),
+    Mutant("keeps_old_parent", "split", "parent_is_next", keeps_old_parent),
+    Mutant("empty_leaf", "add_leaf", "keys_follow", empty_leaf),
+    Mutant("second_state", "set_mamba", "values_are_flags", second_state),
+    Mutant("evicts_held_leaf", "evict_leaf", "handles_stand", evicts_held_leaf),
+    Mutant("stops_early", "acquire", "window_is_filled", stops_early),
+    Mutant("evicts_held_swa", "evict_swa", "held_is_no_tombstone", evicts_held_swa),
+    Mutant("splits_without_locks", "split", "full_pairs", splits_without_locks),
+    Mutant("walks_to_root", "release", "swa_pairs", walks_to_root),
+    Mutant("keeps_state_lock", "release", "mamba_pairs", keeps_state_lock),
+    *(
+        Mutant(f"forgets_{size}", name, f"{size}_is_sum", _forgets(name, size))
+        for name, size in (
+            ("evict_leaf", "full_evictable"),
+            ("acquire", "full_protected"),
+            ("evict_swa", "swa_evictable"),
+            ("acquire", "swa_protected"),
+            ("evict_mamba", "mamba_evictable"),
+            ("acquire", "mamba_protected"),
+        )
+    ),
+    Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
+)
 
 HINTS = Hints(
     stem=law.stem,
     over={},
     sizes=SIZES,
-    small=lambda: (law.initial(3, 2, 2, True, True),),
-    moves={},
-    places={
-        "handle": "handles",
-        "node": "nodes",
-        "child": "nodes",
-        "new": "nodes",
-        "leaf": "nodes",
-    },
+    small=small,
+    moves=MOVES,
+    places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
+    mutants=MUTANTS,
     assumptions=COMMON,
 )

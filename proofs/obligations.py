@@ -58,7 +58,8 @@ def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list
     if law.at is None or law.domain is None or world.small:
         return [lift(law.of(state))]
     domain = law.domain(state)
-    return [lift(implies(domain.has(m), law.at(state, m))) for m in members]
+    whole = [] if law.counts else [lift(law.of(state))]
+    return whole + [lift(implies(domain.has(m), law.at(state, m))) for m in members]
 
 
 def laws_of(hints: Hints, made: Call, members: list[Any]) -> list[Any]:
@@ -78,10 +79,12 @@ def places_of(hints: Hints, made: Call) -> dict[str, tuple[Any, ...]]:
 def preserved(hints: Hints, made: Call, law: Invariant) -> Formula:
     """A granted call leads from lawful states to lawful states."""
     places = places_of(hints, made)
-    one = Term(made.world.bound("one"))
+    one = Term(made.world.fresh("one"))
     named = [member for members in places.values() for member in members]
     before = laws_of(hints, made, [one, *named])
-    (goal,) = law_at(made.world, law, made.step.then, [one])
+    proved = [hints.stem.invariants[name] for name in law.uses]
+    before += [law_at(made.world, known, made.step.then, [one])[-1] for known in proved]
+    goal = law_at(made.world, law, made.step.then, [one])[-1]
     given = [*made.world.axioms, *before, lift(made.step.granted)]
     return Formula(law.name, [*given, *_lemmas(made, places)], goal)
 
@@ -99,7 +102,7 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     world = World()
     assert hints.stem.start is not None
     first = hints.stem.start(state(world, hints.stem.state))
-    (goal,) = law_at(world, law, first, [Term(world.bound("one"))])
+    goal = law_at(world, law, first, [Term(world.fresh("one"))])[-1]
     return Formula(law.name, [*world.axioms, *lemmas.instances(world, [], {})], goal)
 
 
@@ -139,7 +142,7 @@ def _equal(world: World, one: Any, other: Any) -> Iterator[Any]:
         if is_dataclass(a):
             yield from _equal(world, a, b)
         elif isinstance(a, SymMap):
-            keys = [Term(world.bound("key")) for _ in range(a.arity)]
+            keys = [Term(world.fresh("key")) for _ in range(a.arity)]
             yield lift(a(*keys)) == lift(b(*keys))
         elif isinstance(a, Term):
             yield a.z == lift(b)

@@ -124,7 +124,7 @@ def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Term:
 
 @dataclass
 class Count:
-    """A symbol for the sum of the weights of the members of a domain with a property (their number, if weights are 1)."""
+    """A symbol for the sum of the weights of a domain's members with a property: their number, if weights are 1."""
 
     domain: SymDomain
     law: Callable[[Any], Any]
@@ -201,7 +201,11 @@ class World:
         self.depth -= 1
 
     def bound(self, hint: str) -> Any:
-        """A variable to quantify over."""
+        """A variable to quantify over, named by its depth: so the same law on the same maps is the same formula."""
+        return z3.Int(f"{hint}.{self.depth}")
+
+    def fresh(self, hint: str) -> Any:
+        """A number that occurs nowhere else."""
         return z3.Int(f"{hint}{next(self._fresh)}")
 
     def counted(
@@ -209,7 +213,9 @@ class World:
     ) -> Term:
         """The sum over those that obey ``law``: written out in a small world, else a symbol for the lemmas."""
         if self.small:
-            return sum((Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items()), start=Term(z3.IntVal(0)))
+            return sum(
+                (Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items()), start=Term(z3.IntVal(0))
+            )
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
         term = Term(z3.Int(f"count{next(self._fresh)}"))
@@ -296,9 +302,11 @@ class SymSet:
         """``law`` holds for each member."""
         if self.world.small:
             return Term(z3.And(*[z3.Implies(lift(self.has(*k)), lift(law(*k))) for k in self._keys()]))
-        bound = [self.world.bound("m") for _ in range(self.arity)]
+        bound = [self.world.bound(f"m{k}") for k in range(self.arity)]
         terms = [Term(b) for b in bound]
-        return Term(z3.ForAll(bound, z3.Implies(lift(self.has(*terms)), lift(law(*terms)))))
+        with self.world.quantified():
+            body = z3.Implies(lift(self.has(*terms)), lift(law(*terms)))
+        return Term(z3.ForAll(bound, body))
 
     def _keys(self) -> Iterable[tuple[int, ...]]:
         assert self.domain is not None
@@ -332,7 +340,9 @@ class SymSeq:
             positions = range(self.domain.size)
             return Term(z3.And(*[z3.Implies(k < self.length.z, lift(law(k))) for k in positions]))
         k = self.world.bound("j")
-        return Term(z3.ForAll([k], z3.Implies(z3.And(k >= 0, k < self.length.z), lift(law(Term(k))))))
+        with self.world.quantified():
+            body = z3.Implies(z3.And(k >= 0, k < self.length.z), lift(law(Term(k))))
+        return Term(z3.ForAll([k], body))
 
     def all(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for each item."""

@@ -1,14 +1,15 @@
 """Who holds what in the radix tree: lock handles on paths of nodes, per component, on any tree.
 
-Node 0 is the root; it holds nothing and is never locked. ``above(a, n)`` says that node ``a`` is ``n`` or an ancestor of
-it; a path is then a set of nodes, and no law walks. ``stop(n)`` counts the tokens from the root to the end of the node's
-key. A handle holds the full part of every node from its node to the root, the SWA part of those from its node up to
-``top`` (0: none), and the mamba state of its node alone. ``source(n)`` names the insert whose slots the node owns, at
+Node 0 is the root; it holds nothing and is never locked. ``above(a, n)`` says that node ``a`` is ``n`` or one of its
+ancestors; a path is then a set of nodes, and no law walks. ``stop(n)`` counts the tokens from the root to the end of the
+node's key. A handle holds the full part of every node from its node to the root, the SWA part of those from its node up
+to ``top`` (0: none), and the mamba state of its node alone. ``source(n)`` names the insert whose slots the node owns, at
 the node's own positions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spec.finite import Domain as Range
@@ -31,6 +32,7 @@ from spec.logic import (
     number,
     requires,
     total,
+    zeroed,
 )
 
 stem = Stem("lock_ref")
@@ -89,8 +91,7 @@ SIZES = (
 
 def start(st: Tree) -> Tree:
     """Before the first call there is only the root, and nobody holds anything."""
-    empty = {name: getattr(st, name).all_to(0) for name in (*MAPS, "above")}
-    return but(st, **empty, **dict.fromkeys(SIZES, 0))
+    return zeroed(st, (*MAPS, "above"), SIZES)
 
 
 stem.state, stem.start = Tree, start
@@ -149,7 +150,7 @@ def path(st: Tree, n: int) -> list[int]:
 
 
 def window_top(st: Tree, top: Number, node: Number) -> Truth:
-    """``top`` is where a lock on ``node`` ends: the first node upward that fills the window, or the last below the root."""
+    """``top`` is where a lock on ``node`` ends: the first node upward that fills the window, or the root's child."""
     fills = st.stop(node) - begin(st, top) >= st.window
     lowest = st.stop(node) - st.stop(top) < st.window
     return lives(st, top) & over(st, top, node) & lowest & (fills | (st.parent(top) == ROOT))
@@ -200,7 +201,7 @@ def _shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) ->
 
 @stem.transition
 def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-    """A new handle locks a node: the full part up to the root, the SWA part until the window is filled, its own state."""
+    """A new handle locks a node: the full part up to the root, the SWA part of its window, the state of the node."""
     held_state = ite(st.stateful, st.mamba(node), 0)
     locked = but(
         st,
@@ -232,9 +233,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
     own = st.nodes.such(lambda n: (n == node) & (st.state(handle) == 1), lambda: [node])
     return Step(
         promises=(is_active(st, handle),),
-        then=but(
-            _shift(st, on_path(st, node), in_window(st, top, node), own, -1), active=st.active.put(handle, 0)
-        ),
+        then=but(_shift(st, on_path(st, node), in_window(st, top, node), own, -1), active=st.active.put(handle, 0)),
     )
 
 
@@ -242,7 +241,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
 def release_swa(st: Tree, handle: Number) -> Step[Tree]:
     """A handle gives back its SWA part alone, early, and holds the rest; it cannot give that part back twice."""
     node, top = st.node(handle), st.top(handle)
-    nothing = st.nodes.such(lambda n: n != n, list)  # noqa: PLR0124  the empty set in both readings
+    nothing = st.nodes.such(lambda n: n != n, list)  # the empty set in both readings
     return Step(
         promises=(is_active(st, handle), requires(top != ROOT, "the handle still holds its SWA part")),
         then=but(_shift(st, nothing, in_window(st, top, node), nothing, -1), top=st.top.put(handle, ROOT)),
@@ -426,25 +425,36 @@ def evict_mamba(st: Tree, node: Number) -> Step[Tree]:
 
 
 @stem.invariant()
-def paths_are_paths(st: Tree) -> Truth:
-    """Above is an order on the nodes of the tree: every node is above itself, and two nodes above a third are ordered."""
-    nodes = st.nodes
-
-    def ordered(a: Number, b: Number, n: Number) -> Truth:
-        together = implies(over(st, a, n) & over(st, b, n), over(st, a, b) | over(st, b, a))
-        return together & implies(over(st, a, b) & over(st, b, n), over(st, a, n))
+def above_is_an_order(st: Tree) -> Truth:
+    """Every node of the tree is above itself, only nodes of the tree are above another, and no two above each other."""
 
     def pair(a: Number, n: Number) -> Truth:
         real = implies(over(st, a, n), lives(st, a) & lives(st, n))
         return real & implies(over(st, a, n) & over(st, n, a), a == n)
 
-    return every(
-        (
-            nodes.all(lambda n: implies(lives(st, n), over(st, n, n))),
-            nodes.all(lambda a: nodes.all(lambda n: pair(a, n))),
-            nodes.all(lambda a: nodes.all(lambda b: nodes.all(lambda n: ordered(a, b, n)))),
-        )
-    )
+    itself = st.nodes.all(lambda n: implies(lives(st, n), over(st, n, n)))
+    return itself & st.nodes.all(lambda a: st.nodes.all(lambda n: pair(a, n)))
+
+
+def _nodes(st: Tree) -> Domain:
+    return st.nodes
+
+
+def pairs(st: Tree, law: Callable[[Number, Number], Truth]) -> Truth:
+    """``law`` holds for any two nodes."""
+    return st.nodes.all(lambda a: st.nodes.all(lambda n: law(a, n)))
+
+
+@stem.each(_nodes)
+def above_goes_on(st: Tree, b: Number) -> Truth:
+    """What is above a node is above everything below that node."""
+    return pairs(st, lambda a, n: implies(over(st, a, b) & over(st, b, n), over(st, a, n)))
+
+
+@stem.each(_nodes)
+def paths_do_not_fork(st: Tree, n: Number) -> Truth:
+    """Of two nodes above a third, one is above the other."""
+    return pairs(st, lambda a, b: implies(over(st, a, n) & over(st, b, n), over(st, a, b) | over(st, b, a)))
 
 
 @stem.invariant()
@@ -463,8 +473,10 @@ def parent_is_next(st: Tree) -> Truth:
 def keys_follow(st: Tree) -> Truth:
     """A node's key has tokens, and begins where the key of every node above it has stopped."""
     return st.nodes.all(
-        lambda n: implies(lives(st, n), (begin(st, n) >= 0) & (begin(st, n) < st.stop(n)))
-        & st.nodes.all(lambda a: implies(over(st, a, n) & (a != n), st.stop(a) <= begin(st, n)))
+        lambda n: (
+            implies(lives(st, n), (begin(st, n) >= 0) & (begin(st, n) < st.stop(n)))
+            & st.nodes.all(lambda a: implies(over(st, a, n) & (a != n), st.stop(a) <= begin(st, n)))
+        )
     )
 
 
@@ -491,72 +503,109 @@ def handles_stand(st: Tree) -> Truth:
         lambda h: implies(
             st.active(h) == 1,
             lives(st, st.node(h))
-            & implies(st.top(h) != ROOT, over(st, st.top(h), st.node(h)))
+            & implies(st.top(h) != ROOT, lives(st, st.top(h)) & over(st, st.top(h), st.node(h)))
             & ((st.state(h) == 0) | ((st.state(h) == 1) & (st.mamba(st.node(h)) == 1))),
         )
     )
 
 
 @stem.invariant()
-def window_is_held(st: Tree) -> Truth:
-    """The SWA part that a handle holds fills its window or reaches the root, and none of its nodes is a tombstone."""
+def window_is_filled(st: Tree) -> Truth:
+    """The SWA part that a handle holds fills its window, or reaches the root."""
 
     def filled(h: Number) -> Truth:
-        top = st.top(h)
-        return (st.stop(st.node(h)) - begin(st, top) >= st.window) | (st.parent(top) == ROOT)
+        return (st.stop(st.node(h)) - begin(st, st.top(h)) >= st.window) | (st.parent(st.top(h)) == ROOT)
 
-    return st.handles.all(
-        lambda h: implies(
-            (st.active(h) == 1) & (st.top(h) != ROOT),
-            filled(h) & st.nodes.all(lambda n: implies(holds_swa(st, h, n), st.swa(n) == 1)),
-        )
-    )
+    return st.handles.all(lambda h: implies((st.active(h) == 1) & (st.top(h) != ROOT), filled(h)))
 
 
-def _nodes(st: Tree) -> Domain:
-    return st.nodes
+@stem.invariant()
+def held_is_no_tombstone(st: Tree) -> Truth:
+    """A node whose SWA part somebody holds has it: what is held is never evicted."""
+    return st.handles.all(lambda h: st.nodes.all(lambda n: implies(holds_swa(st, h, n), st.swa(n) == 1)))
 
 
-@stem.each(_nodes)
+@stem.each(_nodes, counts=True)
 def full_pairs(st: Tree, n: Number) -> Truth:
     """The full lock count of a node is the number of handles that hold its full part."""
     return implies(lives(st, n), st.full_ref(n) == st.handles.count(lambda h: holds_full(st, h, n)))
 
 
-@stem.each(_nodes)
+@stem.each(_nodes, counts=True)
 def swa_pairs(st: Tree, n: Number) -> Truth:
     """The SWA lock count of a node is the number of handles that hold its SWA part."""
     return implies(lives(st, n), st.swa_ref(n) == st.handles.count(lambda h: holds_swa(st, h, n)))
 
 
-@stem.each(_nodes)
+@stem.each(_nodes, counts=True)
 def mamba_pairs(st: Tree, n: Number) -> Truth:
     """The mamba lock count of a node is the number of handles that hold its state."""
     return implies(lives(st, n), st.mamba_ref(n) == st.handles.count(lambda h: holds_mamba(st, h, n)))
 
 
-@stem.invariant()
-def full_sizes(st: Tree) -> Truth:
-    """The full sizes are the tokens of the nodes that nobody holds, and of those that somebody holds."""
-    free = st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) == 0), lambda n: span(st, n))
-    held = st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) > 0), lambda n: span(st, n))
-    return (st.full_evictable == free) & (st.full_protected == held)
+@stem.each(_nodes, uses=("full_pairs", "swa_pairs", "mamba_pairs"))
+def held_is_counted(st: Tree, n: Number) -> Truth:
+    """A node that somebody holds has a positive lock count for what is held."""
+    held = st.handles.all(
+        lambda h: (
+            implies(holds_full(st, h, n), st.full_ref(n) > 0)
+            & implies(holds_swa(st, h, n), st.swa_ref(n) > 0)
+            & implies(holds_mamba(st, h, n), st.mamba_ref(n) > 0)
+        )
+    )
+    return implies(lives(st, n), held)
+
+
+@stem.each(_nodes, uses=("full_pairs", "swa_pairs", "mamba_pairs"))
+def counts_are_counts(st: Tree, n: Number) -> Truth:
+    """No lock count is negative, and a node without an SWA part or a state has no locks on it."""
+    real = (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0)
+    bare = implies(st.swa(n) == 0, st.swa_ref(n) == 0) & implies(st.mamba(n) == 0, st.mamba_ref(n) == 0)
+    return implies(lives(st, n), real & bare)
 
 
 @stem.invariant()
-def swa_sizes(st: Tree) -> Truth:
-    """The SWA sizes are the tokens of the nodes with an SWA part that nobody holds, and of those that somebody holds."""
-    free = st.nodes.total(lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) == 0), lambda n: span(st, n))
-    held = st.nodes.total(lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) > 0), lambda n: span(st, n))
-    return (st.swa_evictable == free) & (st.swa_protected == held)
+def full_evictable_is_sum(st: Tree) -> Truth:
+    """The full evictable size is the number of tokens of the nodes whose full part nobody holds."""
+    return st.full_evictable == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) == 0), lambda n: span(st, n))
 
 
 @stem.invariant()
-def mamba_sizes(st: Tree) -> Truth:
-    """The mamba sizes are the numbers of states that nobody holds, and that somebody holds."""
-    free = st.nodes.total(lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) == 0), lambda _: 1)
-    held = st.nodes.total(lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) > 0), lambda _: 1)
-    return (st.mamba_evictable == free) & (st.mamba_protected == held)
+def full_protected_is_sum(st: Tree) -> Truth:
+    """The full protected size is the number of tokens of the nodes whose full part somebody holds."""
+    return st.full_protected == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) > 0), lambda n: span(st, n))
+
+
+@stem.invariant()
+def swa_evictable_is_sum(st: Tree) -> Truth:
+    """The SWA evictable size is the number of tokens of the nodes whose SWA part nobody holds."""
+    return st.swa_evictable == st.nodes.total(
+        lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) == 0), lambda n: span(st, n)
+    )
+
+
+@stem.invariant()
+def swa_protected_is_sum(st: Tree) -> Truth:
+    """The SWA protected size is the number of tokens of the nodes whose SWA part somebody holds."""
+    return st.swa_protected == st.nodes.total(
+        lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) > 0), lambda n: span(st, n)
+    )
+
+
+@stem.invariant()
+def mamba_evictable_is_sum(st: Tree) -> Truth:
+    """The mamba evictable size is the number of mamba states that nobody holds."""
+    return st.mamba_evictable == st.nodes.total(
+        lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) == 0), lambda _: 1
+    )
+
+
+@stem.invariant()
+def mamba_protected_is_sum(st: Tree) -> Truth:
+    """The mamba protected size is the number of mamba states that somebody holds."""
+    return st.mamba_protected == st.nodes.total(
+        lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) > 0), lambda _: 1
+    )
 
 
 @stem.invariant()

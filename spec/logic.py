@@ -47,12 +47,17 @@ def every(truths: Iterable[Truth]) -> Truth:
     return result
 
 
-def but(state: S, **changes: Any) -> S:
+def but(state: S, /, **changes: Any) -> S:
     """``state`` with some fields changed: ``dataclasses.replace`` for states, which have no ``__post_init__``."""
     new = object.__new__(type(state))
     new.__dict__.update(state.__dict__)
     new.__dict__.update(changes)
     return new
+
+
+def zeroed(state: S, maps: Iterable[str], numbers: Iterable[str]) -> S:
+    """``state`` with these maps 0 everywhere and these numbers 0."""
+    return but(state, **{name: getattr(state, name).all_to(0) for name in maps}, **dict.fromkeys(numbers, 0))
 
 
 class Requirement(NamedTuple):
@@ -111,6 +116,8 @@ class Invariant:
     latent: bool = False
     at: Callable[[Any, Any], Truth] | None = None
     domain: Callable[[Any], Domain] | None = None
+    counts: bool = False
+    uses: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -153,9 +160,13 @@ class Stem:
         return register
 
     def each(
-        self, domain: Callable[[Any], Domain]
+        self, domain: Callable[[Any], Domain], counts: bool = False, uses: tuple[str, ...] = ()
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
-        """Registers a law on each member of a domain; proofs take it member by member, since it may count."""
+        """Registers a law on each member of a domain.
+
+        One that ``counts`` is only known of the members that a proof names. ``uses``: laws registered before it that
+        its proof may take as proved of the state after, too.
+        """
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             def holds(state: Any) -> Truth:
@@ -163,7 +174,7 @@ class Stem:
 
             holds.__doc__ = function.__doc__
             name = function.__name__
-            self.invariants[name] = Invariant(name, holds, _itself, False, function, domain)
+            self.invariants[name] = Invariant(name, holds, _itself, False, function, domain, counts, uses)
             return function
 
         return register
