@@ -7,8 +7,9 @@ from typing import Any
 
 from proofs.hints import COMMON, Hints, Mutant
 from spec import lock_ref as law
-from spec.lock_ref import ROOT, Tree, lives, path, span, window_top
+from spec.holders import on_path
 from spec.logic import Number, Step, Truth, but
+from spec.tree import ROOT, Tree, lives, path, span, window_top
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
@@ -164,7 +165,7 @@ def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> St
 def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
     """A release without its boundary takes the SWA locks up to the root (SGLang PR 27038)."""
     step = law.release(st, handle)
-    way = law.on_path(st, st.node(handle))
+    way = on_path(st, st.node(handle))
     return _with(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
 
 

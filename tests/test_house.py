@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("spec", "proofs", "impl", "conformance")
 # What is no stem: the files that all stems of a folder share.
 SHARED = {
-    "spec": {"finite", "lengths", "logic", "pair", "pool"},
+    "spec": {"finite", "holders", "lengths", "logic", "pair", "pool", "tree"},
     "proofs": {
         *("counterexample", "explore", "hints", "lemmas", "obligations"),
         *("prover", "registry", "second_solver", "symbols"),

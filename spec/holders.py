@@ -1,0 +1,158 @@
+"""What handles hold: how lock counts and sizes move with them, and the laws that count holders.
+
+``count(handles, ...)`` and ``total(nodes, ...)`` are related to what a transition moves by the lemmas of
+``proofs.lemmas``; that is why each law speaks of one count.
+"""
+
+from __future__ import annotations
+
+from spec.logic import Map, Number, Set, Truth, but, implies, ite
+from spec.tree import ROOT, Tree, begin, between, holds_full, holds_mamba, holds_swa, lives, over, path, span
+
+
+def on_path(st: Tree, node: Number) -> Set:
+    """The nodes from ``node`` to the root."""
+    return st.nodes.such(lambda n: over(st, n, node), lambda: path(st, node))
+
+
+def in_window(st: Tree, top: Number, node: Number) -> Set:
+    """The nodes from ``node`` up to ``top``."""
+    return st.nodes.such(lambda n: between(st, top, n, node), lambda: path(st, node))
+
+
+def shifted(st: Tree, held: Set, ref: Map, by: int, width: int) -> tuple[Map, Number]:
+    """The counts with ``by`` more on the nodes ``held``, and the tokens that thereby change between the two sizes."""
+    edge = ite(by > 0, 0, 1)
+    moved = st.nodes.such(lambda n: held.has(n) & (ref(n) == edge), held.items)
+    size = moved.total(lambda n: ite(width == 0, 1, span(st, n)))
+    return ref.where(held.has, lambda n: ref(n) + by, held.items), size
+
+
+def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> Tree:
+    """Every count of what a handle holds changes by ``by``, and the sizes with them."""
+    full_ref, full = shifted(st, held_full, st.full_ref, by, 1)
+    swa_ref, swa = shifted(st, held_swa, st.swa_ref, by, 1)
+    mamba_ref, mamba = shifted(st, held_mamba, st.mamba_ref, by, 0)
+    return but(
+        st,
+        full_ref=full_ref,
+        swa_ref=swa_ref,
+        mamba_ref=mamba_ref,
+        full_evictable=st.full_evictable - full * by,
+        full_protected=st.full_protected + full * by,
+        swa_evictable=st.swa_evictable - swa * by,
+        swa_protected=st.swa_protected + swa * by,
+        mamba_evictable=st.mamba_evictable - mamba * by,
+        mamba_protected=st.mamba_protected + mamba * by,
+    )
+
+
+# The laws.
+
+
+def handles_stand(st: Tree) -> Truth:
+    """A handle holds a node of the tree, and its SWA part ends at a node above: nothing with a holder is evicted."""
+    return st.handles.all(
+        lambda h: implies(
+            st.active(h) == 1,
+            lives(st, st.node(h))
+            & implies(st.top(h) != ROOT, lives(st, st.top(h)) & over(st, st.top(h), st.node(h)))
+            & ((st.state(h) == 0) | ((st.state(h) == 1) & (st.mamba(st.node(h)) == 1))),
+        )
+    )
+
+
+def window_is_filled(st: Tree) -> Truth:
+    """The SWA part that a handle holds fills its window, or reaches the root."""
+
+    def filled(h: Number) -> Truth:
+        return (st.stop(st.node(h)) - begin(st, st.top(h)) >= st.window) | (st.parent(st.top(h)) == ROOT)
+
+    return st.handles.all(lambda h: implies((st.active(h) == 1) & (st.top(h) != ROOT), filled(h)))
+
+
+def held_is_no_tombstone(st: Tree) -> Truth:
+    """A node whose SWA part somebody holds has it: what is held is never evicted."""
+    return st.handles.all(lambda h: st.nodes.all(lambda n: implies(holds_swa(st, h, n), st.swa(n) == 1)))
+
+
+def full_pairs(st: Tree, n: Number) -> Truth:
+    """The full lock count of a node is the number of handles that hold its full part."""
+    return implies(lives(st, n), st.full_ref(n) == st.handles.count(lambda h: holds_full(st, h, n)))
+
+
+def swa_pairs(st: Tree, n: Number) -> Truth:
+    """The SWA lock count of a node is the number of handles that hold its SWA part."""
+    return implies(lives(st, n), st.swa_ref(n) == st.handles.count(lambda h: holds_swa(st, h, n)))
+
+
+def mamba_pairs(st: Tree, n: Number) -> Truth:
+    """The mamba lock count of a node is the number of handles that hold its state."""
+    return implies(lives(st, n), st.mamba_ref(n) == st.handles.count(lambda h: holds_mamba(st, h, n)))
+
+
+def held_is_counted(st: Tree, n: Number) -> Truth:
+    """A node that somebody holds has a positive lock count for what is held."""
+    held = st.handles.all(
+        lambda h: (
+            implies(holds_full(st, h, n), st.full_ref(n) > 0)
+            & implies(holds_swa(st, h, n), st.swa_ref(n) > 0)
+            & implies(holds_mamba(st, h, n), st.mamba_ref(n) > 0)
+        )
+    )
+    return implies(lives(st, n), held)
+
+
+def counts_are_counts(st: Tree, n: Number) -> Truth:
+    """No lock count is negative, and a node without an SWA part or a state has no locks on it."""
+    real = (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0)
+    bare = implies(st.swa(n) == 0, st.swa_ref(n) == 0) & implies(st.mamba(n) == 0, st.mamba_ref(n) == 0)
+    return implies(lives(st, n), real & bare)
+
+
+def full_evictable_is_sum(st: Tree) -> Truth:
+    """The full evictable size is the number of tokens of the nodes whose full part nobody holds."""
+    return st.full_evictable == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) == 0), lambda n: span(st, n))
+
+
+def full_protected_is_sum(st: Tree) -> Truth:
+    """The full protected size is the number of tokens of the nodes whose full part somebody holds."""
+    return st.full_protected == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) > 0), lambda n: span(st, n))
+
+
+def swa_evictable_is_sum(st: Tree) -> Truth:
+    """The SWA evictable size is the number of tokens of the nodes whose SWA part nobody holds."""
+    return st.swa_evictable == st.nodes.total(
+        lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) == 0), lambda n: span(st, n)
+    )
+
+
+def swa_protected_is_sum(st: Tree) -> Truth:
+    """The SWA protected size is the number of tokens of the nodes whose SWA part somebody holds."""
+    return st.swa_protected == st.nodes.total(
+        lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) > 0), lambda n: span(st, n)
+    )
+
+
+def mamba_evictable_is_sum(st: Tree) -> Truth:
+    """The mamba evictable size is the number of mamba states that nobody holds."""
+    return st.mamba_evictable == st.nodes.total(
+        lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) == 0), lambda _: 1
+    )
+
+
+def mamba_protected_is_sum(st: Tree) -> Truth:
+    """The mamba protected size is the number of mamba states that somebody holds."""
+    return st.mamba_protected == st.nodes.total(
+        lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) > 0), lambda _: 1
+    )
+
+
+SUMS = (
+    full_evictable_is_sum,
+    full_protected_is_sum,
+    swa_evictable_is_sum,
+    swa_protected_is_sum,
+    mamba_evictable_is_sum,
+    mamba_protected_is_sum,
+)
