@@ -9,7 +9,7 @@ from proofs.hints import COMMON, Hints, Mutant
 from spec import lock_ref as law
 from spec.holders import on_path
 from spec.logic import Number, Step, Truth, but
-from spec.tree import ROOT, Tree, lives, path, span, window_top
+from spec.tree import ROOT, Tree, lives, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
@@ -34,16 +34,10 @@ def active(st: Tree) -> list[int]:
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
-def top_of(st: Tree, node: int) -> int:
-    """Where a lock on ``node`` ends."""
-    if not st.windowed:
-        return ROOT
-    return next(top for top in path(st, node) if window_top(st, top, node))
-
-
 def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
+    """Every node, and every place where its SWA part might end; the law takes the right one."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
-    yield from ((h, n, top_of(st, n)) for h in fresh for n in alive(st))
+    yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
 
 
 def _split(st: Tree) -> Iterator[tuple[int, int, int]]:
@@ -53,12 +47,18 @@ def _split(st: Tree) -> Iterator[tuple[int, int, int]]:
 
 
 def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
-    source = 1 + max([0, *(st.source(n) for n in alive(st))])
+    source = _sources(st)[-1]
     for under in (ROOT, *alive(st)):
         first = 0 if under == ROOT else st.stop(under)
         for leaf in unused(st):
-            for size in (1, 2):
+            for size in (1, 2, 0):
                 yield from ((under, leaf, first + size, source, swa, swa) for swa in (True, False))
+
+
+def _sources(st: Tree) -> list[int]:
+    """The inserts whose slots are in the tree, and the next one."""
+    known = sorted({st.source(n) for n in alive(st)})
+    return [*known, 1 + max(known, default=0)]
 
 
 def _each_node(st: Tree) -> Iterator[tuple[int]]:
@@ -71,7 +71,7 @@ MOVES = {
     "release_swa": lambda st: ((h,) for h in active(st)),
     "split": _split,
     "add_leaf": _add_leaf,
-    "restore": lambda st: ((n, 1 + max(st.source(m) for m in alive(st))) for n in alive(st)),
+    "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
     "set_mamba": _each_node,
     "evict_leaf": _each_node,
     "evict_swa": _each_node,

@@ -191,7 +191,8 @@ def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
     assert word == counterexample.REACHABLE
     assert path is not None
     assert path[-1].transition == mutant.transition
-    assert mutant.invariant in {law.name for law, _ in hints.stem.broken(path[-1].after)}
+    if counterexample.killed_by(hints, mutant) == "alone":
+        assert mutant.invariant in {law.name for law, _ in hints.stem.broken(path[-1].after)}
     assert all(hints.stem.broken(move.after) == [] for move in path[:-1])
 
 

@@ -54,8 +54,8 @@ def test_strict_reading_sees_a_listing_that_is_too_short(strict: None) -> None:
 def state_before(stem: str, name: str, need_sort: bool) -> Any:
     """A reachable state in which a call of the transition is granted."""
     hints = hints_of(stem)
-    sorting, plain = hints.small()
-    state = sorting if need_sort else plain
+    starts = hints.small()
+    state = starts[need_sort % len(starts)]
     for move in witnesses(stem)[name]["granted"][:-1]:
         state = explore.after(hints.stem.transitions[move.transition](state, *move.arguments), state)
     return state
@@ -95,7 +95,7 @@ def test_listings_are_complete(stem: str, strict: None) -> None:
             )
             hints.stem.transitions[name](path[-1].before, *path[-1].arguments)
     assert {name for name, granted in seen if granted} == set(hints.stem.transitions)
-    assert any(not granted for _, granted in seen)
+    assert any(not granted for _, granted in seen) or not hints.refusable
 
 
 # Both readings of a transition lead to the same state.
@@ -175,7 +175,7 @@ def test_both_readings_agree(stem: str) -> None:
     for name in hints.stem.transitions:
         for path in witnesses(stem)[name].values():
             seen[name, agree(stem, name, path[-1].before, path[-1].arguments)] += 1
-    assert seen.total() >= 80
+    assert seen.total() >= 60
     assert {name for name, granted in seen if granted} == set(hints.stem.transitions)
     assert any(not granted for _, granted in seen)
 
