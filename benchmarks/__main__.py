@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, lockstep, tables, transitions
-from conformance.check import STEMS
+from benchmarks import engines, locks, lockstep, tables, transitions
 from conformance.subjects.errors import SubjectError
+from conformance.subjects.sglang import SGLang
 
 out, err = Console(), Console(stderr=True)
 
@@ -40,9 +40,9 @@ def main(
 
 def speeds(steps: int) -> dict[str, Any]:
     """The lock-step and the spec alone, each stem."""
-    runs = [lockstep.measure(stem, runs=steps // 40) for stem in _progress(list(STEMS), "lock-step")]
+    runs = [lockstep.measure(stem, runs=steps // 40) for stem in _progress(list(lockstep.POOLS), "lock-step")]
     out.print(tables.lock_step(runs))
-    alone = [transitions.measure(stem) for stem in _progress(list(STEMS), "spec")]
+    alone = [transitions.measure(stem) for stem in _progress(list(lockstep.POOLS), "spec")]
     out.print(tables.spec_alone(alone))
     return {"lockstep": [asdict(r) for r in runs], "transitions": [asdict(r) for r in alone]}
 
@@ -53,11 +53,21 @@ def comparison(release: str, device: torch.device, seconds: float) -> dict[str, 
         engine = engines.load(release)
     except SubjectError as error:
         out.print(f"The comparison with SGLang is skipped: {error}", markup=False, soft_wrap=True)
-        return {"release": release, "device": str(device), "skipped": str(error), "rows": []}
+        return {"release": release, "device": str(device), "skipped": str(error), "rows": [], "locks": None}
     cases = _progress(list(engines.cases()), f"SGLang {release}")
     rows = [engines.measure(engine, case, device, seconds) for case in cases]
     out.print(tables.side_by_side(rows, release, str(device)))
-    return {"release": release, "device": str(device), "skipped": None, "rows": [asdict(r) for r in rows]}
+    done = {"release": release, "device": str(device), "skipped": None, "rows": [asdict(r) for r in rows]}
+    return {**done, "locks": locking(engine, release, device, seconds)}
+
+
+def locking(engine: SGLang, release: str, device: torch.device, seconds: float) -> dict[str, Any]:
+    """Acquire and release on one tree, ours and the release's; one line where it has no such tree."""
+    rows, skipped = locks.measure(engine, device, seconds)
+    if skipped is not None:
+        out.print(f"The comparison of locks with SGLang is skipped: {skipped}", markup=False, soft_wrap=True)
+    out.print(tables.locking(rows, release, str(device)))
+    return {"nodes": locks.NODES, "skipped": skipped, "rows": [asdict(r) for r in rows]}
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from conformance.machine import Json, LockStep, Trace
 from conformance.stateful import ROWS, Sink, busy
 from conformance.subjects import ours
 
-MANAGE = ("end", "begin", "restore", "backup", "clear")
+POOLS = ("allocator", "swa_mapping")  # the stems whose operations are drawn here
 DRAWS: dict[str, Callable[[Random], Json]] = {
     "extend_batch": lambda r: {"batch": _batch(r), "more": r.randint(1, 6)},
     "decode": lambda r: {"batch": _batch(r)},
@@ -24,12 +24,14 @@ DRAWS: dict[str, Callable[[Random], Json]] = {
     "free": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
     "trim": lambda r: {"row": r.randrange(ROWS), "keep": r.randint(0, 9)},
     "finish": lambda r: {"row": r.randrange(ROWS), "overrun": r.randint(0, 5)},
-    "manage": lambda r: {"what": r.choice(MANAGE)},
+    "group": lambda r: {"pick": r.randint(0, 9)},
+    "draft": lambda r: {"pick": r.randint(0, 9)},
+    "clear": lambda r: {"sure": r.random() < 0.2},
     "tail": lambda r: {"row": r.randrange(ROWS), "tokens": r.randint(1, 12), "tail": r.randint(0, 12)},
     "evict": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
     "free_full": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
 }
-NEED_TOKENS = {"decode", "free", "trim", "finish", "evict", "free_full"}
+NEED_TOKENS = {"decode", "free", "trim", "finish", "evict", "free_full", "clear"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, lockstep, transitions
+from benchmarks import engines, locks, lockstep, transitions
 
 INTERPRETED = (
     "* SGLang's paged calls are Triton kernels; on CPU they run in Triton's interpreter, which is not what an engine "
@@ -55,7 +55,22 @@ def side_by_side(rows: Sequence[engines.Row], release: str, device: str) -> Tabl
     return table
 
 
-def _time(us: float) -> str:
+def locking(rows: Sequence[locks.Row], release: str, device: str) -> Table:
+    """Locks on a tree, one line a batch."""
+    caption = f"A tree of {locks.NODES:,} nodes of {locks.SPAN} tokens with full and SWA parts, window {locks.WINDOW}; "
+    caption += "SGLang's tree is Python on the host wherever its pools are. Medians of interleaved repetitions."
+    headings = ("requests", "ours", "SGLang", "ratio")
+    table = _table(f"Acquire and release, ours on {device} and SGLang {release}", caption, *headings)
+    for r in rows:
+        table.add_row(
+            f"{r.batch:,}", _time(r.ours_us), _time(r.sglang_us), "-" if r.ratio is None else f"{r.ratio:,.2f}"
+        )
+    return table
+
+
+def _time(us: float | None) -> str:
+    if us is None:
+        return "-"
     return f"{us:,.1f} µs" if us < 10_000 else f"{us / 1000:,.1f} ms"
 
 

@@ -12,14 +12,17 @@ from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.allocator import AllocatorRun
+from conformance.lock_ref import LockRefRun
+from conformance.lock_rules import LockRefRuns
 from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, LockStep, Trace
 from conformance.shrink import shrink
-from conformance.stateful import AllocatorRuns, Runs, Sink, SwaMappingRuns
+from conformance.stateful import AllocatorRuns, Machine, Sink, SwaMappingRuns
 from conformance.swa_mapping import SwaMappingRun
 
-STEMS: dict[str, tuple[type[Runs], type[LockStep]]] = {
+STEMS: dict[str, tuple[type[Machine], type[LockStep]]] = {
     "allocator": (AllocatorRuns, AllocatorRun),
     "swa_mapping": (SwaMappingRuns, SwaMappingRun),
+    "lock_ref": (LockRefRuns, LockRefRun),
 }
 STEP_COUNT = 40  # operations in one drawn run
 

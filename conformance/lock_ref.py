@@ -7,7 +7,7 @@ did and the law does not allow is a finding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from conformance.machine import Finding, Json, LockStep, Misuse
@@ -15,9 +15,10 @@ from conformance.pools import HOLE
 from conformance.subjects.treeview import Match, Node, Seen
 from conformance.tree_slots import Key, judge_slots, paths
 from spec import lock_ref as law
+from spec import tree
 from spec.finite import Domain
-from spec.lock_ref import ROOT
 from spec.logic import but
+from spec.tree import ROOT
 
 HANDLES = 4
 TEMPORARY = HANDLES + 1  # the lock that a tree takes for itself around an eviction
@@ -29,12 +30,12 @@ class LockRefRun(LockStep):
 
     stem = law.stem
 
-    def __init__(self, subject: Any, config: Json, strict: bool = True, avoid: Sequence[str] = ()) -> None:
+    def __init__(self, subject: Any, config: Json, strict: bool = True, avoid: Iterable[str] = ()) -> None:
         super().__init__(subject, config, strict, avoid)
         self.page_size: int = config["page_size"]
         self.components = tuple(config["components"])
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
-        self.state = law.initial(config["size"], TEMPORARY, config["window"], self.windowed, self.stateful)
+        self.state = tree.initial(config["size"], TEMPORARY, config["window"], self.windowed, self.stateful)
         self.at: dict[Key, int] = {}  # the spec's number of each node
         self.rows: dict[int, list[int]] = {}  # the slots of each insert, by position
         self.numbers: dict[int, int] = {}  # handle -> the subject's number for it
@@ -60,8 +61,8 @@ class LockRefRun(LockStep):
         """
         if protected and Key(tokens[:protected]) not in self.held_keys():
             raise Misuse("a request that shares a prefix with the tree holds it")
-        if 0 < cursor < protected:
-            raise Misuse("the cursor starts where the row is the request's own")
+        if cursor and not protected <= cursor <= self.last_cursor(len(tokens)):
+            raise Misuse("the cursor starts where the row is the request's own, and stays behind its window")
         answer = self.ask("insert", lambda: self.subject.insert(tokens, cursor, protected))
         if answer is None:
             self.counts["insert", "refused"] += 1
@@ -150,10 +151,15 @@ class LockRefRun(LockStep):
         keys = {n: key for key, n in self.at.items()}
         return {keys[self.state.node(h)] for h in self.numbers}
 
+    def last_cursor(self, length: int) -> int:
+        """A row keeps its window and a page; a key that was cut back to a tracked state may end before the cursor."""
+        cut_back = self.stateful and self.page_size > 1
+        return length if cut_back else length - int(self.config["window"]) - self.page_size
+
     def releasable(self, handle: int) -> bool:
         """The handle still holds an SWA part, and that part fills the window."""
         st, top = self.state, self.state.top(handle)
-        return handle in self.numbers and top != ROOT and st.stop(st.node(handle)) - law.begin(st, top) >= st.window
+        return handle in self.numbers and top != ROOT and st.stop(st.node(handle)) - tree.begin(st, top) >= st.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
         """The longest prefix that a request may use, splits allowed (the root is empty)."""
@@ -164,7 +170,7 @@ class LockRefRun(LockStep):
         """The node at the key can be locked: no tombstone in its window, and a state where the tree has states."""
         node = self.at[key]
         st, top = self.state, self.top(node)
-        window = [n for n in law.path(st, node) if law.between(st, top, n, node)]
+        window = [n for n in tree.path(st, node) if tree.between(st, top, n, node)]
         return all(st.swa(n) == 1 for n in window) and (not self.stateful or st.mamba(node) == 1)
 
     def spare_state(self, node: int) -> bool:
@@ -178,7 +184,7 @@ class LockRefRun(LockStep):
         if not self.windowed:
             return ROOT
         st = self.state
-        return next(t for t in law.path(st, node) if law.window_top(st, t, node))
+        return next(t for t in tree.path(st, node) if tree.window_top(st, t, node))
 
     # The subject's own doings.
 
@@ -186,7 +192,8 @@ class LockRefRun(LockStep):
         """The subject did what the transition ``name`` says; the law must allow it."""
         wrong = self.stem.transitions[name](self.state, *arguments).broken()
         if wrong:
-            raise Finding(name, self.sentence(name), f"not so: {'; '.join(wrong)} (node {list(key)})")
+            slots = self.slots_of().get(key, "new")
+            raise Finding(name, self.sentence(name), f"not so: {'; '.join(wrong)} (node {list(key)}, slots {slots})")
         self.step(name, *arguments)
 
     def matched(self, call: Any, name: str, tokens: list[int]) -> Match:
@@ -219,7 +226,7 @@ class LockRefRun(LockStep):
         return seen
 
     def _split(self, key: Key) -> None:
-        below = (k for k, n in self.at.items() if k[: len(key)] == key and law.begin(self.state, n) < len(key))
+        below = (k for k, n in self.at.items() if k[: len(key)] == key and tree.begin(self.state, n) < len(key))
         if child := next(below, None):
             new = self._number()
             self.must("split", child, self.at[child], new, len(key))
@@ -241,7 +248,8 @@ class LockRefRun(LockStep):
 
     def _number(self) -> int:
         free = (n for n in self.state.nodes.items() if n not in self.at.values())
-        if (number := next(free, None)) is None:
+        number: int | None = next(free, None)
+        if number is None:
             raise Finding("own_slots", self.stem.invariants["own_slots"].sentence, "more nodes than pages")
         return number
 
@@ -260,7 +268,7 @@ class LockRefRun(LockStep):
     def slots_of(self) -> dict[Key, list[int]]:
         """The full slots that each node must have."""
         st = self.state
-        return {k: self.rows[st.source(n)][law.begin(st, n) : st.stop(n)] for k, n in self.at.items()}
+        return {k: self.rows[st.source(n)][tree.begin(st, n) : st.stop(n)] for k, n in self.at.items()}
 
     def observed(self) -> Any:
         """The tree as the subject shows it: lock counts and sizes."""
@@ -281,10 +289,8 @@ class LockRefRun(LockStep):
         keys, found = {n: list(k) for k, n in self.at.items()}, []
         for part, name in COUNTS.items():
             was, now = getattr(self.state, name), getattr(seen, name)
-            found += [
-                f"{part} lock of node {keys[n]} is {now(n)}, not {was(n)}" for n in keys if was(n) != now(n)
-            ]
-        for name in law.SIZES:
+            found += [f"{part} lock of node {keys[n]} is {now(n)}, not {was(n)}" for n in keys if was(n) != now(n)]
+        for name in tree.SIZES:
             was, now = getattr(self.state, name), getattr(seen, name)
             found += [f"{name} is {now}, not {was}"] if was != now else []
         return "; ".join(found)

@@ -124,7 +124,7 @@ class LockStep:
     def must_offer(self, name: str) -> None:
         """A call that the engine does not have cannot be sent."""
         if not self.offers(name):
-            raise Misuse(f"the subject has no {name} at this page size")
+            raise Misuse(f"the subject has no {name} in this configuration")
 
     def sentence(self, name: str) -> str:
         """The law of a transition in English."""
@@ -139,6 +139,8 @@ class LockStep:
             )
         try:
             return call()
+        except Misuse:
+            raise
         except Exception as error:
             what = f"{name} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             raise Finding(ANSWERED, "A lawful call is answered, not crashed on.", what) from error

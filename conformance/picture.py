@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.machine import Json
+from conformance.tree_picture import tree_frame
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
+from spec.tree import Tree
 
 PLACES = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
 
@@ -18,7 +20,9 @@ def owner(pool: Pool, page: int) -> int | None:
 
 
 def frame(state: Any) -> Json:
-    """The current pools of a state of either stem, and the lines between them."""
+    """The current pools of a state and the lines between them; of a radix tree, its nodes in words."""
+    if isinstance(state, Tree):
+        return tree_frame(state)
     now = state.now
     if isinstance(now, Pool):
         return {"pools": [_pool("pages", now)], "lines": []}

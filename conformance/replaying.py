@@ -44,7 +44,10 @@ def _row(verdict: str, number: int, finding: Finding) -> Json:
 
 def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     """The outcome, with the subject's name and release; ``told``: and the story, where a law is broken."""
-    make = loaded.makers[kept.trace.stem]
+    make = loaded.makers.get(kept.trace.stem)
+    if make is None:
+        nothing = {"verdict": UNSUPPORTED, "step": 1, "law": None, "detail": f"it has no {kept.trace.stem} to drive"}
+        return {"subject": loaded.name, "release": loaded.release, **nothing}
     found = {"subject": loaded.name, "release": loaded.release, **outcome(kept, make)}
     if told and found["verdict"] in (VIOLATION, LATENT):
         found["story"] = [asdict(step) for step in tell(kept.trace, make)]

@@ -60,13 +60,13 @@ def _smaller(trace: Trace) -> Iterator[Trace]:
 
 def _smaller_numbers(trace: Trace) -> Iterator[Trace]:
     for key, value in trace.config.items():
-        if key in ("size", "size_swa") and value > 1:
+        if key in ("size", "size_swa", "size_mamba") and value > 1:
             yield Trace(trace.stem, {**trace.config, key: value - 1}, trace.steps)
         if value is True:
             yield Trace(trace.stem, {**trace.config, key: False}, trace.steps)
     for number, step in enumerate(trace.steps):
         for key, value in step.items():
-            for less in _less(value):
+            for less in _shorter(value) if key == "tokens" and isinstance(value, list) else _less(value):
                 steps = [*trace.steps[:number], {**step, key: less}, *trace.steps[number + 1 :]]
                 yield Trace(trace.stem, dict(trace.config), steps)
 
@@ -77,3 +77,8 @@ def _less(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
         for place, item in enumerate(value):
             yield from ([*value[:place], less, *value[place + 1 :]] for less in _less(item))
+
+
+def _shorter(tokens: list[int]) -> Iterator[list[int]]:
+    """A key sequence gets shorter; its tokens stay, since others share them."""
+    yield from (tokens[:length] for length in sorted({len(tokens) // 2, len(tokens) - 1} - {0, len(tokens)}))

@@ -47,8 +47,8 @@ def busy(machine: Any) -> bool:
     return machine.run is not None and any(machine.run.tokens(r) for r in machine.run.slots)
 
 
-class Runs(RuleBasedStateMachine):
-    """The rules that every stem with rows of slots shares."""
+class Machine(RuleBasedStateMachine):
+    """What every machine does with a run: operations, what to look past, what is counted."""
 
     make: ClassVar[Callable[[Json], Any]]
     run_class: ClassVar[type[LockStep]]
@@ -58,13 +58,6 @@ class Runs(RuleBasedStateMachine):
     page_sizes: ClassVar[tuple[int, ...]] = (1, 2, 4)
 
     run: Any = None
-
-    @initialize(config=st.fixed_dictionaries(SIZES))
-    def start(self, config: Json) -> None:
-        """A subject and a spec of a drawn size; sizes count pages."""
-        page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
-        known = {**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS}
-        self.run = self.run_class(type(self).make(known), known, self.strict, self.avoid)
 
     def do(self, op: str, **arguments: Any) -> None:
         """One operation, with its finding kept."""
@@ -85,6 +78,30 @@ class Runs(RuleBasedStateMachine):
     def avoids(self, difference: str) -> bool:
         """The run has to look past a known difference."""
         return difference in self.run.avoid
+
+    def pick(self, drawn: int, possible: dict[str, bool]) -> None:
+        """One of the operations that are possible."""
+        names = [name for name, can in possible.items() if can]
+        if names:
+            self.do(names[drawn % len(names)])
+
+    def offered(self, name: str) -> bool:
+        """The engine has the call at this page size; where it has not, the rule is skipped and counted."""
+        has = bool(self.run.offers(name))
+        if not has:
+            self.run.counts[name, "not offered"] += 1
+        return has
+
+
+class Runs(Machine):
+    """The rules that every stem with rows of slots shares."""
+
+    @initialize(config=st.fixed_dictionaries(SIZES))
+    def start(self, config: Json) -> None:
+        """A subject and a spec of a drawn size; sizes count pages."""
+        page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        known = {**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS}
+        self.run = self.run_class(type(self).make(known), known, self.strict, self.avoid)
 
     # What a caller can send now.
 
@@ -180,12 +197,6 @@ class Runs(RuleBasedStateMachine):
         if sure:
             self.do("clear")
 
-    def pick(self, drawn: int, possible: dict[str, bool]) -> None:
-        """One of the operations that are possible."""
-        names = [name for name, can in possible.items() if can]
-        if names:
-            self.do(names[drawn % len(names)])
-
     @rule(kind=st.sampled_from(BAD), row=rows)
     @precondition(lambda self: self.run is not None and self.run.subject.traits.rejects)
     def bad(self, kind: str, row: int) -> None:
@@ -195,13 +206,6 @@ class Runs(RuleBasedStateMachine):
     def affordable(self, batch: list[int], more: int, difference: str) -> bool:
         """The batch fits, unless no difference is known in how the engine refuses it."""
         return not self.avoids(difference) or self.run.fits("", self.run.grown(batch, [more] * len(batch)))
-
-    def offered(self, name: str) -> bool:
-        """The engine has the call at this page size; where it has not, the rule is skipped and counted."""
-        has = bool(self.run.offers(name))
-        if not has:
-            self.run.counts[name, "not offered"] += 1
-        return has
 
 
 class AllocatorRuns(Runs):

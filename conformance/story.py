@@ -10,7 +10,9 @@ from typing import Any
 from conformance.check import STEMS
 from conformance.machine import Finding, Json, Misuse, Trace
 from conformance.picture import PLACES, frame, owner
+from conformance.tree_picture import tree_changes
 from spec.pool import HELD, Pool
+from spec.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
 
 def changes(before: Any, after: Any) -> str:
     """What can be seen to differ between two observed states."""
+    if isinstance(after, Tree):
+        return "; ".join(tree_changes(before, after)) or "nothing"
     old, new = before.now, after.now
     if isinstance(old, Pool):
         return "; ".join(_pages("page", old, new)) or "nothing"

@@ -157,10 +157,10 @@ class LockTree(Nodes):
         if not self.windowed:
             return torch.zeros_like(rows, dtype=torch.bool)
         left = self.stop.index_select(0, nodes)[:, None] - self.window
-        return (self.stop[rows] > left) & (rows > 0)
+        return (_at(self.stop, rows) > left) & (rows > 0)
 
     def _covered(self, nodes: Tensor, rows: Tensor, near: Tensor) -> Tensor:
-        return self.alive.index_select(0, nodes) & ~(near > self.swa[rows]).any(1)
+        return self.alive.index_select(0, nodes) & ~(near > _at(self.swa, rows)).any(1)
 
     def _own(self, rows: Tensor, nodes: Tensor, states: Tensor) -> Tensor:
         return rows * (rows == (nodes * states)[:, None]) if self.stateful else rows
@@ -169,7 +169,7 @@ class LockTree(Nodes):
         """The nodes from the boundary with each token down; none for ``NO_TOKEN``."""
         if not self.windowed:
             return rows
-        return rows * (self.token[rows] == tokens[:, None]).cumsum(1)
+        return rows * (_at(self.token, rows) == tokens[:, None]).cumsum(1)
 
     def _require(self, nodes: Tensor, fine: Tensor) -> None:
         if fine.all():
@@ -225,18 +225,19 @@ class LockTree(Nodes):
 
     def check(self) -> None:
         """Recounts everything from the handles that are held, node by node. AssertionError says what differs."""
-        parents, refs = self.parent.tolist(), [[0] * (self.capacity + 1) for _ in range(3)]
+        parents: list[int] = self.parent.tolist()
+        refs = [[0] * (self.capacity + 1) for _ in range(3)]
         for handle in self.active:
-            for part, nodes in zip(refs, self._holds(handle, parents), strict=True):
+            for counts, nodes in zip(refs, self._holds(handle, parents), strict=True):
                 for n in nodes:
-                    part[n] += 1
+                    counts[n] += 1
         _same("the root is counted", [bool(self.alive[0]), *self.counts.ref[:, 0].tolist()], [False, 0, 0, 0])
         for n in self.alive.nonzero()[:, 0].tolist():
             _same(f"path of node {n}", [m for m in self.paths.table[n].tolist() if m], _walk(n, parents)[::-1])
             _same(f"start of node {n}", int(self.start[n]), int(self.stop[parents[n]]))
         _same("handles with an SWA part that are released", self.with_swa - self.active, set())
         there = (self.alive, self.alive & self.swa, self.alive & self.mamba)
-        spans = self.counts.weight.tolist()
+        spans: list[list[int]] = self.counts.weight.tolist()
         for part, name in enumerate(("full", "swa", "mamba")):
             _same(f"{name}_ref", self.counts.ref[part].tolist(), refs[part])
             values = there[part].nonzero()[:, 0].tolist()
@@ -259,6 +260,10 @@ class LockTree(Nodes):
     def _done(self) -> None:
         if self.debug:
             self.check()
+
+
+def _at(table: Tensor, rows: Tensor) -> Tensor:
+    return table.index_select(0, rows.view(-1)).view_as(rows)
 
 
 def _walk(node: int, parents: list[int]) -> list[int]:

@@ -1,7 +1,8 @@
 """The nodes of a radix tree as tensors: their paths, their lock counts, and the sizes that follow from them.
 
-The path of a node is a row of one table. A row lists a node's path from below the root down to the node itself, then zeros: node 0, the root, on which nothing
-is counted. So a batch of paths is one gather, and what lies on them is counted by one scatter, whatever the batch.
+The path of a node is a row of one table: from below the root down to the node itself, then zeros, for node 0, the root,
+on which nothing is counted. So a batch of paths is one gather, and what lies on them is counted by one scatter,
+whatever the batch.
 """
 
 from __future__ import annotations
@@ -96,16 +97,21 @@ class Counts:
         """Adds ``by`` (1 or -1) for every handle. A node that several of the batch hold changes its size once."""
         where = torch.stack([held[part] for part in self._parts], 1) + self._offsets
         flat = where.view(-1)
-        turn = torch.arange(flat.numel(), device=flat.device)
-        once = self._mark.scatter_(0, flat, turn).index_select(0, flat) == turn
         if by > 0:
             moved = self._flat_ref.index_select(0, flat) == 0
         self._flat_ref.index_add_(0, flat, torch.ones_like(flat), alpha=by)
         self.ref[:, 0] = 0
         if by < 0:
             moved = self._flat_ref.index_select(0, flat) == 0
-        size = self._flat_weight.index_select(0, flat) * (moved & once)
+        if len(where) > 1:
+            moved &= self._once(flat)
+        size = self._flat_weight.index_select(0, flat) * moved
         self.protected.index_add_(0, self._which, size.view(where.shape).sum((0, 2)), alpha=by)
+
+    def _once(self, flat: Tensor) -> Tensor:
+        """True at one of the places where each number stands: each writes its place, one of them stays."""
+        place = torch.arange(flat.numel(), device=flat.device)
+        return self._mark.scatter_(0, flat, place).index_select(0, flat) == place
 
 
 class Nodes(ABC):

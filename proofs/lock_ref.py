@@ -174,6 +174,11 @@ def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     return _with(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
+def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
+    """A tombstone takes over new slots although somebody still reads the old ones."""
+    return _unasked(law.restore(st, node, source), "nobody reads the full slots that are replaced")
+
+
 def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
     """A tombstone takes over slots that an insert handed out already, elsewhere."""
     return _unasked(law.restore(st, node, source), "the insert's other slots lie above")
@@ -218,6 +223,7 @@ MUTANTS = (
             ("acquire", "mamba_protected"),
         )
     ),
+    Mutant("restores_under_reader", "restore", "readers_keep_slots", restores_under_reader),
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
 

@@ -75,7 +75,9 @@ class Term:
         return Term(self.z + lift(other))
 
     def __mul__(self, factor: int) -> Term:
-        return Term(self.z * factor)  # by a plain integer: formulas stay linear
+        if not isinstance(factor, int):
+            raise TypeError("a symbol is multiplied by plain integers alone: formulas stay linear")
+        return Term(self.z * factor)
 
     def __sub__(self, other: Any) -> Term:
         return Term(self.z - lift(other))

@@ -39,6 +39,7 @@ def run(wanted: Wanted, json: Path | None) -> int:
     """Checks, prints and writes; the exit code."""
     stems = choose(wanted.stems, STEMS, "stem")
     loaded = load(wanted.subject, wanted.release, wanted.source, wanted.device)
+    stems = choose(wanted.stems, [stem for stem in stems if stem in loaded.makers], "stem of this release")
     results = []
     with progress() as bar:
         task = bar.add_task("", total=len(stems))

@@ -110,6 +110,15 @@ def counts_are_counts(st: Tree, n: Number) -> Truth:
     return implies(lives(st, n), real & bare)
 
 
+def readers_keep_slots(st: Tree) -> Truth:
+    """While somebody holds a node, it keeps the slots that the holder found there: none is freed under a reader."""
+
+    def kept(h: Number, n: Number) -> Truth:
+        return implies(holds_full(st, h, n), st.reads(h, n) == st.source(n))
+
+    return st.handles.all(lambda h: st.nodes.all(lambda n: kept(h, n)))
+
+
 def full_evictable_is_sum(st: Tree) -> Truth:
     """The full evictable size is the number of tokens of the nodes whose full part nobody holds."""
     return st.full_evictable == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) == 0), lambda n: span(st, n))

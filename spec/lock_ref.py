@@ -9,7 +9,7 @@ from __future__ import annotations
 from spec import holders, tree
 from spec.holders import in_window, on_path, shift
 from spec.logic import Number, Requirement, Stem, Step, Truth, but, implies, ite, no, requires
-from spec.tree import ROOT, Tree, begin, between, initial, lives, nodes_of, over, span, start, window_top
+from spec.tree import ROOT, Tree, begin, between, initial, lives, nodes_of, over, path, span, start, window_top
 
 stem = Stem("lock_ref", state=Tree, start=start)
 
@@ -27,6 +27,11 @@ def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
         node=st.node.put(handle, node),
         top=st.top.put(handle, top),
         state=st.state.put(handle, held_state),
+        reads=st.reads.where(
+            lambda h, n: (h == handle) & over(st, n, node),
+            lambda _, n: st.source(n),
+            lambda: [(handle, n) for n in path(st, node)],
+        ),
     )
     own = st.nodes.such(lambda n: (n == node) & (held_state == 1), lambda: [node])
     return Step(
@@ -98,6 +103,11 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
         full_ref=st.full_ref.put(new, st.full_ref(child)),
         swa_ref=st.swa_ref.put(new, st.swa_ref(child)),
         mamba_ref=st.mamba_ref.put(new, 0),
+        reads=st.reads.where(
+            lambda h, n: st.handles.has(h) & (n == new),
+            lambda h, _: st.reads(h, child),
+            lambda: [(h, new) for h in st.handles.items()],
+        ),
         top=st.top.where(
             lambda h: st.handles.has(h) & (st.active(h) == 1) & (st.top(h) == child), new, st.handles.items
         ),
@@ -254,6 +264,7 @@ for _pairs in (holders.full_pairs, holders.swa_pairs, holders.mamba_pairs):
     stem.each(nodes_of, counts=True)(_pairs)
 for _follows in (holders.held_is_counted, holders.counts_are_counts):
     stem.each(nodes_of, uses=("full_pairs", "swa_pairs", "mamba_pairs"))(_follows)
+stem.invariant()(holders.readers_keep_slots)
 for _sum in holders.SUMS:
     stem.invariant()(_sum)
 stem.invariant()(tree.own_slots)

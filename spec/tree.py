@@ -4,7 +4,7 @@ Node 0 is the root; it holds nothing and is never locked. ``above(a, n)`` says t
 ancestors; a path is then a set of nodes, and no law walks. ``stop(n)`` counts the tokens from the root to the end of
 the node's key. A handle holds the full part of every node from its node to the root, the SWA part of those from its
 node up to ``top`` (0: none), and the mamba state of its node alone. ``source(n)`` names the insert whose slots the node
-owns, at the node's own positions.
+owns, at the node's own positions; ``reads(h, n)`` remembers whose slots the handle's request found there.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Tree:
     node: Map = total(1)
     top: Map = total(1)
     state: Map = total(1)
+    reads: Map = total(2)
     full_evictable: Number = number()
     full_protected: Number = number()
     swa_evictable: Number = number()
@@ -65,12 +66,20 @@ def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: boo
     maps = {name: FiniteMap(1) for name in MAPS}
     sizes = dict.fromkeys(SIZES, 0)
     shape = {"window": window, "windowed": windowed, "stateful": stateful}
-    return Tree(**shape, nodes=Range(1, nodes), handles=Range(1, handles), above=FiniteMap(2), **maps, **sizes)
+    return Tree(
+        **shape,
+        nodes=Range(1, nodes),
+        handles=Range(1, handles),
+        above=FiniteMap(2),
+        reads=FiniteMap(2),
+        **maps,
+        **sizes,
+    )
 
 
 def start(st: Tree) -> Tree:
     """Before the first call there is only the root, and nobody holds anything."""
-    return zeroed(st, (*MAPS, "above"), SIZES)
+    return zeroed(st, (*MAPS, "above", "reads"), SIZES)
 
 
 def lives(st: Tree, n: Number) -> Truth:

@@ -11,12 +11,11 @@ from benchmarks import engines, lockstep, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
-from conformance.check import STEMS
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", lockstep.POOLS)
 def test_drawn_runs_are_lawful(stem: str) -> None:
     rate = lockstep.measure(stem, runs=2, steps=30)
     assert rate.steps == 60

@@ -17,6 +17,7 @@ from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Misuse
 from conformance.replaying import outcome
 from conformance.story import as_test, tell
 from conformance.subjects import ours
+from conformance.tree_slots import OWNED
 
 Config = dict[str, Any]
 SMALL: Config = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 3, "need_sort": False}
@@ -48,7 +49,7 @@ def test_every_fault_is_refuted_and_found(fault: Fault) -> None:
     shown = show(fault)
     assert (shown.proof, shown.found) == ("refuted", "found")
     assert shown.reach == "reachable bug"
-    assert 0 < shown.steps <= 6, shown.run.trace
+    assert 0 < shown.steps <= 8, shown.run.trace
 
 
 @pytest.mark.parametrize("name", kept.names())
@@ -63,7 +64,13 @@ def test_kept_traces_say_what_they_are() -> None:
         stem = STEMS[trace.trace.stem][1].stem
         assert trace.why.endswith("."), name
         assert trace.caller, name
-        assert trace.law in {*stem.invariants, *stem.transitions, "lawful_call_is_answered", "enough_is_granted"}, name
+        assert trace.law in {
+            *stem.invariants,
+            *stem.transitions,
+            "lawful_call_is_answered",
+            "enough_is_granted",
+            OWNED,
+        }, name
 
 
 def test_known_differences_point_at_kept_traces() -> None:

@@ -25,13 +25,17 @@ SHARED = {
         *("counterexample", "explore", "hints", "lemmas", "obligations"),
         *("prover", "registry", "second_solver", "symbols"),
     },
-    "impl": {"checks", "kernels", "slots"},
-    "conformance": {"check", "kept", "machine", "pools", "replaying", "stateful", "picture", "story", "shrink"},
+    "impl": {"checks", "kernels", "paths", "slots"},
+    "conformance": {
+        *("check", "kept", "lock_rules", "machine", "picture", "pools", "replaying"),
+        *("shrink", "stateful", "story", "tree_picture", "tree_slots"),
+    },
 }
 # A file of more than LINES lines says why it is not two.
 LINES = 300
 LONG = {
     "proofs/symbols.py": "the symbolic reading, operation by operation beside spec/finite.py",
+    "tests/test_impl_lock_ref.py": "one promise of the class after the other",
     "tests/test_impl_allocator.py": "one promise of the class after the other",
     "tests/test_impl_swa_mapping.py": "one promise of the class after the other",
 }
@@ -48,7 +52,7 @@ def sources() -> Iterator[Path]:
 
 def functions_of(stem: str) -> list[tuple[str, Any]]:
     law = hints_of(stem).stem
-    return [*law.transitions.items(), *((name, i.holds) for name, i in law.invariants.items())]
+    return [*law.transitions.items(), *((name, i.at or i.holds) for name, i in law.invariants.items())]
 
 
 # Stems.
@@ -109,18 +113,19 @@ def test_both_stems_share_the_laws_of_a_pool() -> None:
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, (_, run_class) = hints_of(stem).stem, check.STEMS[stem]
+    name, arguments = ("add_leaf", (0, 1, 2, 1, True, False)) if stem == "lock_ref" else ("clear", ())
     asked: list[Any] = []
-    real = law.transitions["clear"]
+    real = law.transitions[name]
 
-    def clear(state: Any) -> Any:
+    def spied(state: Any, *given: Any) -> Any:
         asked.append(state)
-        return real(state)
+        return real(state, *given)
 
-    monkeypatch.setitem(law.transitions, "clear", clear)
-    config = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 2, "need_sort": False}
-    run = run_class(None, config)
+    monkeypatch.setitem(law.transitions, name, spied)
+    pools = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 2, "need_sort": False}
+    run = run_class(None, {**pools, "window": 2, "components": ["full", "swa"]})
     first = run.state
-    assert run.step("clear").granted
+    assert run.step(name, *arguments).granted
     assert asked == [first]
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import locks
 from impl.lock_ref import LockHandle, LockTree
 
 TABLES = ("parent", "start", "stop", "alive", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref", "token")
@@ -346,13 +347,11 @@ class Both:
 
     def __init__(self, data: st.DataObject) -> None:
         self.draw = data.draw
-        shape = {
-            "window": self.number(1, 6),
-            "windowed": self.draw(st.booleans()),
-            "stateful": self.draw(st.booleans()),
-        }
-        self.model = Model(**shape)
-        self.tree, self.single = (LockTree(CAPACITY, **shape) for _ in range(2))
+        window, windowed, stateful = self.number(1, 6), self.flag(), self.flag()
+        self.model = Model(window, windowed, stateful)
+        self.tree, self.single = (
+            LockTree(CAPACITY, window=window, windowed=windowed, stateful=stateful) for _ in range(2)
+        )
         self.twin: dict[LockHandle, LockHandle] = {}
 
     def number(self, low: int, high: int) -> int:
@@ -463,6 +462,15 @@ def test_any_run_is_as_the_model_says_and_a_batch_is_as_one_after_the_other(data
     run.tree.release([h for h, _ in run.model.handles])
     assert not any(nodes(run.tree, f"{part}_ref") for part in run.model.values)
     assert sizes(run.tree)[1::2] == [0, 0, 0]
+
+
+def test_the_benchmark_leaves_nothing_held() -> None:
+    shape = locks.Shape.drawn(50)
+    tree = locks.ours(shape, torch.device("cpu"))
+    assert tree.parent[1:].tolist() == list(shape.parents)
+    locks.Batched(tree, shape.requests(64)).call(None)
+    assert sizes(tree) == [50 * locks.SPAN, 0, 50 * locks.SPAN, 0, 0, 0]
+    tree.check()
 
 
 @pytest.mark.cuda

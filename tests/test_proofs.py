@@ -148,7 +148,7 @@ def overlapping() -> lemmas.Lemma:
 
 def one_too_many() -> lemmas.Lemma:
     """As ``complete``, off by one."""
-    a, count_a, def_a = lemmas._count("A")
+    a, _, count_a, def_a = lemmas._count("A", weighted=False)
     return lemmas._induction("one_too_many", "", lambda n: z3.Implies(lemmas._upto(n, a), count_a(n) == n + 1), def_a)
 
 

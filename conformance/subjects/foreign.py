@@ -8,6 +8,7 @@ from typing import Any
 from conformance.machine import Json
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
 from conformance.subjects.sglang import SGLang
+from conformance.subjects.tree_subjects import EngineTree
 
 
 def makers(engine: SGLang, label: str, device: str = "cpu") -> dict[str, Callable[[Json], Any]]:
@@ -26,4 +27,19 @@ def makers(engine: SGLang, label: str, device: str = "cpu") -> dict[str, Callabl
         pools = engine.swa_allocator(*sizes, page_size, config["need_sort"], device)
         return SwaSubject(pools, page_size, device, traits)
 
-    return {"allocator": allocator, "swa_mapping": swa_mapping}
+    def lock_ref(config: Json) -> EngineTree:
+        page_size = config["page_size"]
+        return EngineTree(
+            engine,
+            config["kind"],
+            tuple(config["components"]),
+            page_size,
+            size=config["size"] * page_size,
+            size_swa=config["size_swa"] * page_size,
+            window=config["window"],
+            size_mamba=config["size_mamba"],
+        )
+
+    made: dict[str, Callable[[Json], Any]] = {"allocator": allocator, "swa_mapping": swa_mapping}
+    has_trees = engine.root.joinpath("sglang", "srt", "mem_cache", "unified_radix_cache.py").is_file()
+    return {**made, "lock_ref": lock_ref} if has_trees else made

@@ -10,7 +10,10 @@ import torch
 
 from conformance.machine import Json
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
+from conformance.subjects.pagepools import Pools
+from conformance.subjects.tree_subjects import OurTree
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from impl.lock_ref import LockTree
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 TRAITS = Traits("ours", paged_at_one=True, rejects=True)
@@ -45,4 +48,22 @@ def _swa_subject(
     return SwaSubject(engine, page_size, device, traits)
 
 
-MAKERS = {"allocator": allocator, "swa_mapping": swa_mapping}
+def lock_ref(config: Json, device: str = "cpu", **options: Any) -> OurTree:
+    """The locks, under a prefix tree of their own."""
+    return _tree(LockTree, OurTree, config, TRAITS, device=device, **options)
+
+
+def faulty_tree(locks: type[LockTree] = LockTree, tree: type[OurTree] = OurTree) -> Callable[[Json], OurTree]:
+    """A variant of the locks or of the prefix tree over them with a known bug."""
+    return lambda config: _tree(locks, tree, config, replace(TRAITS, label="faulty", rejects=False))
+
+
+def _tree(locks: type[LockTree], tree: type[OurTree], config: Json, traits: Traits, **options: Any) -> OurTree:
+    components = config["components"]
+    sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
+    windowed, stateful = "swa" in components, "mamba" in components
+    engine = locks(config["size"], window=config["window"], windowed=windowed, stateful=stateful, **options)
+    return tree(engine, Pools.of(components, config["page_size"], sizes), traits)
+
+
+MAKERS = {"allocator": allocator, "swa_mapping": swa_mapping, "lock_ref": lock_ref}

@@ -20,6 +20,7 @@ from conformance.machine import Misuse
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
 from conformance.subjects.sglang import SGLang
 from conformance.subjects.treeview import Inserted, Match, Seen, View
+from spec.lengths import pages_needed
 
 COMPONENTS = ("full", "swa", "mamba")
 # Who releases a handle, and what of the lock's result it has kept by then.
@@ -234,9 +235,13 @@ class Tree:
         return row
 
     def _fresh(self, row: list[int], length: int) -> list[int] | None:
-        if self.page_size == 1 or length == len(row):
+        if length == len(row):
+            return []
+        if self.page_size == 1:
             return self.pool.alloc(length - len(row))
-        return self.pool.extend([len(row)], [length], row[-1:] or [-1])
+        # What an empty free list does to this call is a finding of the allocator; callers make room before it.
+        short = pages_needed(len(row), length, self.page_size) * self.page_size > self.pool.engine.available_size()
+        return None if short else self.pool.extend([len(row)], [length], row[-1:] or [-1])
 
     def _held(self, handle: int) -> _Handle:
         if handle not in self._handles:
