@@ -168,6 +168,10 @@ class Stem:
         its proof may take as proved of the state after, too.
         """
 
+        unknown = [name for name in uses if name not in self.invariants]
+        if unknown:
+            raise ValueError(f"a law may use those registered before it alone, not {', '.join(unknown)}")
+
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             def holds(state: Any) -> Truth:
                 return domain(state).all(lambda member: function(state, member))
