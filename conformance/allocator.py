@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from conformance.machine import Finding, Json
-from conformance.pools import PoolRun, list_differences, lists_released, observed_pool, some_open
+from conformance.pools import PoolRun, list_differences, lists_released, observed_pool
 from conformance.subjects.adapter import PoolSubject
 from spec import allocator as law
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, touched
 from spec.logic import but
-from spec.pool import Pool, length
+from spec.pool import Pool, length, some_open
 
 
 class AllocatorRun(PoolRun):
@@ -25,10 +25,9 @@ class AllocatorRun(PoolRun):
         super().__init__(subject, config, strict, avoid)
         self.state = law.initial(config["page_size"], config["size"], config["rows"], config["need_sort"])
 
-    @property
-    def pool(self) -> Pool:
+    def pool_of(self, state: Any) -> Pool:
         """The one pool."""
-        pool: Pool = self.state.now
+        pool: Pool = state.now
         return pool
 
     def offers(self, name: str) -> bool:
@@ -70,21 +69,29 @@ class AllocatorRun(PoolRun):
 
     def fits(self, name: str, targets: list[tuple[int, Length]]) -> bool:
         """The spec's word on a batch: one row after the other, each with any lawful pages."""
-        state = self.state
+        state, extend = self.state, self.stem.transitions["alloc_extend"]
         for row, to in targets:
-            need = touched(to) - touched(length(state.now, row))
-            step = law.alloc_extend(state, row, to, some_open(state.now, need))
+            need = touched(to) - touched(length(self.pool_of(state), row))
+            step = extend(state, row, to, *self.some_pages(state, need))
             self.must_keep(name, step)
             if not step.fits:
                 return False
             state = step.then
         return True
 
+    def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
+        """Any lawful pages, for each pool that a row grows in."""
+        return (some_open(state.now, need),)
+
+    def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
+        """The pages that the subject chose, for each pool."""
+        return (Seq(chosen),)
+
     def take(self, name: str, row: int, to: Length, chosen: list[int]) -> None:
         """The spec's row takes the pages that the subject chose."""
-        count = len(chosen)
-        last = {"alloc": (row, count, Seq(chosen)), "alloc_decode": (row, Seq(chosen))}
-        self.step(name, *last.get(name, (row, to, Seq(chosen))))
+        pages = self.chosen_pages(chosen)
+        last = {"alloc": (row, len(chosen), *pages), "alloc_decode": (row, *pages)}
+        self.step(name, *last.get(name, (row, to, *pages)))
 
     # Giving back.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from conformance.machine import ENOUGH, REFUSED, Finding, Json, LockStep
-from spec.finite import Map, Seq, Set
+from spec.finite import Map, Set
 from spec.lengths import Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.logic import but
-from spec.pool import FREE, HELD, RELEASED, Pool, held, length, open_to
+from spec.pool import FREE, HELD, RELEASED, Pool, filled, held, length
 
 HOLE = -1  # a token whose slot the row gave back
 
@@ -66,10 +67,14 @@ class PoolRun(LockStep):
         self.slots: dict[int, list[int]] = {row: [] for row in range(config["rows"])}
         self._saved: dict[int, list[int]] | None = None
 
+    def pool_of(self, state: Any) -> Pool:
+        """The pool of a state that rows are measured in."""
+        raise NotImplementedError
+
     @property
     def pool(self) -> Pool:
-        """The pool that rows are measured in."""
-        raise NotImplementedError
+        """The pool that rows are measured in now."""
+        return self.pool_of(self.state)
 
     # Rows.
 
@@ -147,12 +152,6 @@ class PoolRun(LockStep):
         self.slots = {row: list(table) for row, table in self._saved.items()}
 
 
-def some_open(pool: Pool, need: int) -> Seq:
-    """Any lawful choice of pages, to ask the spec whether a batch fits."""
-    pages = [p for p in pool.pages.items() if open_to(pool, p)]
-    return Seq(pages[:need] if len(pages) >= need else [])
-
-
 def lists_released(pool: Pool) -> bool:
     """The spec has pages on the release list."""
     return bool(pool.pages.any(lambda p: pool.place(p) == RELEASED))
@@ -160,6 +159,4 @@ def lists_released(pool: Pool) -> bool:
 
 def live_slots(pool: Pool) -> list[tuple[int, int]]:
     """The (page, offset) that rows use."""
-    from spec.pool import filled
-
     return [(p, o) for p in pool.pages.items() if held(pool, p) for o in range(filled(pool, p))]

@@ -9,14 +9,14 @@ import immutables
 
 from conformance.allocator import AllocatorRun
 from conformance.machine import Json
-from conformance.pools import PoolRun, list_differences, lists_released, live_slots, observed_pool, some_open
+from conformance.pools import PoolRun, list_differences, lists_released, live_slots, observed_pool
 from conformance.subjects.adapter import Lists, SwaSubject
 from spec import swa_mapping as law
 from spec.finite import Map, Seq
-from spec.lengths import Length, in_pages, touched
+from spec.lengths import in_pages, touched
 from spec.logic import but
 from spec.pair import Pair
-from spec.pool import Pool, length
+from spec.pool import Pool, some_open
 
 
 class SwaMappingRun(AllocatorRun):
@@ -36,10 +36,10 @@ class SwaMappingRun(AllocatorRun):
         pair: Pair = self.state.now
         return pair
 
-    @property
-    def pool(self) -> Pool:
+    def pool_of(self, state: Any) -> Pool:
         """Rows are measured in the full pool."""
-        return self.pair.full
+        pool: Pool = state.now.full
+        return pool
 
     def offers(self, name: str) -> bool:
         """Some engines hand out whole pages at page size 1 alone, and some have no tail allocation."""
@@ -52,25 +52,14 @@ class SwaMappingRun(AllocatorRun):
 
     # Growing.
 
-    def fits(self, name: str, targets: list[tuple[int, Length]]) -> bool:
-        """The spec's word on a batch: one row after the other, each with any lawful pages of both pools."""
-        state = self.state
-        for row, to in targets:
-            need = touched(to) - touched(length(state.now.full, row))
-            pages = some_open(state.now.full, need), some_open(state.now.swa, need)
-            step = law.alloc_extend(state, row, to, *pages)
-            self.must_keep(name, step)
-            if not step.fits:
-                return False
-            state = step.then
-        return True
+    def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
+        """Any lawful pages of both pools."""
+        return some_open(state.now.full, need), some_open(state.now.swa, need)
 
-    def take(self, name: str, row: int, to: Length, chosen: list[int]) -> None:
-        """The spec's row takes the full pages that the subject chose, and the SWA pages that it mapped them to."""
+    def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
+        """The full pages that the subject chose, and the SWA pages that it mapped them to."""
         mapping = self.subject.mapping()
-        pages = Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
-        last = {"alloc": (row, len(chosen), *pages), "alloc_decode": (row, *pages)}
-        self.step(name, *last.get(name, (row, to, *pages)))
+        return Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
 
     def op_tail(self, row: int, tokens: int, tail: int) -> None:
         """A new row, of which only the last ``tail`` tokens get SWA slots."""

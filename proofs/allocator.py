@@ -9,10 +9,10 @@ from typing import Any
 from proofs.hints import COMMON, Hints, Mutant
 from spec import allocator as law
 from spec.allocator import Allocator
-from spec.finite import Seq, Set
+from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
-from spec.pool import FREE, PENDING, RELEASED, Pool, cut, filled, held, length, open_to
+from spec.pool import FREE, PENDING, RELEASED, Pool, cut, filled, held, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
@@ -20,12 +20,6 @@ SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 def small() -> tuple[Allocator, ...]:
     """Three pages of two slots and two rows, with and without a release list."""
     return tuple(law.initial(page_size=2, size=3, rows=2, need_sort=sorts) for sorts in (True, False))
-
-
-def any_open(pool: Pool, need: int) -> Seq:
-    """The first ``need`` pages that may be handed out (the choice is symmetric), none where they do not suffice."""
-    pages = [p for p in pool.pages.items() if open_to(pool, p)]
-    return Seq(pages[:need] if len(pages) >= need else [])
 
 
 def growths(pool: Pool) -> Iterator[tuple[int, Length, int]]:
@@ -53,13 +47,13 @@ def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
 
 
 def _alloc(st: Allocator) -> Iterator[tuple[Any, ...]]:
-    yield from ((r, n, any_open(st.now, n)) for r in st.now.rows.items() for n in (1, 2))
+    yield from ((r, n, some_open(st.now, n)) for r in st.now.rows.items() for n in (1, 2))
 
 
 def _decode(st: Allocator) -> Iterator[tuple[Any, ...]]:
     for row in st.now.rows.items():
         old = length(st.now, row)
-        yield row, any_open(st.now, touched(next_token(old, st.now.page_size)) - touched(old))
+        yield row, some_open(st.now, touched(next_token(old, st.now.page_size)) - touched(old))
 
 
 def nothing(_: Any) -> list[tuple[Any, ...]]:
@@ -69,7 +63,7 @@ def nothing(_: Any) -> list[tuple[Any, ...]]:
 
 MOVES = {
     "alloc": _alloc,
-    "alloc_extend": lambda st: ((r, to, any_open(st.now, n)) for r, to, n in growths(st.now)),
+    "alloc_extend": lambda st: ((r, to, some_open(st.now, n)) for r, to, n in growths(st.now)),
     "alloc_decode": _decode,
     "free": lambda st: frees(st.now),
     "trim": lambda st: cuts(st.now),

@@ -1,7 +1,7 @@
 """Counting, proved once by induction and then used by instance.
 
 ``count(A)`` over a domain ``1..n`` is defined by recursion on ``n``. Each lemma below is proved from that definition
-(base and step, ``prove_all``); ``instances`` applies them to the counts that occur in an obligation.
+(base and step, ``all_lemmas``); ``instances`` applies them to the counts that occur in an obligation.
 """
 
 from __future__ import annotations

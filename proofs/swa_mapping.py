@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.allocator import any_open, cuts, frees, growths, nothing
+from proofs.allocator import cuts, frees, growths, nothing
 from proofs.hints import COMMON, Hints, Mutant
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
-from spec.pool import PENDING, cut, drop, length, resting
+from spec.pool import PENDING, cut, drop, length, resting, some_open
 from spec.swa_mapping import SwaMapping
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -25,7 +25,7 @@ def small() -> tuple[SwaMapping, ...]:
 
 
 def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:
-    return any_open(st.now.full, need), any_open(st.now.swa, need_swa)
+    return some_open(st.now.full, need), some_open(st.now.swa, need_swa)
 
 
 def _alloc(st: SwaMapping) -> Iterator[tuple[Any, ...]]:

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from spec.logic import Map, Number, Set, Truth, but, implies, ite
+from collections.abc import Callable
+
+from spec.logic import Domain, Map, Number, Set, Truth, but, implies, ite
 from spec.tree import ROOT, Tree, begin, between, holds_full, holds_mamba, holds_swa, lives, over, path, span
 
 
@@ -20,19 +22,22 @@ def in_window(st: Tree, top: Number, node: Number) -> Set:
     return st.nodes.such(lambda n: between(st, top, n, node), lambda: path(st, node))
 
 
-def shifted(st: Tree, held: Set, ref: Map, by: int, width: int) -> tuple[Map, Number]:
-    """The counts with ``by`` more on the nodes ``held``, and the tokens that thereby change between the two sizes."""
+def shifted(held: Set, nodes: Domain, ref: Map, by: int, weight: Callable[[Number], Number]) -> tuple[Map, Number]:
+    """The counts with ``by`` more on the nodes ``held``, and the weight that thereby changes between the two sizes."""
     edge = ite(by > 0, 0, 1)
-    moved = st.nodes.such(lambda n: held.has(n) & (ref(n) == edge), held.items)
-    size = moved.total(lambda n: ite(width == 0, 1, span(st, n)))
-    return ref.where(held.has, lambda n: ref(n) + by, held.items), size
+    moved = nodes.such(lambda n: held.has(n) & (ref(n) == edge), held.items)
+    return ref.where(held.has, lambda n: ref(n) + by, held.items), moved.total(weight)
 
 
 def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> Tree:
     """Every count of what a handle holds changes by ``by``, and the sizes with them."""
-    full_ref, full = shifted(st, held_full, st.full_ref, by, 1)
-    swa_ref, swa = shifted(st, held_swa, st.swa_ref, by, 1)
-    mamba_ref, mamba = shifted(st, held_mamba, st.mamba_ref, by, 0)
+
+    def tokens(n: Number) -> Number:
+        return span(st, n)
+
+    full_ref, full = shifted(held_full, st.nodes, st.full_ref, by, tokens)
+    swa_ref, swa = shifted(held_swa, st.nodes, st.swa_ref, by, tokens)
+    mamba_ref, mamba = shifted(held_mamba, st.nodes, st.mamba_ref, by, lambda _: 1)
     return but(
         st,
         full_ref=full_ref,

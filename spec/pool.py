@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
+from spec.finite import Seq as FiniteSeq
 from spec.lengths import NOTHING, Length, formed, touched
 from spec.logic import (
     Domain,
@@ -82,6 +83,12 @@ def held(pool: Pool, page: Number) -> Truth:
 def open_to(pool: Pool, page: Number) -> Truth:
     """``page`` may be handed out: it is free, or on the release list."""
     return pool.pages.has(page) & ((pool.place(page) == FREE) | (pool.place(page) == RELEASED))
+
+
+def some_open(pool: Pool, need: int) -> FiniteSeq:
+    """The first ``need`` pages that may be handed out, none where they do not suffice (finite reading)."""
+    pages = [p for p in pool.pages.items() if open_to(pool, p)]
+    return FiniteSeq(pages[:need] if len(pages) >= need else [])
 
 
 def filled(pool: Pool, page: Number) -> Number:

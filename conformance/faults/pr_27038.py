@@ -13,7 +13,7 @@ from conformance.subjects.tree_subjects import OurTree
 from spec import lock_ref as law
 from spec.holders import shifted
 from spec.logic import Number, Step, no
-from spec.tree import ROOT, Tree, between, over, path
+from spec.tree import ROOT, Tree, between, over, path, span
 
 
 def release(st: Tree, handle: Number) -> Step[Tree]:
@@ -24,7 +24,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
         lambda n: over(st, n, node) & (top != ROOT) & no(between(st, top, n, node)),
         lambda: path(st, node),
     )
-    swa_ref, size = shifted(then, beyond, then.swa_ref, -1, 1)
+    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: span(st, n))
     evictable, protected = then.swa_evictable + size, then.swa_protected - size
     return replace(step, then=replace(then, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected))
 

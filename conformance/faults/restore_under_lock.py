@@ -5,22 +5,11 @@ Seen in SGLang 0.5.11 to 0.5.14, both trees: the overlap of an insert looks at t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from conformance.faults.base import Fault
 from conformance.subjects import ours
 from conformance.subjects.tree_subjects import OurTree
 from impl.lock_ref import LockTree
-from spec import lock_ref as law
-from spec.logic import Number, Step
-from spec.tree import Tree
-
-
-def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """Nobody asks whether the full part is held."""
-    step = law.restore(st, node, source)
-    asked = tuple(p for p in step.promises if p.sentence != "nobody reads the full slots that are replaced")
-    return replace(step, promises=asked)
+from proofs.lock_ref import restores_under_reader
 
 
 class Locks(LockTree):
@@ -46,6 +35,6 @@ RESTORE_UNDER_LOCK = Fault(
     name="restore_under_lock",
     stem="lock_ref",
     sentence="An insert replaces and frees the slots of a tombstone that a request still reads.",
-    spec={"restore": restore},
+    spec={"restore": restores_under_reader},
     make=ours.faulty_tree(Locks, Faulty),
 )
