@@ -12,9 +12,15 @@ from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.allocator import AllocatorRun
+from conformance.busy_rules import SessionRuns
+from conformance.cache import CacheRun
+from conformance.cache_rules import CacheRuns
 from conformance.lock_ref import LockRefRun
 from conformance.lock_rules import LockRefRuns
 from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, LockStep, Trace
+from conformance.mamba_rules import MambaSlotsRuns
+from conformance.mamba_slots import MambaSlotsRun
+from conformance.session_busy import SessionRun
 from conformance.shrink import shrink
 from conformance.stateful import AllocatorRuns, Machine, Sink, SwaMappingRuns
 from conformance.swa_mapping import SwaMappingRun
@@ -23,6 +29,9 @@ STEMS: dict[str, tuple[type[Machine], type[LockStep]]] = {
     "allocator": (AllocatorRuns, AllocatorRun),
     "swa_mapping": (SwaMappingRuns, SwaMappingRun),
     "lock_ref": (LockRefRuns, LockRefRun),
+    "session_trim": (SessionRuns, SessionRun),
+    "mamba_slots": (MambaSlotsRuns, MambaSlotsRun),
+    "cache": (CacheRuns, CacheRun),
 }
 STEP_COUNT = 40  # operations in one drawn run
 
@@ -50,11 +59,11 @@ def check(
     seed: int | None = None,
     strict: bool = True,
     avoid: Sequence[str] = (),
-    page_sizes: tuple[int, ...] = (1, 2, 4),
+    page_sizes: tuple[int, ...] | None = None,
 ) -> Result:
     """Draws ``examples`` runs of ``stem`` on subjects from ``make``; without ``seed`` they are always the same.
 
-    ``strict``: a latent finding fails the run as a violation does.
+    ``strict``: a latent finding fails the run as a violation does. ``page_sizes``: other ones than the stem's own.
     """
     sink = Sink()
     found = _drawn(stem, make, sink, examples, seed, strict, avoid, page_sizes)
@@ -79,13 +88,12 @@ def _drawn(
     seed: int | None,
     strict: bool,
     avoid: Sequence[str],
-    page_sizes: tuple[int, ...],
+    page_sizes: tuple[int, ...] | None,
 ) -> tuple[Finding, Trace] | None:
     rules, run_class = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": run_class, "sink": sink}
-    machine = type(
-        rules.__name__, (rules,), {**fixed, "strict": strict, "avoid": tuple(avoid), "page_sizes": page_sizes}
-    )
+    sizes = {} if page_sizes is None else {"page_sizes": page_sizes}
+    machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": strict, "avoid": tuple(avoid)})
     factory: Any = machine if seed is None else seeded(seed)(machine)
     try:
         with with_reporter(lambda _: None):

@@ -105,10 +105,18 @@ class LockStep:
             wrong = step.broken()
             if wrong:
                 raise Finding(name, self.sentence(name), "not so: " + "; ".join(wrong))
+            self._calls_are_lawful(name, step)
             self.state = step.then
         self.counts[name, "done" if step.fits else "refused"] += 1
         self.last = name
         return step
+
+    @staticmethod
+    def _calls_are_lawful(name: str, step: Step[Any]) -> None:
+        """What a transition calls is lawful: the provers show it, and each run looks again."""
+        for call in step.calls:
+            if not call.step.granted:
+                raise AssertionError(f"{name} calls {call.transition.__name__}, but not so: {call.step.broken()}")
 
     @staticmethod
     def must_keep(name: str, step: Step[Any]) -> None:
@@ -162,7 +170,7 @@ class LockStep:
             (law, label)
             for law in self.stem.invariants.values()
             for label, part in law.parts(seen)
-            if not label.startswith("saved") and not law.holds(part)
+            if "saved" not in label.split(".") and not law.holds(part)
         ]
 
     def _report(self, law: Invariant, part: str, seen: Any) -> None:

@@ -1,14 +1,22 @@
-"""A state as a picture: pages as cells, owners as colours, the mapping as lines. Plain data; a template draws it."""
+"""A state as a picture: pages as cells, owners as colours, the mapping as lines; what is no page, in words.
+
+Plain data; a template draws it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from conformance.machine import Json
+from conformance.row_picture import row_lines
+from conformance.state_picture import state_frame
 from conformance.tree_picture import tree_frame
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
+from spec.rows import Rows
+from spec.states import MambaSlots
 from spec.tree import Tree
+from spec.whole import Whole
 
 PLACES = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
 
@@ -20,13 +28,23 @@ def owner(pool: Pool, page: int) -> int | None:
 
 
 def frame(state: Any) -> Json:
-    """The current pools of a state and the lines between them; of a radix tree, its nodes in words."""
+    """The current pools of a state and the lines between them; rows, trees and states of a model in words."""
+    if isinstance(state, Whole):
+        return _together(frame(state.life), tree_frame(state.tree, "pages"), state_frame(state.states))
+    if isinstance(state, Rows):
+        return {**frame(state.pools), "words": row_lines(state)}
     if isinstance(state, Tree):
         return tree_frame(state)
+    if isinstance(state, MambaSlots):
+        return state_frame(state)
     now = state.now
     if isinstance(now, Pool):
-        return {"pools": [_pool("pages", now)], "lines": []}
-    return {"pools": [_pool("full", now.full), _pool("SWA", now.swa)], "lines": _lines(now)}
+        return {"pools": [_pool("pages", now)], "lines": [], "words": []}
+    return {"pools": [_pool("full", now.full), _pool("SWA", now.swa)], "lines": _lines(now), "words": []}
+
+
+def _together(*frames: Json) -> Json:
+    return {key: [part for one in frames for part in one[key]] for key in ("pools", "lines", "words")}
 
 
 def _pool(name: str, pool: Pool) -> Json:

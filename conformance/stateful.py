@@ -257,3 +257,37 @@ class SwaMappingRuns(Runs):
         mapped = any(pair.to_page(p, o) for p in owned for o in pair.full.offsets.items())
         if owned and not mapped:
             self.do("free_full", row=row, first=first, last=last)
+
+    @rule(row=rows, to=counts)
+    @precondition(busy)
+    def slide(self, row: int, to: int) -> None:
+        """The window of a row moves on."""
+        row = self.some(row)
+        to = min(to, self.whole_pages(row))
+        if self.owns(row, 0, to):
+            self.do("slide", row=row, to=to)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def free_pages(self, row: int, first: int, pages: int) -> None:
+        """A row gives back whole pages that are duplicates."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        if first < last and self.owns(row, first, last):
+            self.do("free_pages", row=row, first=first, last=last)
+
+    @rule(row=rows, to=rows, first=counts, pages=few)
+    @precondition(busy)
+    def hand_over(self, row: int, to: int, first: int, pages: int) -> None:
+        """Whole pages go to another row, which may be empty and begin after them."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        whole = not length(self.run.pool, to).rest
+        if row != to and first < last and whole and not self.owns(to, first, last):
+            self.do("hand_over", row=row, to=to, first=first, last=last)
+
+    @rule(row=rows, pages=few)
+    def adopt(self, row: int, pages: int) -> None:
+        """A row begins after pages of others."""
+        if not self.run.tokens(row) and self.run.pool.indices.has(pages):
+            self.do("adopt", row=row, pages=pages)

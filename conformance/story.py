@@ -10,9 +10,14 @@ from typing import Any
 from conformance.check import STEMS
 from conformance.machine import Finding, Json, Misuse, Trace
 from conformance.picture import PLACES, frame, owner
+from conformance.row_picture import row_changes
+from conformance.state_picture import state_changes
 from conformance.tree_picture import tree_changes
 from spec.pool import HELD, Pool
+from spec.rows import Rows
+from spec.states import MambaSlots
 from spec.tree import Tree
+from spec.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -29,28 +34,48 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
     """Does the trace once more and writes down each step."""
     run: Any = STEMS[trace.stem][1](make(trace.config), trace.config, False)
     told: list[Told] = []
+    before = run.observed()
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        before, latent, wrong = run.observed(), run.latent, ""
+        latent, wrong = run.latent, ""
         try:
             run.do(step["op"], **{k: v for k, v in step.items() if k != "op"})
         except (Finding, Misuse) as error:
             wrong = str(error)
         if run.latent is not latent:
             wrong = f"latent: {run.latent}"
-        after = run.observed()
+        after = _after(run, before)
         told.append(Told(line, changes(before, after), wrong, frame(after)))
+        before = after
     return told
+
+
+def _after(run: Any, before: Any) -> Any:
+    """The state after a step; what shows nothing that the spec could be asked about shows what it did before."""
+    try:
+        return run.observed()
+    except Finding:
+        return before
 
 
 def changes(before: Any, after: Any) -> str:
     """What can be seen to differ between two observed states."""
-    if isinstance(after, Tree):
-        return "; ".join(tree_changes(before, after)) or "nothing"
-    old, new = before.now, after.now
-    if isinstance(old, Pool):
-        return "; ".join(_pages("page", old, new)) or "nothing"
-    found = [*_pages("full page", old.full, new.full), *_pages("SWA page", old.swa, new.swa), *_mapping(old, new)]
-    return "; ".join(found) or "nothing"
+    return "; ".join(_changes(before, after)) or "nothing"
+
+
+def _changes(old: Any, new: Any) -> list[str]:
+    if isinstance(new, Whole):
+        states = state_changes(old.states, new.states)
+        return [*_changes(old.life, new.life), *tree_changes(old.tree, new.tree, "pages"), *states]
+    if isinstance(new, Rows):
+        return [*row_changes(old, new), *_changes(old.pools, new.pools)]
+    if isinstance(new, Tree):
+        return tree_changes(old, new)
+    if isinstance(new, MambaSlots):
+        return state_changes(old, new)
+    if isinstance(new.now, Pool):
+        return _pages("page", old.now, new.now)
+    full, swa = _pages("full page", old.now.full, new.now.full), _pages("SWA page", old.now.swa, new.now.swa)
+    return [*full, *swa, *_mapping(old.now, new.now)]
 
 
 def _pages(name: str, old: Pool, new: Pool) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import immutables
-
 from conformance.allocator import AllocatorRun
 from conformance.machine import Json
-from conformance.pools import PoolRun, list_differences, lists_released, live_slots, observed_pool
+from conformance.pair_seen import observed_pair, pair_differences, stale_entries
+from conformance.pools import HOLE, PoolRun, lists_released
 from conformance.subjects.adapter import Lists, SwaSubject
 from spec import swa_mapping as law
-from spec.finite import Map, Seq
+from spec.finite import Seq
 from spec.lengths import in_pages, touched
 from spec.logic import but
 from spec.pair import Pair
@@ -106,6 +105,36 @@ class SwaMappingRun(AllocatorRun):
         self.ask("full_attn_allocator.free", lambda: self.subject.free_full(slots))
         self.forget(slots)
 
+    # What a caller of many rows does with them.
+
+    def op_slide(self, row: int, to: int) -> None:
+        """The window of a row moved past its whole pages below index ``to``."""
+        slots = self.page_slots(row, 0, to)
+        self.step("slide", row, to)
+        self.ask("free_swa", lambda: self.subject.free_swa(slots))
+
+    def op_free_pages(self, row: int, first: int, last: int) -> None:
+        """Whole pages of a row are duplicates."""
+        slots = self.page_slots(row, first, last)
+        self.step("free_pages", row, first, last)
+        self.ask("free", lambda: self.subject.free(slots))
+        self.forget(slots)
+
+    def op_adopt(self, row: int, pages: int) -> None:
+        """An empty row begins after pages of others; the pools do not learn of it."""
+        self.step("adopt", row, pages)
+        self.slots[row] = [HOLE] * (pages * self.page_size)
+
+    def op_hand_over(self, row: int, to: int, first: int, last: int) -> None:
+        """Whole pages change their owner; the pools do not learn of it."""
+        cuts = first * self.page_size, last * self.page_size
+        self.step("hand_over", row, to, first, last)
+        given, taken = self.slots[row], self.slots[to]
+        taken += [HOLE] * (cuts[1] - len(taken))
+        moved = [max(pair) for pair in zip(taken[slice(*cuts)], given[slice(*cuts)], strict=True)]
+        self.slots[to] = [*taken[: cuts[0]], *moved, *taken[cuts[1] :]]
+        self.slots[row] = [*given[: cuts[0]], *([HOLE] * (cuts[1] - cuts[0])), *given[cuts[1] :]]
+
     # What can be observed.
 
     def compare(self, op: str) -> None:
@@ -123,36 +152,13 @@ class SwaMappingRun(AllocatorRun):
 
     def observed(self) -> Any:
         """Both pools as their lists show them, and the mapping tensor."""
-        full, swa = (observed_pool(pool, lists.free, lists.released) for _, pool, lists in self._both())
-        entries = [(divmod(s, self.page_size), e) for s, e in enumerate(self.subject.mapping()) if e]
-        page = Map(2, 0, immutables.Map({k: e // self.page_size for k, e in entries}))
-        offset = Map(2, 0, immutables.Map({k: e % self.page_size for k, e in entries}))
-        return but(self.state, now=but(self.pair, full=full, swa=swa, to_page=page, to_offset=offset))
+        lists = self.subject.lists(), self.subject.swa_lists()
+        return but(self.state, now=observed_pair(self.pair, *lists, self.subject.mapping()))
 
     def differences(self, seen: Any) -> str:
         """Lists, available sizes, and the mapping of every slot that a row uses."""
-        found = []
-        for of_swa, pool, lists in self._both():
-            name = "SWA" if of_swa else "full"
-            found += list_differences(name, pool, lists.free, lists.released)
-            if lists.available != pool.available * self.page_size:
-                want = pool.available * self.page_size
-                found.append(f"{name.lower()}_available_size is {lists.available}, not {want}")
-        return "; ".join(found + self._mapping_differences(seen.now))
+        return "; ".join(pair_differences(self.pair, seen.now, self.subject.lists(), self.subject.swa_lists()))
 
     def details(self, seen: Any) -> str:
         """The mapping of the slots that nobody may read."""
-        live = set(live_slots(self.pair.full))
-        entries = [(p, o, s) for (p, o), s in seen.now.to_page.items() if s and (p, o) not in live]
-        stale = [f"full slot {p * self.page_size + o} still maps to SWA page {s}" for p, o, s in sorted(entries)]
-        return "; ".join(stale) or super().details(seen)
-
-    def _mapping_differences(self, seen: Pair) -> list[str]:
-        found = []
-        for p, o in live_slots(self.pair.full):
-            want = self.pair.to_page(p, o) * self.page_size + self.pair.to_offset(p, o)
-            have = seen.to_page(p, o) * self.page_size + seen.to_offset(p, o)
-            if want != have:
-                slot = p * self.page_size + o
-                found.append(f"full slot {slot} maps to SWA slot {have}, the law has {want or 'nothing'}")
-        return found
+        return stale_entries(self.pair, seen.now) or super().details(seen)

@@ -8,15 +8,15 @@ from spec.tree import ROOT, Tree, begin, lives, path
 WORDS = {"full": "full", "swa": "SWA", "mamba": "state"}
 
 
-def tree_frame(st: Tree) -> Json:
-    """The nodes of a state, parents first."""
-    return {"pools": [], "lines": [], "tree": [_line(st, n) for n in _in_order(st, ROOT)] or ["the root alone"]}
+def tree_frame(st: Tree, unit: str = "tokens") -> Json:
+    """The nodes of a state, parents first; ``unit`` is what the tree counts."""
+    return {"pools": [], "lines": [], "words": [_line(st, n, unit) for n in _in_order(st, ROOT)] or ["the root alone"]}
 
 
-def tree_changes(old: Tree, new: Tree) -> list[str]:
+def tree_changes(old: Tree, new: Tree, unit: str = "tokens") -> list[str]:
     """What can be seen to differ between two observed trees."""
     nodes = sorted({*_alive(old), *_alive(new)})
-    return [line for n in nodes for line in _changed(old, new, n)] + _sizes(old, new)
+    return [line for n in nodes for line in _changed(old, new, n, unit)] + _sizes(old, new)
 
 
 def _alive(st: Tree) -> list[int]:
@@ -28,12 +28,12 @@ def _in_order(st: Tree, under: int) -> list[int]:
     return [m for n in below for m in (n, *_in_order(st, n))]
 
 
-def _line(st: Tree, n: int) -> str:
-    return "  " * (len(path(st, n)) - 1) + f"{_name(st, n)}: {', '.join(_parts(st, n))}"
+def _line(st: Tree, n: int, unit: str) -> str:
+    return "  " * (len(path(st, n)) - 1) + f"{_name(st, n, unit)}: {', '.join(_parts(st, n))}"
 
 
-def _name(st: Tree, n: int) -> str:
-    return f"node {n} (tokens {begin(st, n)} to {st.stop(n)})"
+def _name(st: Tree, n: int, unit: str) -> str:
+    return f"node {n} ({unit} {begin(st, n)} to {st.stop(n)})"
 
 
 def _parts(st: Tree, n: int) -> list[str]:
@@ -45,16 +45,17 @@ def _parts(st: Tree, n: int) -> list[str]:
     return found
 
 
-def _changed(old: Tree, new: Tree, n: int) -> list[str]:
-    was, now = n in _alive(old), n in _alive(new)
+def _changed(old: Tree, new: Tree, n: int, unit: str) -> list[str]:
+    was, now, name = n in _alive(old), n in _alive(new), _name(new, n, unit)
     if was and not now:
-        return [f"{_name(old, n)} left the tree"]
+        return [f"{_name(old, n, unit)} left the tree"]
     if now and not was:
-        return [f"{_name(new, n)} is new: {', '.join(_parts(new, n))}"]
-    found = [] if _name(old, n) == _name(new, n) else [f"{_name(old, n)} has tokens {begin(new, n)} to {new.stop(n)}"]
+        return [f"{name} is new: {', '.join(_parts(new, n))}"]
+    known = _name(old, n, unit)
+    found = [] if known == name else [f"{known} has {unit} {begin(new, n)} to {new.stop(n)}"]
     parts = [f"{a} → {b}" for a, b in zip(_parts(old, n), _parts(new, n), strict=True) if a != b]
-    found += [f"{_name(new, n)}: {', '.join(parts)}"] if parts else []
-    return found + ([f"{_name(new, n)} has other slots"] if old.source(n) != new.source(n) else [])
+    found += [f"{name}: {', '.join(parts)}"] if parts else []
+    return found + ([f"{name} has other slots"] if old.source(n) != new.source(n) else [])
 
 
 def _sizes(old: Tree, new: Tree) -> list[str]:

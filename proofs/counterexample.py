@@ -61,22 +61,39 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     return None
 
 
-def _broken(hints: Hints, made: obligations.Call, invariant: str, names: Sequence[str]) -> list[Any]:
+def _broken(hints: Hints, made: obligations.Made, invariant: str, names: Sequence[str]) -> list[Any]:
     if invariant == obligations.ATOMIC:
         return _half_done(hints, made)
+    if invariant.startswith(obligations.CALLS):
+        return _unlawful_call(hints, made, invariant)
     laws = hints.stem.invariants
     kept = [lift(laws[name].of(made.step.then)) for name in names]
-    before = [*made.world.axioms, *obligations.laws_of(hints, made, []), lift(made.step.granted)]
+    before = [*made.world.axioms, *_lawful(hints, made), lift(made.step.granted)]
     return [*before, *kept, z3.Not(lift(laws[invariant].of(made.step.then)))]
 
 
-def _half_done(hints: Hints, made: obligations.Call) -> list[Any]:
+def _half_done(hints: Hints, made: obligations.Made) -> list[Any]:
     """A refused call whose state after breaks a law or moved an available size (finite, so decidable)."""
     formula = obligations.atomic(hints, made)
     keys = _free_keys(formula.goal)
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
-    return [*formula.given, *small, *real, z3.Not(formula.goal)]
+    return [*formula.given, *_lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+
+
+def _unlawful_call(hints: Hints, made: obligations.Made, name: str) -> list[Any]:
+    """A granted call that makes a call which is not."""
+    names = [obligations.CALLS + call.transition.__name__ for call in made.step.calls]
+    if name not in names:
+        return [z3.BoolVal(False)]
+    formula = obligations.promised(hints, made, names.index(name))
+    return [*formula.negated, *_lawful(hints, made)]
+
+
+def _lawful(hints: Hints, made: obligations.Made) -> list[Any]:
+    """Every law of the state before, also those that a proof is not told of: a small world has no limits to that."""
+    laws = hints.stem.invariants.values()
+    return [fact for law in laws for fact in obligations.law_at(made.world, law, made.pre, [])]
 
 
 def _free_keys(goal: Any) -> list[Any]:
@@ -89,7 +106,7 @@ def _free_keys(goal: Any) -> list[Any]:
     return list(found.values())
 
 
-def _execute(hints: Hints, name: str, transition: Transition, made: obligations.Call, model: Any) -> Counterexample:
+def _execute(hints: Hints, name: str, transition: Transition, made: obligations.Made, model: Any) -> Counterexample:
     read = Reader(model, max(hints.sizes.values()))
     before = read.value(made.pre)
     arguments = {key: read.value(value) for key, value in made.arguments.items()}
@@ -105,7 +122,8 @@ def _laws_broken(hints: Hints, step: Step[Any], before: Any, after: Any) -> list
     broken = [(law.name, part) for law, part in hints.stem.broken(after)]
     if not step.fits and explore.key(before) != explore.key(after):
         broken.append((obligations.ATOMIC, ""))
-    return broken
+    unlawful = [call for call in step.calls if step.granted and not call.step.granted]
+    return broken + [(obligations.CALLS + call.transition.__name__, call.part) for call in unlawful]
 
 
 @dataclass(frozen=True)
@@ -154,12 +172,15 @@ class Reader:
 
 
 def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, explore.Path | None]:
-    """``reachable bug`` with a shortest path from the first state, or ``not inductive`` where none was found."""
+    """``reachable bug`` with a path from the first state, or ``not inductive`` where none was found."""
 
     def bad(move: explore.Move) -> bool:
         if hints.stem.broken(move.after):
             return True
         return not move.granted and explore.key(move.before) != explore.key(move.after)
 
-    path = explore.shortest(hints, transitions, bad)
+    ways = (
+        way for name, route in hints.routes.items() for way in explore.along(hints, route, name.split()[0], transitions)
+    )
+    path = next((way for way in ways if bad(way[-1])), None) or explore.shortest(hints, transitions, bad)
     return (NOT_INDUCTIVE, None) if path is None else (REACHABLE, path)

@@ -96,16 +96,42 @@ def shortest(
     return next((path for path in paths(hints, transitions, limit) if wanted(path[-1])), None)
 
 
+def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transition]) -> Iterator[Path]:
+    """Every path whose moves are the transitions of ``route`` in order, then ``name``: all but the last are granted."""
+    edge: list[tuple[Any, Path]] = [(first, ()) for first in hints.small()]
+    for step in (*route.split(), name):
+        only = {step: transitions[step]}
+        ways = [(*path, move) for state, path in edge for move in moves(hints, only, state)]
+        yield from ways
+        edge = [(way[-1].after, way) for way in ways if changes(way[-1])]
+
+
+def changes(move: Move) -> bool:
+    """The call was granted, and the state after is another."""
+    return move.granted and key(move.before) != key(move.after)
+
+
+def ends(way: Path, name: str, outcome: str) -> bool:
+    """The last call of the path is of this transition, and was refused or changed something."""
+    move = way[-1]
+    return move.transition == name and (changes(move) if outcome == "granted" else not move.granted)
+
+
 def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
     """For each transition a shortest path to a granted call that changes something, and to a refused one if any."""
     found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
     wanted = {(name, "granted") for name in found} | {(name, "refused") for name in hints.refusable}
-    for path in paths(hints, hints.stem.transitions):
+    for key_of, route in hints.routes.items():
+        name, outcome = (*key_of.split(), "granted")[:2]
+        if way := next((w for w in along(hints, route, name, hints.stem.transitions) if ends(w, name, outcome)), None):
+            found[name][outcome] = way
+            wanted.discard((name, outcome))
+    for path in paths(hints, hints.stem.transitions) if wanted else ():
         move = path[-1]
-        outcome = (move.transition, "granted" if move.granted else "refused")
-        if outcome in wanted and (not move.granted or key(move.before) != key(move.after)):
-            wanted.discard(outcome)
-            found[move.transition][outcome[1]] = path
+        seen = (move.transition, "granted" if move.granted else "refused")
+        if seen in wanted and (not move.granted or changes(move)):
+            wanted.discard(seen)
+            found[move.transition][seen[1]] = path
         if not wanted:
             break
     return found

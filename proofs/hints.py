@@ -37,6 +37,8 @@ class Hints:
     ``small``: small initial states (finite reading). ``moves``: transition name to lawful arguments in a state.
     ``places``: argument name to the domain whose member it names, for laws on each member and for sums.
     ``refusable``: the transitions that can run out of memory.
+    ``routes``: for a transition far from the first state, those on a way to it, in order; ``name refused``: for one
+    that runs out of memory. ``told``: for a law, the laws from which its proofs are tried first, before all are told.
     """
 
     stem: Stem
@@ -46,6 +48,8 @@ class Hints:
     moves: Mapping[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
     places: Mapping[str, str] = field(default_factory=dict)
     refusable: frozenset[str] = frozenset()
+    routes: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 

@@ -227,6 +227,26 @@ MUTANTS = (
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
 
+FORM = ("above_is_an_order", "above_goes_on", "paths_do_not_fork", "parent_is_next", "keys_follow", "values_are_flags")
+HELD = ("handles_stand", "window_is_filled", "held_is_no_tombstone")
+PAIRS = ("full_pairs", "swa_pairs", "mamba_pairs")
+COUNTED = ("held_is_counted", "counts_are_counts")
+
+
+def _told() -> dict[str, frozenset[str]]:
+    """A law of the tree's form rests on the form, one of what is held on that too, a count or size on its own."""
+    told = {law: frozenset(FORM) for law in FORM}
+    told |= {law: frozenset((*FORM, *HELD, *COUNTED)) for law in HELD}
+    told |= {law: frozenset((*FORM, *HELD, *COUNTED, law)) for law in PAIRS}
+    sums = (law for law in law_names() if law.endswith("_is_sum"))
+    return told | {size: frozenset((*FORM, *HELD[:1], *COUNTED, *PAIRS, size)) for size in sums}
+
+
+def law_names() -> list[str]:
+    """The laws of the locks, in their order."""
+    return list(law.stem.invariants)
+
+
 HINTS = Hints(
     stem=law.stem,
     over={},
@@ -235,5 +255,6 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
     mutants=MUTANTS,
+    told=_told(),
     assumptions=COMMON,
 )

@@ -4,37 +4,65 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import z3
 
 from proofs import lemmas
 from proofs.hints import Hints, Transition
-from proofs.symbols import SymMap, SymSeq, Term, World, argument, lift, state
-from spec.logic import Invariant, Step, implies
+from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
+from spec.logic import Invariant, Stem, Step, implies
 
 START = "start"
 ATOMIC = "refused_changes_nothing"
+CALLS = "promises_of_"
 
 
-@dataclass(frozen=True)
-class Call:
-    """A transition on a symbolic state with symbolic arguments."""
+@dataclass
+class Made:
+    """A transition on a symbolic state with symbolic arguments, and what was said of it so far.
+
+    ``one`` stands for any member of a domain. The counts beyond the first ``base`` are those of the facts in use.
+    """
 
     world: World
     pre: Any
     arguments: dict[str, Any]
     step: Step[Any]
+    one: Term
+    base: int
+    said: dict[tuple[str, str, bool], tuple[list[Any], list[Count]]] = field(default_factory=dict)
+
+    def afresh(self) -> None:
+        """Nothing was counted but by the transition."""
+        del self.world.counts[self.base :]
+
+    def goal(self, law: Invariant) -> Any:
+        """The law on the state after, or what it says there of any one member."""
+        return self.say(law, "goal", self.step.then, [self.one])[-1]
+
+    def say(self, law: Invariant, where: str, state: Any, members: list[Any], asked: bool = True) -> list[Any]:
+        """The law on the state ``where``, put into words once; its counts are in use from here on, if ``asked``."""
+        key = (law.name, where, bool(members))
+        if key not in self.said:
+            start = len(self.world.counts)
+            facts = law_at(self.world, law, state, members)
+            self.said[key] = (facts, self.world.counts[start:])
+            del self.world.counts[start:]
+        facts, counts = self.said[key]
+        self.world.counts += counts if asked else []
+        return facts
 
 
 @dataclass(frozen=True)
 class Formula:
-    """``goal`` must follow from ``given``."""
+    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, so much the better."""
 
     invariant: str
     given: list[Any]
     goal: Any
+    few: list[Any] | None = None
 
     @property
     def negated(self) -> list[Any]:
@@ -42,14 +70,15 @@ class Formula:
         return [*self.given, z3.Not(self.goal)]
 
 
-def call(hints: Hints, transition: Transition, world: World) -> Call:
+def call(hints: Hints, transition: Transition, world: World) -> Made:
     """``transition`` on fresh symbols of ``world``."""
     pre = state(world, hints.stem.state)
     arguments = {}
     for parameter in list(inspect.signature(transition).parameters.values())[1:]:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
-    return Call(world, pre, arguments, transition(pre, **arguments))
+    step = transition(pre, **arguments)
+    return Made(world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
@@ -62,12 +91,39 @@ def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list
     return whole + [lift(implies(domain.has(m), law.at(state, m))) for m in members]
 
 
-def laws_of(hints: Hints, made: Call, members: list[Any]) -> list[Any]:
-    """Every invariant on the state before the call."""
-    return [f for law in hints.stem.invariants.values() for f in law_at(made.world, law, made.pre, members)]
+def laws_of(
+    hints: Hints, made: Made, members: list[Any], parts: set[str], only: frozenset[str] | None = None
+) -> list[Any]:
+    """The invariants on the state before the call; in a composition those that speak of these ``parts`` alone."""
+    found = []
+    for law in hints.stem.invariants.values():
+        if only is not None and law.name not in only:
+            continue
+        if law.inherited in parts:
+            found += part_law(made, law, "before", made.pre, members)
+        elif not law.inherited and not law.theorem and parts.issuperset(law.about):
+            found += made.say(law, "before", made.pre, members)
+    return found
 
 
-def places_of(hints: Hints, made: Call) -> dict[str, tuple[Any, ...]]:
+def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
+    """The parts that a proof is told of: those that the transition calls, and those that its law ties."""
+    return {call.part for call in made.step.calls} | set(about) if hints.stem.parts else set()
+
+
+def part_law(made: Made, law: Invariant, where: str, state: Any, members: list[Any]) -> list[Any]:
+    """What a composition is told of a law of its part: what is current, and of each member the named ones alone.
+
+    Laws that count are left out: a composition that needs one says that it uses it. Fewer facts are no less sound, and
+    the solvers are not led astray by those that multiply (what is above what is above).
+    """
+    if law.at is not None and law.domain is not None and not made.world.small:
+        return [] if law.counts else made.say(law, where, state, members)[1:]
+    stated = made.say(law.current(), where, state, members, asked=False)
+    return [] if made.said[law.name, where, bool(members)][1] else stated
+
+
+def places_of(hints: Hints, made: Made) -> dict[str, tuple[Any, ...]]:
     """By domain, the members that the call's arguments name."""
     found: dict[str, tuple[Any, ...]] = {}
     for name, domain in hints.places.items():
@@ -76,25 +132,65 @@ def places_of(hints: Hints, made: Call) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def preserved(hints: Hints, made: Call, law: Invariant) -> Formula:
+def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
     """A granted call leads from lawful states to lawful states."""
+    made.afresh()
+    was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
+    if goal.eq(was):  # the call changes nothing of what the law speaks of
+        return Formula(law.name, [was], goal)
     places = places_of(hints, made)
-    one = Term(made.world.fresh("one"))
     named = [member for members in places.values() for member in members]
-    before = laws_of(hints, made, [one, *named])
-    proved = [hints.stem.invariants[name] for name in law.uses]
-    before += [law_at(made.world, known, made.step.then, [one])[-1] for known in proved]
-    goal = law_at(made.world, law, made.step.then, [one])[-1]
-    given = [*made.world.axioms, *before, lift(made.step.granted)]
-    return Formula(law.name, [*given, *_lemmas(made, places)], goal)
+    told = hints.told.get(law.name)
+    few = None if told is None else _facts(hints, made, law, [made.one, *named], told)
+    return Formula(law.name, _facts(hints, made, law, [made.one, *named]), made.goal(law), few)
 
 
-def atomic(hints: Hints, made: Call) -> Formula:
+def _facts(
+    hints: Hints, made: Made, law: Invariant, members: list[Any], only: frozenset[str] | None = None
+) -> list[Any]:
+    """What the proof that a law is preserved may use: laws before, laws proved of the state after, the call, lemmas."""
+    made.afresh()
+    before = laws_of(hints, made, members, parts_of(hints, made, law.about), only)
+    for name in law.uses:
+        before += made.say(hints.stem.invariants[name], "after", made.step.then, [made.one])[-1:]
+    made.goal(law)  # its counts are in use
+    lemmas_used = _lemmas(made, places_of(hints, made))
+    return [*made.world.axioms, *before, lift(made.step.granted), *lemmas_used]
+
+
+def established(stem: Stem, made: Made, where: str, state: Any, members: list[Any]) -> list[Any]:
+    """The laws of ``stem`` on a state that its own proofs lead to."""
+    return [fact for law in stem.invariants.values() for fact in part_law(made, law, where, state, members)]
+
+
+def promised(hints: Hints, made: Made, number: int) -> Formula:
+    """What the transition calls is lawful where it calls it: promises, choice and fit."""
+    call = made.step.calls[number]
+    name = CALLS + call.transition.__name__
+    few = _facts_for_call(hints, made, number, hints.told[name]) if name in hints.told else None
+    return Formula(name, _facts_for_call(hints, made, number), lift(call.step.granted), few)
+
+
+def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] | None = None) -> list[Any]:
+    """What the proof that a call is lawful may use; after an earlier call on the same part, that part's laws too."""
+    made.afresh()
+    call, places = made.step.calls[number], places_of(hints, made)
+    named = [made.one, *(member for members in places.values() for member in members)]
+    before = laws_of(hints, made, named, parts_of(hints, made), only)
+    for k, earlier in enumerate(made.step.calls[:number]):
+        if earlier.part == call.part:
+            before += established(hints.stem.parts[earlier.part], made, f"after {k}", earlier.then, named)
+    return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
+
+
+def atomic(hints: Hints, made: Made) -> Formula:
     """A call that does not fit leaves the state as it was, in every field."""
-    after = made.pre if made.step.otherwise is None else made.step.otherwise
+    made.afresh()
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
-    given = [*made.world.axioms, *laws_of(hints, made, []), *refused]
-    return Formula(ATOMIC, given, z3.And(*_equal(made.world, made.pre, after)))
+    if made.step.otherwise is None:
+        return Formula(ATOMIC, refused, z3.And(*_equal(made.world, made.pre, made.pre)))
+    given = [*made.world.axioms, *laws_of(hints, made, [], parts_of(hints, made)), *refused]
+    return Formula(ATOMIC, given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
 
 
 def initially(hints: Hints, law: Invariant) -> Formula:
@@ -106,19 +202,43 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     return Formula(law.name, [*world.axioms, *lemmas.instances(world, [], {})], goal)
 
 
+def follows(hints: Hints, theorem: Invariant) -> Formula:
+    """What is no law of its own follows from the laws."""
+    world = World()
+    held = state(world, hints.stem.state)
+    told = set(theorem.about)
+    laws = [law for law in hints.stem.invariants.values() if not law.theorem]
+    known = [law for law in laws if (law.inherited in told if law.inherited else told.issuperset(law.about))]
+    given = [fact for law in known for fact in law_at(world, law.current() if law.inherited else law, held, [])]
+    goal = law_at(world, theorem, held, [])[-1]
+    return Formula(theorem.name, [*world.axioms, *given, *lemmas.instances(world, [], {})], goal)
+
+
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
     """Every formula about one transition (``START``: about the first state)."""
     if name == START:
-        yield from (initially(hints, law) for law in hints.stem.invariants.values())
+        laws = hints.stem.invariants.values()
+        yield from (follows(hints, law) if law.theorem else initially(hints, law) for law in laws)
         return
+    made = checked(hints.stem, call(hints, transition, World()))
     for law in hints.stem.invariants.values():
-        yield preserved(hints, checked_constants(call(hints, transition, World())), law)
-    yield atomic(hints, call(hints, transition, World()))
+        if not law.inherited and not law.theorem:
+            yield preserved(hints, made, law)
+    yield from (promised(hints, made, number) for number in range(len(made.step.calls)))
+    yield atomic(hints, made)
 
 
-def checked_constants(made: Call) -> Call:
-    """The call, after making sure that its step replaced no constant."""
+def checked(stem: Stem, made: Made) -> Made:
+    """The call, after making sure that its step replaced no constant, and no part but by transitions of the part."""
     _same_constants(made.pre, made.step.then)
+    parts = {name: getattr(made.pre, name) for name in stem.parts}
+    for call in made.step.calls:
+        if call.before is not parts[call.part] or call.transition not in stem.parts[call.part].transitions.values():
+            raise TypeError(f"{call.transition.__name__} is no next call on {call.part}")
+        parts[call.part] = call.then
+    changed = [name for name, part in parts.items() if getattr(made.step.then, name) is not part]
+    if changed:
+        raise TypeError(f"a transition replaced {', '.join(changed)} without calling a transition of it")
     return made
 
 
@@ -131,7 +251,7 @@ def _same_constants(before: Any, after: Any) -> None:
             _same_constants(old, new)
 
 
-def _lemmas(made: Call, places: dict[str, tuple[Any, ...]]) -> list[Any]:
+def _lemmas(made: Made, places: dict[str, tuple[Any, ...]]) -> list[Any]:
     sequences = [a for a in made.arguments.values() if isinstance(a, SymSeq)]
     return list(lemmas.instances(made.world, sequences, places))
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from proofs.hints import Hints
 
-STEMS = ("allocator", "swa_mapping", "lock_ref")
+STEMS = ("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache")
 
 
 def hints_of(stem: str) -> Hints:

@@ -13,6 +13,7 @@ from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
+from spec.pool import LAWS as POOL_LAWS
 from spec.pool import PENDING, cut, drop, length, resting, some_open
 from spec.swa_mapping import SwaMapping
 
@@ -48,6 +49,18 @@ def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
             yield row, start, to, *_pages(st, need, swa_need)
 
 
+def _slide(st: SwaMapping) -> Iterator[tuple[int, int]]:
+    full = st.now.full
+    yield from ((r, to) for r in full.rows.items() for to in range(1, full.whole(r) + 1))
+
+
+def _hand_over(st: SwaMapping) -> Iterator[tuple[int, int, int, int]]:
+    full = st.now.full
+    for row in full.rows.items():
+        for to in full.rows.items():
+            yield from ((row, to, 0, last) for last in range(1, full.whole(row) + 1))
+
+
 MOVES = {
     "alloc": _alloc,
     "alloc_extend": lambda st: ((r, to, *_pages(st, n, n)) for r, to, n in growths(st.now.full)),
@@ -57,6 +70,10 @@ MOVES = {
     "free": lambda st: frees(st.now.full),
     "free_full": lambda st: frees(st.now.full),
     "trim": lambda st: cuts(st.now.full),
+    "slide": _slide,
+    "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
+    "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
+    "hand_over": _hand_over,
     "free_group_begin": nothing,
     "free_group_end": nothing,
     "backup_state": nothing,
@@ -191,6 +208,9 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
+# A law of a pool rests on those of the pools.
+POOLS = frozenset({*(known.__name__ for known in POOL_LAWS), "pending_in_group", "same_lengths", "backup_still_holds"})
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -204,5 +224,6 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
     mutants=MUTANTS,
+    told=dict.fromkeys(POOLS, POOLS),
     assumptions=COMMON,
 )

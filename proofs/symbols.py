@@ -8,6 +8,7 @@ and its model is a concrete state. ``bool()`` of a symbol raises: Python must ne
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -187,8 +188,8 @@ class World:
     def _new_constant(self, kind: str, name: str) -> Any:
         if kind == "truth":
             return self.truth(name)
-        if kind == "number":
-            return self.sizes[name] if self.small else self.number(name, low=1)
+        if kind in ("number", "count"):
+            return self.sizes[name] if self.small else self.number(name, low=1 if kind == "number" else 0)
         if kind == "offsets":
             return SymDomain(self, name, 0, self.constant("number", "page_size") - 1)
         if kind == "naturals":
@@ -365,7 +366,7 @@ def _field(world: World, f: Any, hint: Any, name: str) -> Any:
     kind = f.metadata.get("kind")
     if f.metadata.get("constant"):
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
-        return world.constant(kind, f.metadata["shared"] or name.split(".", 1)[-1])
+        return world.constant(kind, f.metadata["shared"] or re.sub(r".*\b(now|saved)\.", "", name))
     if kind == "map":
         return world.map(name, f.metadata["arity"])
     if kind == "number":

@@ -9,25 +9,27 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.console import Console
 
 from conformance import kept
-from conformance.check import STEMS
 from conformance.faults import FAULTS
-from conformance.faults.base import show
+from conformance.faults.base import show_all
 from conformance.kept import Kept
 from conformance.replaying import UNSUPPORTED
 from conformance.subjects.loading import RELEASES
 from proofs.obligations import ATOMIC, call
-from proofs.registry import hints_of
+from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.replays import shown
 from slotproof.screen import console
+from spec.logic import Invariant, Stem
 
 ROOT = Path(__file__).parent.parent
 FINDINGS = ROOT / "docs" / "findings.json"
@@ -38,11 +40,19 @@ MARK = {"violation": "**violation**", "latent": "latent", "conforms": "holds", U
 Rows = list[dict[str, Any]]
 
 
+class Said(NamedTuple):
+    """What a transition asks of its caller, and what it calls."""
+
+    promises: list[str]
+    calls: list[str]
+
+
 def environment(html: bool = False) -> Environment:
     """The templates, escaped for HTML if asked."""
     made = Environment(loader=PackageLoader("slotproof"), undefined=StrictUndefined, autoescape=html)
     made.filters["line"] = _html if html else lambda text: " ".join((text or "").split())
     made.filters["mark"] = lambda verdict: MARK[verdict]
+    made.filters["own"] = own_laws
     return made
 
 
@@ -72,7 +82,7 @@ def _documents() -> list[tuple[Path, str]]:
     traces = [(kept.load(name), rows) for name, rows in found["traces"].items()]
     pages, readme = environment(), ROOT / "README.md"
     stems = [hints_of(name).stem for name in STEMS]
-    laws = pages.get_template("laws.md.j2").render(stems=stems, atomic=ATOMIC, promises=_promises)
+    laws = pages.get_template("laws.md.j2").render(stems=stems, atomic=ATOMIC, step=said_by, parts=parts_of)
     findings = pages.get_template("findings.md.j2").render(checks=found["checks"], traces=traces)
     return [
         (ROOT / "docs" / "laws.md", laws.rstrip() + "\n"),
@@ -81,11 +91,29 @@ def _documents() -> list[tuple[Path, str]]:
     ]
 
 
-def _promises(stem: str, transition: str) -> list[str]:
-    """The sentences of what a caller of the transition promises."""
+@cache
+def said_by(stem: str, transition: str) -> Said:
+    """What a caller of the transition promises, and what it calls, each by its part's stem."""
     hints = hints_of(stem)
-    made = call(hints, hints.stem.transitions[transition], World())
-    return [promise.sentence for promise in made.step.promises]
+    step = call(hints, hints.stem.transitions[transition], World()).step
+    calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
+    return Said(_once(promise.sentence for promise in step.promises), calls)
+
+
+def _once(sentences: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(sentences))
+
+
+def parts_of(stem: Stem) -> list[dict[str, Any]]:
+    """The stems that a stem is made of, and how many laws it inherits from each."""
+    laws = [law.inherited for law in stem.invariants.values()]
+    return [{"field": at, "name": part.name, "laws": laws.count(at)} for at, part in stem.parts.items()]
+
+
+def own_laws(stem: Stem) -> list[Invariant]:
+    """The laws that the stem adds to those of its parts, its theorems last."""
+    own = [law for law in stem.invariants.values() if not law.inherited]
+    return sorted(own, key=lambda law: law.theorem)
 
 
 def _parts(pages: Environment, traces: list[tuple[Kept, Rows]]) -> dict[str, str]:
@@ -93,23 +121,33 @@ def _parts(pages: Environment, traces: list[tuple[Kept, Rows]]) -> dict[str, str
     example = next(((name, rows) for name, rows in traces if name.name == EXAMPLE))
     return {
         "stems": parts.stems([_stem(name) for name in STEMS]),
-        "faults": parts.faults([show(fault) for fault in FAULTS.values()]),
+        "faults": parts.faults(show_all([*FAULTS.values()], None, lambda _: None)),
         "findings": parts.findings(traces, RELEASES),
         "replay": _replay(*example),
     }
 
 
 def _stem(name: str) -> dict[str, Any]:
-    hints = hints_of(name)
-    transitions, laws = len(hints.stem.transitions), len(hints.stem.invariants)
-    obligations = transitions * (laws + 1) + laws  # each law and atomic failure; the first state is lawful
+    hints, made_of = hints_of(name), parts_of(hints_of(name).stem)
     return {
         "name": name,
-        "transitions": transitions,
-        "laws": laws,
-        "obligations": obligations,
+        "parts": [part["name"] for part in made_of],
+        "transitions": len(hints.stem.transitions),
+        "laws": len(own_laws(hints.stem)),
+        "inherited": sum(part["laws"] for part in made_of),
+        "obligations": obligations_of(name),
         "mutants": len(hints.mutants),
     }
+
+
+def obligations_of(name: str) -> int:
+    """How many: each transition keeps its stem's own laws and fails whole, and each call it makes is lawful.
+
+    The first state keeps all laws, those of the parts too; that a theorem follows is proved once.
+    """
+    stem = hints_of(name).stem
+    kept = sum(not law.theorem for law in own_laws(stem)) + 1
+    return len(stem.invariants) + sum(kept + len(said_by(name, transition).calls) for transition in stem.transitions)
 
 
 def _replay(trace: Kept, rows: Rows) -> str:

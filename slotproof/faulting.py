@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from conformance.faults import FAULTS
-from conformance.faults.base import Shown, show
+from conformance.faults.base import Shown, show_all
 from conformance.kept import as_json
 from slotproof.screen import choose, console, progress, write_json
 
@@ -19,13 +19,9 @@ BROKEN = 1
 def run(names: Sequence[str], seed: int | None, json: Path | None) -> int:
     """Shows each fault; exit code 1 if one was missed by the proof or by the run."""
     chosen = choose(names, FAULTS, "fault")
-    shown = []
     with progress() as bar:
-        task = bar.add_task("", total=len(chosen))
-        for name in chosen:
-            bar.update(task, description=name)
-            shown.append(show(FAULTS[name], seed=seed))
-            bar.advance(task)
+        task = bar.add_task("known bugs", total=len(chosen))
+        shown = show_all([FAULTS[name] for name in chosen], seed, lambda _: bar.advance(task))
     _print(shown)
     write_json(json, {"faults": [_data(s) for s in shown]})
     return BROKEN if any("missed" in (s.proof, s.found) for s in shown) else 0

@@ -39,8 +39,7 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     start = time.perf_counter()
     verdicts = _prove(chosen)
     _matrix(verdicts)
-    witnesses = [row for stem in chosen for row in vacuity(hints_of(stem))]
-    killed = [row for stem in chosen for row in mutants(hints_of(stem))]
+    witnesses, killed = _vacuity(chosen)
     failures = [_explain(v) for v in verdicts if not v.proved]
     for failure in failures:
         _print_failure(failure)
@@ -54,6 +53,21 @@ def _prove(stems: list[str]) -> list[Verdict]:
     with progress() as bar:
         task = bar.add_task("proving", total=len(prover.tasks(stems)))
         return prover.prove(stems, lambda _: bar.advance(task))
+
+
+def _vacuity(stems: list[str]) -> tuple[list[Any], list[Any]]:
+    """The witnesses of all transitions, and what became of all mutants."""
+    units: list[tuple[str, int | None]] = [(stem, None) for stem in stems]
+    units += [(stem, number) for stem in stems for number in range(len(hints_of(stem).mutants))]
+    with progress() as bar:
+        task = bar.add_task("witnesses and mutants", total=len(units))
+        found = prover.on_every_core(_shown, units, lambda _: bar.advance(task))
+    return [row for rows in found[: len(stems)] for row in rows], found[len(stems) :]
+
+
+def _shown(stem: str, number: int | None) -> Any:
+    hints = hints_of(stem)
+    return vacuity(hints) if number is None else _mutant(hints, hints.mutants[number])
 
 
 def _code(failures: list[Failure], empty: list[Any]) -> int:
@@ -85,6 +99,7 @@ def mutants(hints: Hints) -> list[dict[str, Any]]:
 
 
 def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
+    """A law's mutant, and whether the law alone kills it."""
     how = counterexample.killed_by(hints, mutant)
     return {
         "stem": hints.stem.name,

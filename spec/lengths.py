@@ -37,6 +37,21 @@ def same(one: Length, other: Length) -> Truth:
     return (one.pages == other.pages) & (one.rest == other.rest)
 
 
+def shorter(one: Length, other: Length) -> Truth:
+    """``one`` is less than ``other``."""
+    return (one.pages < other.pages) | ((one.pages == other.pages) & (one.rest < other.rest))
+
+
+def pick(cond: Truth, one: Length, other: Length) -> Length:
+    """``one`` where ``cond`` holds, else ``other``."""
+    return Length(ite(cond, one.pages, other.pages), ite(cond, one.rest, other.rest))
+
+
+def shortest(one: Length, other: Length) -> Length:
+    """The shorter of two lengths."""
+    return pick(at_most(one, other), one, other)
+
+
 def touched(length: Length) -> Number:
     """How many pages hold at least one token: whole pages, and the partial one if there is one."""
     return length.pages + ite(length.rest > 0, 1, 0)

@@ -8,7 +8,7 @@ the very same functions are what the provers read. A spec therefore never branch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Number = Any  # an int, or a symbol for one
@@ -80,6 +80,7 @@ class Step(Generic[S]):
     ``fits``: the resources suffice; a call that does not fit is refused as out of memory.
     ``choice``: what the implementation was free to choose, and must have chosen lawfully.
     ``then``: the state after a granted call. ``otherwise``: after a refused one (``None``: as before).
+    ``calls``: the transitions of parts that it is made of, in order; their promises are its own to keep.
     """
 
     then: S
@@ -87,6 +88,7 @@ class Step(Generic[S]):
     choice: tuple[Requirement, ...] = ()
     fits: Truth = True
     otherwise: S | None = None
+    calls: tuple[Call, ...] = ()
 
     @property
     def kept(self) -> Truth:
@@ -101,6 +103,25 @@ class Step(Generic[S]):
     def broken(self) -> list[str]:
         """The sentences that do not hold (finite reading)."""
         return [r.sentence for r in (*self.promises, *self.choice) if not r.holds]
+
+
+class Call(NamedTuple):
+    """A transition of a part of the state, made within a transition of the whole."""
+
+    part: str
+    transition: Callable[..., Step[Any]]
+    before: Any
+    step: Step[Any]
+
+    @property
+    def then(self) -> Any:
+        """The part after the call."""
+        return self.step.then
+
+
+def call(part: str, transition: Callable[..., Step[Any]], before: Any, /, *arguments: Any) -> Call:
+    """Makes a transition of a part; what it promises, the provers ask of the whole."""
+    return Call(part, transition, before, transition(before, *arguments))
 
 
 Part = tuple[str, Any]
@@ -118,6 +139,9 @@ class Invariant:
     domain: Callable[[Any], Domain] | None = None
     counts: bool = False
     uses: tuple[str, ...] = ()
+    inherited: str = ""  # the part whose law it is
+    about: tuple[str, ...] = ()
+    theorem: bool = False
 
     @property
     def sentence(self) -> str:
@@ -127,6 +151,29 @@ class Invariant:
     def of(self, state: Any) -> Truth:
         """The law on all its parts of ``state``."""
         return every(self.holds(part) for _, part in self.parts(state))
+
+    def current(self) -> Invariant:
+        """The same law without the parts that a backup saved."""
+
+        def parts(state: Any) -> list[Part]:
+            return [(label, part) for label, part in self.parts(state) if "saved" not in label.split(".")]
+
+        return replace(self, parts=parts)
+
+    def within(self, name: str) -> Invariant:
+        """The same law, of a state that has the law's own state as its field ``name``."""
+
+        def parts(state: Any) -> list[Part]:
+            return [(f"{name}.{label}".rstrip("."), part) for label, part in self.parts(getattr(state, name))]
+
+        at, domain = self.at, self.domain
+        return replace(
+            self,
+            parts=parts,
+            at=at and (lambda state, member: at(getattr(state, name), member)),
+            domain=domain and (lambda state: domain(getattr(state, name))),
+            inherited=name,
+        )
 
 
 def _itself(state: Any) -> list[Part]:
@@ -142,6 +189,14 @@ class Stem:
     invariants: dict[str, Invariant] = field(default_factory=dict)
     state: Any = None
     start: Callable[[Any], Any] | None = None
+    parts: dict[str, Stem] = field(default_factory=dict)
+
+    def part(self, name: str, stem: Stem) -> None:
+        """The field ``name`` of the state changes by transitions of ``stem`` alone, and so inherits its laws."""
+        self.parts[name] = stem
+        for law in stem.invariants.values():
+            known = law.name if law.name not in self.invariants else f"{name}.{law.name}"  # two parts, one word
+            self.invariants[known] = replace(law.within(name), name=known)
 
     def transition(self, function: Callable[..., Step[S]]) -> Callable[..., Step[S]]:
         """Registers a pure function ``state, arguments -> Step``; its docstring is printed as the law."""
@@ -149,12 +204,26 @@ class Stem:
         return function
 
     def invariant(
-        self, parts: Callable[[Any], list[Part]] = _itself, latent: bool = False
+        self, parts: Callable[[Any], list[Part]] = _itself, latent: bool = False, about: tuple[str, ...] = ()
     ) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
-        """Registers a law. ``latent``: breaking it harms only who reads what nobody may read."""
+        """Registers a law. ``latent``: breaking it harms only who reads what nobody may read.
+
+        ``about``: the parts of a composed state that the law ties; its proof is told of these, and of what is called.
+        """
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
-            self.invariants[function.__name__] = Invariant(function.__name__, function, parts, latent)
+            known = Invariant(function.__name__, function, parts, latent, about=about)
+            self.invariants[known.name] = known
+            return function
+
+        return register
+
+    def theorem(self, about: tuple[str, ...]) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
+        """Registers what follows, in any state, from the laws on the parts that it is ``about``."""
+
+        def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
+            known = Invariant(function.__name__, function, _itself, about=about, theorem=True)
+            self.invariants[known.name] = known
             return function
 
         return register
@@ -209,7 +278,7 @@ def truth() -> Any:
 
 
 def constant(kind: str, shared: str | None = None) -> Any:
-    """A field that no transition changes: a ``number``, ``truth`` or domain (``pages``, ``naturals``).
+    """A field that no transition changes: a ``number`` (from 1), a ``count`` (from 0), a ``truth`` or a domain.
 
     ``shared`` names a constant that is one and the same wherever it stands in a state.
     """

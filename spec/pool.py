@@ -134,6 +134,31 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
     )
 
 
+def in_range(pool: Pool, row: Number, first: Number, last: Number) -> Set:
+    """The pages that stand in ``row`` at the indices from ``first`` up to ``last``."""
+    return pool.pages.such(
+        lambda p: held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p)) & (pool.index(p) < last),
+        lambda: [pool.table(row, i) for i in range(first, min(last, touched(length(pool, row))))],
+    )
+
+
+def hand_over(pool: Pool, row: Number, to: Number, first: Number, last: Number) -> Pool:
+    """The pages of ``row`` from index ``first`` up to ``last`` stand in the row ``to``, at the same indices."""
+    moved = in_range(pool, row, first, last)
+    longer = pool.whole(to) >= last
+    return but(
+        pool,
+        owner=pool.owner.where(moved.has, to, moved.items),
+        table=pool.table.where(
+            lambda r, i: ((r == to) | (r == row)) & (first <= i) & (i < last),
+            lambda r, i: ite(r == to, pool.table(row, i), PADDING),
+            lambda: [(r, i) for i in range(first, last) for r in (to, row)],
+        ),
+        whole=pool.whole.put(to, ite(longer, pool.whole(to), last)),
+        rest=pool.rest.put(to, ite(longer, pool.rest(to), 0)),
+    )
+
+
 def cut(pool: Pool, row: Number, to: Length) -> Pool:
     """``row`` is ``to`` tokens long."""
     return but(pool, whole=pool.whole.put(row, to.pages), rest=pool.rest.put(row, to.rest))
@@ -211,11 +236,11 @@ def no_leak(pool: Pool) -> Truth:
 def row_ends(pool: Pool) -> Truth:
     """A row's length is well formed, and the row owns nothing beyond the page of its last token."""
 
-    def ends(r: Number, now: Length) -> Truth:
-        end = touched(now)
-        return formed(now, pool.page_size) & pool.indices.all(lambda i: implies(i >= end, pool.table(r, i) == PADDING))
+    def ends(r: Number, end: Number) -> Truth:
+        return pool.indices.all(lambda i: implies(i >= end, pool.table(r, i) == PADDING))
 
-    return pool.rows.all(lambda r: ends(r, length(pool, r)))
+    shaped = pool.rows.all(lambda r: formed(length(pool, r), pool.page_size))
+    return shaped & pool.rows.all(lambda r: ends(r, touched(length(pool, r))))
 
 
 def available_counts(pool: Pool) -> Truth:

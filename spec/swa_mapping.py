@@ -26,7 +26,8 @@ from spec.logic import (
 from spec.pair import LATENT, Pair, blank, give, grow, mapped_from, new_pair, unmap
 from spec.pair import LAWS as PAIR_LAWS
 from spec.pool import LAWS as POOL_LAWS
-from spec.pool import PADDING, beyond, cut, drop, filled, length, merged, resting, settle, waiting
+from spec.pool import PADDING, beyond, cut, drop, filled, in_range, length, merged, resting, settle, waiting
+from spec.pool import hand_over as moved
 
 stem = Stem("swa_mapping")
 
@@ -189,6 +190,82 @@ def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
             st,
             now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)),
             backed_up=st.backed_up & same(length(pair.full, row), to),
+        ),
+    )
+
+
+@stem.transition
+def slide(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
+    """The window of a row moves on: the SWA pages of its whole pages below index ``to`` are given back at once."""
+    pair = st.now
+    swa_gone = in_range(pair.swa, row, 0, to)
+    return Step(
+        promises=(
+            requires(pair.full.rows.has(row), "the row is a row"),
+            requires(to <= pair.full.whole(row), "the page of the last token keeps its SWA page"),
+        ),
+        then=but(
+            st,
+            now=unmap(
+                but(pair, swa=drop(pair.swa, swa_gone, resting(pair.swa))), in_range(pair.full, row, 0, to), True
+            ),
+            backed_up=False,
+        ),
+    )
+
+
+@stem.transition
+def free_pages(st: SwaMapping, row: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """Whole pages of a row, from index ``first`` up to ``last``, are given back in both pools, as duplicates are."""
+    pair = st.now
+    full_gone, swa_gone = in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last)
+    return Step(
+        promises=(
+            requires(pair.full.rows.has(row), "the row is a row"),
+            requires((first >= 0) & (first <= last), "the range is a range"),
+            requires(last <= pair.full.whole(row), "only whole pages are given back"),
+        ),
+        then=but(st, now=give(pair, full_gone, swa_gone, st.group > 0), backed_up=False),
+    )
+
+
+@stem.transition
+def adopt(st: SwaMapping, row: Number, pages: Number) -> Step[SwaMapping]:
+    """An empty row begins after ``pages`` whole pages that stand in other rows: it shares them and owns none."""
+    pair, to = st.now, Length(pages, 0)
+    return Step(
+        promises=(
+            requires(pair.full.rows.has(row) & same(length(pair.full, row), NOTHING), "the row is a row, and empty"),
+            requires(pair.full.indices.has(pages), "the row has room for its new length"),
+        ),
+        then=but(st, now=but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to)), backed_up=False),
+    )
+
+
+@stem.transition
+def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """Whole pages of a row, from index ``first`` up to ``last``, are the row ``to``'s from now on, in both pools."""
+    pair = st.now
+    empty = pair.full.indices.all(
+        lambda i: implies(
+            (first <= i) & (i < last), (pair.full.table(to, i) == PADDING) & (pair.swa.table(to, i) == PADDING)
+        )
+    )
+    return Step(
+        promises=(
+            requires(pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to), "the two rows are two rows"),
+            requires((first >= 0) & (first <= last), "the range is a range"),
+            requires(last <= pair.full.whole(row), "only whole pages are handed over"),
+            requires(empty, "the other row owns nothing there"),
+        ),
+        then=but(
+            st,
+            now=but(
+                pair,
+                full=moved(pair.full, row, to, first, last),
+                swa=moved(pair.swa, row, to, first, last),
+            ),
+            backed_up=False,
         ),
     )
 

@@ -180,7 +180,8 @@ def parent_is_next(st: Tree) -> Truth:
         near = st.nodes.all(lambda a: implies(over(st, a, n) & (a != n), (p != ROOT) & over(st, a, p)))
         return near & implies(p != ROOT, st.nodes.has(p) & over(st, p, n) & (p != n))
 
-    return st.nodes.all(lambda n: implies(lives(st, n), next_above(n)))
+    hangs = st.nodes.all(lambda n: implies(lives(st, n), (st.parent(n) == ROOT) | lives(st, st.parent(n))))
+    return hangs & st.nodes.all(lambda n: implies(lives(st, n), next_above(n)))
 
 
 def keys_follow(st: Tree) -> Truth:

@@ -79,6 +79,14 @@ def test_check_ours_conforms_and_counts(tmp_path: Path) -> None:
     assert result["transitions"]["alloc_extend done"] > 0
 
 
+def test_check_goes_on_until_so_many_steps_are_done() -> None:
+    wanted = Wanted("ours", None, None, "cpu", (), examples=2, steps=400, seed=None)
+    result = checking.one(load("ours"), "allocator", wanted)
+    assert result.verdict == CONFORMS
+    assert 400 <= result.steps < 800
+    assert sum(n for name, n in result.transitions.items() if name.endswith(" done")) > 200
+
+
 def test_replay_on_ours(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     done = slotproof("replay", "stale_tail_after_restore", "ours", "--json", str(out))

@@ -147,7 +147,7 @@ def test_a_story_of_a_tree_says_what_changed() -> None:
     told = tell(run.trace, ours.lock_ref)
     assert "node 1 (tokens 0 to 4) is new: full lock 0, SWA lock 0" in told[0].changed
     assert "node 1 (tokens 2 to 4): SWA lock 1 → SWA lock 0" in told[3].changed
-    assert told[3].picture["tree"][1].startswith("  node 1")
+    assert told[3].picture["words"][1].startswith("  node 1")
 
 
 def test_a_reader_whose_slots_are_replaced_is_found_and_the_run_shrinks() -> None:

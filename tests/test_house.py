@@ -20,20 +20,29 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("spec", "proofs", "impl", "conformance")
 # What is no stem: the files that all stems of a folder share.
 SHARED = {
-    "spec": {"finite", "holders", "lengths", "logic", "pair", "pool", "tree"},
+    "spec": {
+        *("carried", "finite", "holders", "lengths", "logic", "pair", "pool", "rows", "state_laws", "states"),
+        *("tree", "whole"),
+    },
     "proofs": {
-        *("counterexample", "explore", "hints", "lemmas", "obligations"),
+        *("carried", "counterexample", "explore", "hints", "lemmas", "obligations"),
         *("prover", "registry", "second_solver", "symbols"),
     },
-    "impl": {"checks", "kernels", "paths", "slots"},
+    "impl": {"carried", "checks", "kernels", "paths", "prefixes", "radix", "rows", "slots", "states"},
     "conformance": {
-        *("check", "kept", "lock_rules", "machine", "picture", "pools", "replaying"),
-        *("shrink", "stateful", "story", "tree_picture", "tree_slots"),
+        *("asked", "busy_rules", "cache_nodes", "cache_rules", "cache_seen", "cache_states", "check", "kept"),
+        *("mamba_rules", "pair_seen", "picture", "pools", "replaying", "row_picture", "row_run", "row_seen"),
+        *("lock_rules", "machine", "session_busy", "session_rules", "shrink"),
+        *("state_picture", "stateful", "states", "story", "tree_pages", "tree_picture", "tree_slots"),
     },
 }
 # A file of more than LINES lines says why it is not two.
 LINES = 300
+TRANSITIONS = "the transitions of one state, one after the other"
 LONG = {
+    "spec/swa_mapping.py": TRANSITIONS,
+    "spec/session_trim.py": TRANSITIONS,
+    "spec/cache.py": TRANSITIONS,
     "proofs/symbols.py": "the symbolic reading, operation by operation beside spec/finite.py",
     "tests/test_impl_lock_ref.py": "one promise of the class after the other",
     "tests/test_impl_allocator.py": "one promise of the class after the other",
@@ -52,7 +61,8 @@ def sources() -> Iterator[Path]:
 
 def functions_of(stem: str) -> list[tuple[str, Any]]:
     law = hints_of(stem).stem
-    return [*law.transitions.items(), *((name, i.at or i.holds) for name, i in law.invariants.items())]
+    own = ((name, i.at or i.holds) for name, i in law.invariants.items() if not i.inherited)
+    return [*law.transitions.items(), *own]
 
 
 # Stems.
@@ -110,10 +120,22 @@ def test_both_stems_share_the_laws_of_a_pool() -> None:
         assert other[pair_law.__name__].holds is pair_law
 
 
+# What a run can do first; where nothing is said, it clears the pools.
+FIRST_CALLS: dict[str, tuple[Any, ...]] = {
+    "lock_ref": ("add_leaf", 0, 1, 2, 1, True, False),
+    "session_trim": ("free_group_begin",),
+    "cache": ("free_group_begin",),
+}
+SMALL = {
+    **{"page_size": 2, "size": 3, "size_swa": 2, "rows": 2, "need_sort": False},
+    **{"window": 2, "components": ["full", "swa"], "sessions": 1, "requests": 2},
+}
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, (_, run_class) = hints_of(stem).stem, check.STEMS[stem]
-    name, arguments = ("add_leaf", (0, 1, 2, 1, True, False)) if stem == "lock_ref" else ("clear", ())
+    name, *arguments = FIRST_CALLS.get(stem, ("clear",))
     asked: list[Any] = []
     real = law.transitions[name]
 
@@ -122,11 +144,21 @@ def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPat
         return real(state, *given)
 
     monkeypatch.setitem(law.transitions, name, spied)
-    pools = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 2, "need_sort": False}
-    run = run_class(None, {**pools, "window": 2, "components": ["full", "swa"]})
+    run = run_class(None, SMALL)
     first = run.state
     assert run.step(name, *arguments).granted
     assert asked == [first]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_part_is_the_stem_itself_and_its_laws_are_inherited(stem: str) -> None:
+    law = hints_of(stem).stem
+    for field, part in law.parts.items():
+        assert part is hints_of(part.name).stem, "a composition has no law of its own for what it is made of"
+        assert [i.holds for i in law.invariants.values() if i.inherited == field] == [
+            i.holds for i in part.invariants.values()
+        ]
+    assert {i.inherited for i in law.invariants.values()} - {""} == set(law.parts)
 
 
 def test_only_the_spec_makes_stems() -> None:

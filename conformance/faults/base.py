@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 from conformance.check import Result, check
@@ -14,6 +17,8 @@ from proofs.counterexample import Counterexample
 from proofs.explore import Path
 from proofs.hints import Transition
 from proofs.registry import hints_of
+
+WORKERS = 8  # at most: each of them loads torch
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,16 @@ class Fault:
     sentence: str
     spec: Mapping[str, Transition]
     make: Callable[[Json], Any]
+
+    def __reduce__(self) -> tuple[Callable[[str], Fault], tuple[str]]:
+        """Between processes a fault goes by its name: its functions could not."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> Fault:
+    from conformance.faults import FAULTS
+
+    return FAULTS[name]
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,20 @@ def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
     reach, path = _reach(fault) if example else (None, None)
     run = check(fault.stem, fault.make, examples=examples, seed=seed)
     return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
+
+
+def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], None]) -> list[Shown]:
+    """Shows each fault, side by side; ``done`` hears of each as it ends.
+
+    The processes begin afresh, since torch's threads do not survive a fork.
+    """
+    workers = min(WORKERS, os.cpu_count() or 1, len(faults))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        futures = {pool.submit(show, fault, seed=seed): fault for fault in faults}
+        for future in as_completed(futures):
+            future.result()
+            done(futures[future])
+    return [future.result() for future in futures]
 
 
 def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:

@@ -1,0 +1,216 @@
+"""The provers' view of mamba state slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from proofs.hints import COMMON, Hints, Mutant
+from spec import mamba_slots as law
+from spec.finite import Seq
+from spec.logic import Number, Step, but
+from spec.states import (
+    ABSENT,
+    FIRST,
+    FREE,
+    IDLE,
+    NOWHERE,
+    OWN,
+    RUNNING,
+    SECOND,
+    MambaSlots,
+    drop,
+    is_node,
+    is_open,
+    is_request,
+    is_session,
+    owned,
+    recorded,
+    take,
+)
+
+SIZES = {"states": 3, "owners": 4, "requests": 2, "first_node": 3}
+KINDS = ((True, True, False), (True, True, True), (True, False, False), (False, False, False))
+
+
+def small() -> tuple[MambaSlots, ...]:
+    """Three slots, two requests, a session and a node, with each kind of track buffer and without one."""
+    return tuple(law.initial(size=3, requests=2, sessions=1, nodes=1, kind=kind) for kind in KINDS)
+
+
+def requests(st: MambaSlots) -> list[int]:
+    """The requests."""
+    return [o for o in st.owners.items() if is_request(st, o)]
+
+
+def sessions(st: MambaSlots) -> list[int]:
+    """The sessions."""
+    return [o for o in st.owners.items() if is_session(st, o)]
+
+
+def nodes(st: MambaSlots) -> list[int]:
+    """The nodes."""
+    return [o for o in st.owners.items() if is_node(st, o)]
+
+
+def free(st: MambaSlots) -> list[int]:
+    """The slots on the free list."""
+    return [s for s in st.slots.items() if st.place(s) == FREE]
+
+
+def open_slot(st: MambaSlots) -> int:
+    """A slot that can be handed out alone, absent where there is none."""
+    return next((s for s in st.slots.items() if is_open(st, s)), ABSENT)
+
+
+def wanted(st: MambaSlots, request: int) -> list[bool]:
+    """Which roles an admitted request would get a slot for."""
+    bare = st.names(request, FIRST) == st.names(request, SECOND) == ABSENT
+    two = st.doubled and not st.lazy
+    return [st.names(request, OWN) == ABSENT, bare and st.buffered, bare and st.buffered and two]
+
+
+def _alloc(st: MambaSlots) -> Iterator[tuple[int, ...]]:
+    for request in requests(st):
+        slots = iter(free(st))
+        yield request, *(next(slots, ABSENT) if want else ABSENT for want in wanted(st, request))
+
+
+def _begin(st: MambaSlots) -> Iterator[tuple[int, Seq]]:
+    """Groups that fit and one that does not; one is enough inside another."""
+    for need in (1, 2, st.slots.size + 1)[: 2 if st.group else 3] if st.group < 2 else ():
+        yield need, Seq(free(st)[:need] if need <= st.available else [])
+
+
+def _each_request(st: MambaSlots) -> Iterator[tuple[int]]:
+    yield from ((r,) for r in requests(st))
+
+
+def _given(st: MambaSlots) -> Iterator[tuple[int, int]]:
+    yield from ((r, n) for r in requests(st) for n in nodes(st))
+
+
+MOVES = {
+    "begin_group": _begin,
+    "end_group": lambda _: [()],
+    "clear": lambda _: [()],
+    "alloc_copy": lambda st: ((n, open_slot(st)) for n in nodes(st)),
+    "evict": lambda st: ((n,) for n in nodes(st)),
+    "alloc_for_match": lambda st: ((r, n, open_slot(st)) for r in requests(st) for n in nodes(st)),
+    "alloc": _alloc,
+    "track": _each_request,
+    "alloc_second": lambda st: ((r, open_slot(st)) for r in requests(st)),
+    "give_second": _each_request,
+    "donate_and_replace": _given,
+    "donate": _given,
+    "release": _each_request,
+    "save": lambda st: ((r, s) for r in requests(st) for s in sessions(st)),
+    "restore": lambda st: ((s, r) for s in sessions(st) for r in requests(st)),
+    "close": lambda st: ((s,) for s in sessions(st)),
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def _with(step: Step[MambaSlots], **wrong: Any) -> Step[MambaSlots]:
+    return but(step, then=but(step.then, **wrong))
+
+
+def throws_away(st: MambaSlots) -> Step[MambaSlots]:
+    """The end of a group gives its rest to nobody."""
+    step = law.end_group(st)
+    place = step.then.place.where(lambda s: step.then.place(s) != st.place(s), NOWHERE, st.slots.items)
+    return _with(step, place=place)
+
+
+def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
+    """A closed session frees its whole buffer, also the slot that is absent."""
+    step = law.close(st, session)
+    gone = st.table(session, SECOND)
+    return _with(step, place=step.then.place.where(lambda s: s == gone, FREE, lambda: [gone]))
+
+
+def shares_the_slot(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
+    """Copy-on-write without the copy: the request has the node's slot."""
+    step = law.alloc_for_match(st, request, node, slot)
+    shared = recorded(but(st, table=st.table.put((request, OWN), st.table(node, OWN))), request)
+    return but(step, then=but(shared, phase=step.then.phase))
+
+
+def forgets_to_free(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+    """A node loses its state, and nobody gives the slot back."""
+    return but(law.evict(st, node), then=but(st, table=st.table.put((node, OWN), ABSENT)))
+
+
+def keeps_the_rest(st: MambaSlots) -> Step[MambaSlots]:
+    """The end of a group leaves what nobody asked for in the group."""
+    return but(law.end_group(st), then=but(st, group=st.group - 1))
+
+
+def copies_into_a_track(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
+    """A node gets a slot where requests have their buffer."""
+    return but(law.alloc_copy(st, node, slot), then=take(st, node, FIRST, slot))
+
+
+def tracks_past_the_buffer(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """The next index goes on and on."""
+    return _with(law.track(st, request), next=st.next.put(request, st.next(request) + 1))
+
+
+def runs_unequipped(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
+    """A request that matched runs at once."""
+    return _with(law.alloc_for_match(st, request, node, slot), phase=st.phase.put(request, RUNNING))
+
+
+def forgets_what_it_had(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """A request is gone, and its slots are not given back (SGLang PR 26941, abort)."""
+    return but(law.release(st, request), then=law.gone(st, request))
+
+
+def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
+    """A second slot that the request's record does not name."""
+    return _with(law.alloc_second(st, request, slot), names=st.names)
+
+
+def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """A request gives its slots back and goes on naming them (SGLang PR 26941, free)."""
+    return but(law.release(st, request), then=but(drop(st, owned(st, request)), phase=st.phase.put(request, IDLE)))
+
+
+def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+    """A donated slot stays in the row that the kernels read."""
+    return _with(law.donate_and_replace(st, request, node), row=st.row)
+
+
+def counts_the_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+    """Slots that are set aside still count as available."""
+    return _with(law.begin_group(st, need, chosen), available=st.available)
+
+
+MUTANTS = (
+    Mutant("throws_away", "end_group", "places_are_known", throws_away),
+    Mutant("frees_the_absent", "close", "absent_is_no_slot", frees_the_absent),
+    Mutant("shares_the_slot", "alloc_for_match", "one_owner", shares_the_slot),
+    Mutant("forgets_to_free", "evict", "no_leak", forgets_to_free),
+    Mutant("keeps_the_rest", "end_group", "group_is_open", keeps_the_rest),
+    Mutant("copies_into_a_track", "alloc_copy", "nodes_have_states_alone", copies_into_a_track),
+    Mutant("tracks_past_the_buffer", "track", "buffer_is_whole", tracks_past_the_buffer),
+    Mutant("runs_unequipped", "alloc_for_match", "running_is_equipped", runs_unequipped),
+    Mutant("forgets_what_it_had", "release", "gone_owns_nothing", forgets_what_it_had),
+    Mutant("second_without_a_name", "alloc_second", "names_what_it_owns", second_without_a_name),
+    Mutant("keeps_the_names", "release", "gone_names_nothing", keeps_the_names),
+    Mutant("row_stays_behind", "donate_and_replace", "row_says_what_is_owned", row_stays_behind),
+    Mutant("counts_the_group", "begin_group", "available_counts", counts_the_group),
+)
+
+HINTS = Hints(
+    stem=law.stem,
+    over={"chosen": lambda st: st.slots},
+    sizes=SIZES,
+    small=small,
+    moves=MOVES,
+    refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
+    mutants=MUTANTS,
+    assumptions=COMMON,
+)

@@ -1,0 +1,209 @@
+"""The provers' view of rows and session slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from proofs.allocator import nothing
+from proofs.hints import COMMON, Hints, Mutant
+from spec import rows, swa_mapping
+from spec import session_trim as law
+from spec.finite import Seq
+from spec.lengths import Length, at_most, in_pages, in_tokens, next_token, shortest, touched
+from spec.logic import Number, Step, but, call, requires
+from spec.pool import some_open
+from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
+
+SIZES = {
+    **{"page_size": 2, "rows": 3, "indices": 3, "full.pages": 3, "swa.pages": 2},
+    **{"limit": 1, "sessions": 1, "window_pages": 0, "window_rest": 1},
+}
+
+
+def small() -> tuple[Rows, ...]:
+    """Three full and two SWA pages of two slots, one request row and two others, one session, a window of a token."""
+    pools = swa_mapping.initial(page_size=2, size=3, size_swa=2, rows=3, need_sort=False)
+    return (law.initial(pools, limit=1, sessions=1, window=Length(0, 1)),)
+
+
+def requests(st: Rows, *phases: int) -> list[int]:
+    """The request rows in one of these phases."""
+    return [r for r in full_pool(st).rows.items() if r < st.limit and st.phase(r) in phases]
+
+
+def others(st: Rows) -> list[int]:
+    """The rows that are no request's."""
+    return [r for r in full_pool(st).rows.items() if r >= st.limit]
+
+
+def growth(st: Rows, row: int, to: Length) -> tuple[Seq, Seq]:
+    """Lawful pages for a row that grows."""
+    need = touched(to) - touched(allocated(st, row))
+    return some_open(full_pool(st), need), some_open(swa_pool(st), need)
+
+
+def _grow(st: Rows) -> Iterator[tuple[Any, ...]]:
+    size = full_pool(st).page_size
+    for row in requests(st, RUNNING):
+        for tokens in (1, 2, 3):
+            to = in_pages(in_tokens(allocated(st, row), size) + tokens, size)
+            yield row, to, *growth(st, row, to)
+
+
+def _decode(st: Rows) -> Iterator[tuple[Any, ...]]:
+    for row in requests(st, RUNNING):
+        yield row, *growth(st, row, next_token(allocated(st, row), full_pool(st).page_size))
+
+
+def _lengths(st: Rows, row: int, to: Length) -> Iterator[Length]:
+    """Every length from the tree's part up to ``to``."""
+    size = full_pool(st).page_size
+    yield from (in_pages(n, size) for n in range(st.protected(row) * size, in_tokens(to, size) + 1))
+
+
+def _whole(st: Rows) -> Iterator[tuple[int, int]]:
+    for row in requests(st, RUNNING, rows.LEAVING):
+        yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
+
+
+def _slots(st: Rows) -> list[tuple[int, int]]:
+    return [(s, st.slot(s) - 1) for s in st.sessions.items() if st.slot(s)]
+
+
+MOVES = {
+    "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
+    "reserve": _grow,
+    "extend": _grow,
+    "decode": _decode,
+    "commit": lambda st: ((r, allocated(st, r)) for r in requests(st, RUNNING)),
+    "slide": lambda st: ((r, n) for r in requests(st, RUNNING) for n in range(st.committed(r) + 1)),
+    "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
+    "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
+    "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "dedupe": _whole,
+    "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
+    "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
+    "restore": lambda st: ((s, to) for s, r in _slots(st) for to in _lengths(st, r, committed(st, r))),
+    "resume": lambda st: ((s, next_token(rows.text(st, r), full_pool(st).page_size)) for s, r in _slots(st)),
+    "close": lambda st: ((s,) for s, _ in _slots(st)),
+    "pass_on": lambda st: ((a, b, 0, full_pool(st).whole(a)) for a in others(st) for b in others(st)),
+    "drop": lambda st: ((r,) for r in others(st)),
+    "free_group_begin": nothing,
+    "free_group_end": nothing,
+    "drop_swa": lambda st: ((r,) for r in others(st)),
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def _with(step: Step[Rows], **wrong: Any) -> Step[Rows]:
+    return but(step, then=but(step.then, **wrong))
+
+
+def _unasked(step: Step[Rows], sentence: str) -> Step[Rows]:
+    """The step of a caller that does not keep one promise."""
+    kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
+    assert len(kept) < len(step.promises), f"no promise {sentence!r}"
+    return but(step, promises=kept)
+
+
+def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
+    """An idle row still claims the tree's part."""
+    return _with(law.release(st, row), protected=st.protected)
+
+
+def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
+    """A node is evicted but for its first token."""
+    step = law.drop(st, row)
+    cut = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
+    return but(step, calls=(cut,), promises=(*step.promises, *cut.step.promises), then=but(st, pools=cut.then))
+
+
+def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
+    """A cut below the cursor leaves the cursor where it was (SGLang PR 22900)."""
+    return _with(law.save(st, row, agreed), cursor=st.cursor, cursor_rest=st.cursor_rest)
+
+
+def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+    """A cut below the cursor puts the cursor at the cut, inside a page (as the fix of SGLang PR 22900 does)."""
+    row = law.slot_row(st, session)
+    cut = call("pools", swa_mapping.trim, st.pools, row, prefix)
+    at = shortest(cursor(st, row), prefix)
+    return but(
+        law.restore(st, session, prefix),
+        calls=(cut,),
+        then=but(
+            rows.commit_to(st, row, prefix),
+            pools=cut.then,
+            cursor=st.cursor.put(row, at.pages),
+            cursor_rest=st.cursor_rest.put(row, at.rest),
+        ),
+    )
+
+
+def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+    """A row that reads the tree's pages forgets to give its own copies back."""
+    return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
+
+
+def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
+    """The cursor moves on, and the SWA pages stay."""
+    return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
+
+
+def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill leaves its first token without an SWA slot, though its page has an SWA page."""
+    step = law.extend(st, row, to, full_pages, swa_pages)
+    tail = call("pools", swa_mapping.alloc_extend_swa_tail, st.pools, row, Length(0, 1), to, full_pages, swa_pages)
+    return but(
+        step,
+        calls=(tail,),
+        promises=(*step.promises, *tail.step.promises),
+        then=but(step.then, pools=tail.then),
+    )
+
+
+def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
+    """The window's own SWA pages are given back."""
+    inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
+    step = _unasked(law.slide(st, row, to), "the window is not given back")
+    return but(step, promises=(*step.promises, inside))
+
+
+def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
+    """A slot keeps what decoding ran past the answer that was sent."""
+    step = law.save(st, row, agreed)
+    kept = {name: getattr(step.then, name) for name in ("text", "text_rest")}
+    return but(step, calls=(), then=but(st, phase=st.phase.put(row, SAVED), **kept))
+
+
+def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
+    """A session whose turn was aborted keeps the row in its slot."""
+    return _with(law.release(st, row), slot=st.slot)
+
+
+MUTANTS = (
+    Mutant("forgets_protected", "release", "phases", forgets_protected),
+    Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),
+    Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
+    Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
+    Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("forgets_window", "slide", "swa_positions", forgets_window),
+    Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
+    Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
+    Mutant("keeps_overshoot", "save", "no_token_across_turns", keeps_overshoot),
+    Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
+)
+
+HINTS = Hints(
+    stem=law.stem,
+    over={"full_pages": lambda st: full_pool(st).pages, "swa_pages": lambda st: swa_pool(st).pages},
+    sizes=SIZES,
+    small=small,
+    moves=MOVES,
+    refusable=frozenset({"reserve", "extend", "decode"}),
+    mutants=MUTANTS,
+    assumptions=COMMON,
+)

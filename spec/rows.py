@@ -1,0 +1,269 @@
+"""Request rows and session slots: the noun of ``spec.session_trim``.
+
+A row (``req_to_token``) is described by four lengths, protected <= cursor or not, cursor <= committed <= allocated:
+``protected`` pages belong to the radix tree, tokens below the cursor (``swa_evicted_seqlen``) have left the window and
+lost their SWA slots, ``committed`` tokens are computed, and up to ``allocated`` there are slots (speculative decoding
+runs ahead). The allocated length is the row's length in the pools. A session slot keeps the row of its session between
+turns; ``slot(s)`` is that row plus one, 0 where the session has none. Rows from ``limit`` on are somebody else's: the
+tree's nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spec import swa_mapping
+from spec.finite import Domain as Range
+from spec.finite import Map as FiniteMap
+from spec.lengths import NOTHING, Length, at_most, covers, formed, pick, same, touched
+from spec.logic import Domain, Map, Number, Truth, but, constant, implies, ite, total, zeroed
+from spec.pool import PADDING, Pool, length
+from spec.swa_mapping import SwaMapping
+
+IDLE, RUNNING, SAVED, LEAVING = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The pools, and for each row its phase, its lengths and its session. Lengths count pages, and tokens beyond."""
+
+    pools: SwaMapping
+    limit: Number = constant("number", shared="limit")
+    window: Number = constant("count", shared="window_pages")
+    window_rest: Number = constant("count", shared="window_rest")
+    sessions: Domain = constant("pages", shared="sessions")
+    phase: Map = total(1)
+    protected: Map = total(1)
+    cursor: Map = total(1)
+    cursor_rest: Map = total(1)
+    committed: Map = total(1)
+    committed_rest: Map = total(1)
+    text: Map = total(1)
+    text_rest: Map = total(1)
+    session: Map = total(1)
+    slot: Map = total(1)
+
+
+MAPS = (
+    *("phase", "protected", "cursor", "cursor_rest", "committed", "committed_rest"),
+    *("text", "text_rest", "session", "slot"),
+)
+
+
+def initial(pools: SwaMapping, limit: int, sessions: int, window: Length) -> Rows:
+    """``limit`` idle rows over ``pools``, and ``sessions`` sessions without a slot (finite reading)."""
+    maps = {name: FiniteMap(1) for name in MAPS}
+    return Rows(pools, limit, window.pages, window.rest, Range(1, sessions), **maps)
+
+
+def start(st: Rows) -> Rows:
+    """Before the first call every row is idle, no session has a slot, and the pools are full."""
+    return but(zeroed(st, MAPS, ()), pools=swa_mapping.start(st.pools))
+
+
+def full_pool(st: Rows) -> Pool:
+    """The full pool."""
+    pool: Pool = st.pools.now.full
+    return pool
+
+
+def swa_pool(st: Rows) -> Pool:
+    """The SWA pool."""
+    pool: Pool = st.pools.now.swa
+    return pool
+
+
+def is_row(st: Rows, row: Number) -> Truth:
+    """``row`` is a request's row, not somebody else's."""
+    return full_pool(st).rows.has(row) & (row < st.limit)
+
+
+def is_other(st: Rows, row: Number) -> Truth:
+    """``row`` is somebody else's."""
+    return full_pool(st).rows.has(row) & (row >= st.limit)
+
+
+def committed(st: Rows, row: Number) -> Length:
+    """How many tokens of the row are computed."""
+    return Length(st.committed(row), st.committed_rest(row))
+
+
+def allocated(st: Rows, row: Number) -> Length:
+    """How many tokens of the row have slots."""
+    return length(full_pool(st), row)
+
+
+def cursor(st: Rows, row: Number) -> Length:
+    """How many tokens of the row have left the window."""
+    return Length(st.cursor(row), st.cursor_rest(row))
+
+
+def text(st: Rows, row: Number) -> Length:
+    """How many tokens the next turn's input is known to begin with."""
+    return Length(st.text(row), st.text_rest(row))
+
+
+def protected(st: Rows, row: Number) -> Length:
+    """How many tokens of the row are the tree's."""
+    return Length(st.protected(row), 0)
+
+
+def resumable(st: Rows, row: Number, to: Length) -> Truth:
+    """A request may go on at ``to``: the window before it has its SWA slots, the row's own or the tree's."""
+    return (st.cursor(row) <= st.protected(row)) | at_most(Length(st.cursor(row) + st.window, st.window_rest), to)
+
+
+def back_to(st: Rows, row: Number, to: Length) -> Length:
+    """Where a request that is cut to ``to`` goes on: there, or after the tree's part if its window is gone."""
+    return pick(resumable(st, row, to), to, protected(st, row))
+
+
+def commit_to(st: Rows, row: Number, to: Length) -> Rows:
+    """The row's committed length is ``to``."""
+    return but(st, committed=st.committed.put(row, to.pages), committed_rest=st.committed_rest.put(row, to.rest))
+
+
+def cut_back(st: Rows, row: Number, to: Length) -> Rows:
+    """The row's committed length is ``back_to`` it, and its cursor with it."""
+    going = resumable(st, row, to)
+    kept = commit_to(st, row, back_to(st, row, to))
+    return but(
+        kept,
+        cursor=st.cursor.put(row, ite(going, st.cursor(row), st.protected(row))),
+        cursor_rest=st.cursor_rest.put(row, ite(going, st.cursor_rest(row), 0)),
+    )
+
+
+def emptied(st: Rows, row: Number) -> Rows:
+    """The row is idle, and its session, if any, has no slot."""
+    mine = st.session(row)
+    return but(
+        commit_to(st, row, NOTHING),
+        phase=st.phase.put(row, IDLE),
+        protected=st.protected.put(row, 0),
+        cursor=st.cursor.put(row, 0),
+        cursor_rest=st.cursor_rest.put(row, 0),
+        text=st.text.put(row, 0),
+        text_rest=st.text_rest.put(row, 0),
+        session=st.session.put(row, 0),
+        slot=st.slot.where(lambda s: (s == mine) & (mine != 0), 0, lambda: [mine]),
+    )
+
+
+# The laws.
+
+
+def each_row(st: Rows, law: Callable[[Number], Truth]) -> Truth:
+    """``law`` holds for every request row that is not idle."""
+    return full_pool(st).rows.all(lambda r: implies((r < st.limit) & (st.phase(r) != IDLE), law(r)))
+
+
+def each_place(st: Rows, law: Callable[[Number, Number], Truth]) -> Truth:
+    """``law`` holds for every index of every request row."""
+    full = full_pool(st)
+    return full.rows.all(lambda r: implies(r < st.limit, full.indices.all(lambda i: law(r, i))))
+
+
+def phases(st: Rows) -> Truth:
+    """A row is idle, running, saved in a session slot, or leaving; an idle row has no tokens."""
+
+    def one(r: Number) -> Truth:
+        empty = same(allocated(st, r), NOTHING) & (st.protected(r) == 0)
+        return (st.phase(r) >= IDLE) & (st.phase(r) <= LEAVING) & implies(st.phase(r) == IDLE, empty)
+
+    return full_pool(st).rows.all(lambda r: implies(r < st.limit, one(r)))
+
+
+def others_are_whole(st: Rows) -> Truth:
+    """Somebody else's row has whole pages alone."""
+    full = full_pool(st)
+    return full.rows.all(lambda r: implies(r >= st.limit, full.rest(r) == 0))
+
+
+def cursor_committed_allocated(st: Rows) -> Truth:
+    """In each row 0 <= cursor <= committed <= allocated, and the tree's part is committed too."""
+
+    def order(r: Number) -> Truth:
+        shaped = formed(cursor(st, r), full_pool(st).page_size) & formed(committed(st, r), full_pool(st).page_size)
+        inside = at_most(cursor(st, r), committed(st, r)) & at_most(committed(st, r), allocated(st, r))
+        return shaped & inside & (st.protected(r) >= 0) & (st.protected(r) <= st.committed(r))
+
+    return each_row(st, order)
+
+
+def cursor_is_aligned(st: Rows) -> Truth:
+    """The cursor stands between two pages: a page that keeps a live token keeps its SWA page."""
+    return each_row(st, lambda r: st.cursor_rest(r) == 0)
+
+
+def full_positions(st: Rows) -> Truth:
+    """A row owns the full page of each position from the tree's part up to its allocated length, and no other."""
+
+    def owned(r: Number, i: Number) -> Truth:
+        mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
+        return mine == (full_pool(st).table(r, i) != PADDING)
+
+    return each_place(st, owned)
+
+
+def swa_positions(st: Rows) -> Truth:
+    """A row owns the SWA page of each position it owns that is not below the cursor, and no other."""
+
+    def owned(r: Number, i: Number) -> Truth:
+        mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
+        return (mine & (st.cursor(r) <= i)) == (swa_pool(st).table(r, i) != PADDING)
+
+    return each_place(st, owned)
+
+
+def tokens_map(st: Rows) -> Truth:
+    """Where a row owns an SWA page, every token of that page that the row has maps into it."""
+    full, swa, pair = full_pool(st), swa_pool(st), st.pools.now
+
+    def maps(r: Number, i: Number, o: Number) -> Truth:
+        there = (swa.table(r, i) != PADDING) & covers(length(full, r), i, o)
+        return implies(there, pair.to_page(full.table(r, i), o) == swa.table(r, i))
+
+    return full.rows.all(lambda r: full.indices.all(lambda i: full.offsets.all(lambda o: maps(r, i, o))))
+
+
+def window_is_kept(st: Rows) -> Truth:
+    """The window before the next token has its SWA slots: none is given back before its last reader."""
+    return each_row(st, lambda r: resumable(st, r, committed(st, r)))
+
+
+def no_token_across_turns(st: Rows) -> Truth:
+    """A session slot keeps no token that the next turn's input does not begin with."""
+    return each_row(st, lambda r: implies(st.phase(r) == SAVED, at_most(committed(st, r), text(st, r))))
+
+
+def one_row_a_session(st: Rows) -> Truth:
+    """A session has one row at most, saved or running, and a row in a slot is that session's."""
+    mine = each_row(
+        st,
+        lambda r: (
+            implies(st.session(r) != 0, st.sessions.has(st.session(r)) & (st.slot(st.session(r)) == r + 1))
+            & implies(st.phase(r) == SAVED, st.session(r) != 0)
+        ),
+    )
+
+    def kept(s: Number) -> Truth:
+        r = st.slot(s) - 1
+        return implies(st.slot(s) != 0, is_row(st, r) & (st.phase(r) != IDLE) & (st.session(r) == s))
+
+    return mine & st.sessions.all(kept)
+
+
+LAWS = (
+    phases,
+    others_are_whole,
+    cursor_committed_allocated,
+    cursor_is_aligned,
+    full_positions,
+    swa_positions,
+    tokens_map,
+    window_is_kept,
+    no_token_across_turns,
+    one_row_a_session,
+)

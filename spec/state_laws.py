@@ -1,0 +1,143 @@
+"""The laws of mamba state slots and of those who own them."""
+
+from __future__ import annotations
+
+from spec.logic import Domain, Number, Truth, implies, ite, no
+from spec.states import (
+    ABSENT,
+    FIRST,
+    FREE,
+    GROUPED,
+    HELD,
+    IDLE,
+    NOWHERE,
+    OWN,
+    RUNNING,
+    SECOND,
+    MambaSlots,
+    each_role,
+    has_buffer,
+    is_held,
+    is_node,
+    is_request,
+    leaving,
+    owns_nothing,
+)
+
+
+def slots_of(st: MambaSlots) -> Domain:
+    """All slots."""
+    return st.slots
+
+
+def places_are_known(st: MambaSlots) -> Truth:
+    """Every slot is in one of three places: free, waiting in the open group, or held by an owner."""
+    return st.slots.all(lambda s: (st.place(s) >= FREE) & (st.place(s) <= HELD))
+
+
+def absent_is_no_slot(st: MambaSlots) -> Truth:
+    """What is absent is never freed, set aside or held: absent is absent, never a slot number."""
+    return st.place(ABSENT) == NOWHERE
+
+
+def one_owner(st: MambaSlots) -> Truth:
+    """A slot that somebody has is held, by that owner alone and in that role alone."""
+
+    def there(s: Number, o: Number, k: Number) -> Truth:
+        return implies(s != ABSENT, is_held(st, s) & (st.owner(s) == o) & (st.role(s) == k))
+
+    return st.owners.all(lambda o: each_role(lambda k: there(st.table(o, k), o, k)))
+
+
+def no_leak(st: MambaSlots) -> Truth:
+    """A slot that is held is with its owner: nobody forgets a slot without giving it back."""
+
+    def there(s: Number) -> Truth:
+        o, k = st.owner(s), st.role(s)
+        known = ((k == OWN) | (k == FIRST) | (k == SECOND)) & st.owners.has(o)
+        return known & each_role(lambda role: implies(k == role, st.table(o, role) == s))
+
+    return st.slots.all(lambda s: implies(st.place(s) == HELD, there(s)))
+
+
+def group_is_open(st: MambaSlots) -> Truth:
+    """Slots wait in a group only while one is open."""
+    return (st.group >= 0) & implies(st.group == 0, st.slots.all(lambda s: st.place(s) != GROUPED))
+
+
+def nodes_have_states_alone(st: MambaSlots) -> Truth:
+    """A node of the tree has one state and no track buffer."""
+    return st.owners.all(lambda o: implies(is_node(st, o), no(has_buffer(st, o))))
+
+
+def buffer_is_whole(st: MambaSlots) -> Truth:
+    """A track buffer that has not been given away has its next slot, and unless it is lazy the other one too."""
+
+    def whole(o: Number) -> Truth:
+        single = (st.next(o) == 0) & (st.table(o, SECOND) == ABSENT)
+        both = (st.table(o, FIRST) != ABSENT) & (st.table(o, SECOND) != ABSENT)
+        two = (st.next(o) >= 0) & (st.next(o) <= 1) & (st.table(o, FIRST + st.next(o)) != ABSENT) & (st.lazy | both)
+        return st.buffered & ite(st.doubled, two, single)
+
+    return st.owners.all(lambda o: implies(has_buffer(st, o) & no(leaving(st, o)), whole(o)))
+
+
+def running_is_equipped(st: MambaSlots) -> Truth:
+    """A request that runs has its own state, and a track buffer where requests have one: what skips an allocation
+    owns what it skips for.
+    """
+
+    def equipped(o: Number) -> Truth:
+        return (st.table(o, OWN) != ABSENT) & implies(st.buffered, has_buffer(st, o))
+
+    return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) == RUNNING), equipped(o)))
+
+
+def gone_owns_nothing(st: MambaSlots) -> Truth:
+    """A request that is gone has no slot: what it had was given away or given back."""
+    return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) == IDLE), owns_nothing(st, o)))
+
+
+def names_what_it_owns(st: MambaSlots) -> Truth:
+    """A request's record names exactly the slots that the request has, so that nothing is skipped or freed by a
+    name that is somebody else's.
+    """
+
+    def same(o: Number) -> Truth:
+        return each_role(lambda k: st.names(o, k) == st.table(o, k))
+
+    return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) != IDLE), same(o)))
+
+
+def gone_names_nothing(st: MambaSlots) -> Truth:
+    """A request that is gone names no slot: who gives away keeps nothing, not even the name."""
+    return st.owners.all(
+        lambda o: implies(is_request(st, o) & (st.phase(o) == IDLE), each_role(lambda k: st.names(o, k) == ABSENT))
+    )
+
+
+def row_says_what_is_owned(st: MambaSlots) -> Truth:
+    """While a request runs, the row that the kernels read holds exactly the slots that the request has."""
+
+    def same(o: Number) -> Truth:
+        return each_role(lambda k: st.row(o, k) == st.table(o, k))
+
+    return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) == RUNNING), same(o)))
+
+
+def available_counts(st: MambaSlots) -> Truth:
+    """The available size is the number of free slots, no more and no less."""
+    return st.available == st.slots.count(lambda s: st.place(s) == FREE)
+
+
+def quiet_is_full(st: MambaSlots, s: Number) -> Truth:
+    """With no request, no session, an evicted tree and no group, every slot is free and the pool is full."""
+    quiet = (st.group == 0) & st.owners.all(lambda o: owns_nothing(st, o))
+    return implies(quiet, (st.place(s) == FREE) & (st.available == st.slots.size))
+
+
+LAWS = (
+    *(places_are_known, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
+    *(nodes_have_states_alone, buffer_is_whole, running_is_equipped, names_what_it_owns, row_says_what_is_owned),
+)
+LATENT = (gone_names_nothing,)

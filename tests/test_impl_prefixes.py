@@ -1,0 +1,148 @@
+"""What a caller may hand to the session cache, what looking finds, and that nothing waits for the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_impl_cache import drained, got_rows, new, one, seen, text
+from test_impl_swa_mapping import SYNCS, got
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from impl.cache import SessionCache
+
+# Errors.
+
+Call = Callable[[SessionCache], object]
+# Page size 4. Row 0 runs with 9 tokens, of which 8 are the tree's; row 1 runs with 5, of session "s"; row 2 is in the
+# slot of "t" with 6.
+BAD: dict[str, tuple[Call, str]] = {
+    "nothing to compute": (lambda c: c.admit([text(2), []]), "prompts[1]: expected a token to compute"),
+    "a session has a row": (lambda c: c.admit([text(9)], ["t"]), "sessions[0]: expected a session without a row"),
+    "sessions are missing": (lambda c: c.admit([text(9)], []), "sessions must be as many as prefixes, 1"),
+    "texts are missing": (lambda c: c.cache_unfinished([0, 1], [text(9)]), "texts must be as many as rows, 2, got 1"),
+    "a text is short": (
+        lambda c: c.cache_finished([1, 0], [text(5), text(7)]),
+        "texts[1]: expected at least row 0's 8",
+    ),
+    "another text": (lambda c: c.cache_finished([0], [text(9, 7)]), "texts[0]: expected a text that begins with the 8"),
+    "a row in a slot": (lambda c: c.cache_finished([1, 2], [text(5), text(6)]), "it is saved, got 2"),
+    "a row twice": (lambda c: c.cache_unfinished([1, 1], [text(5), text(5)]), "rows must be different rows"),
+    "no such row": (lambda c: c.abort([0, 5]), "rows[1]: expected a row in 0..3, got 5"),
+    "shrinking": (lambda c: c.extend([1], [4]), "to[0]: expected a length from 5"),
+    "a session that runs": (lambda c: c.close(["t", "s"]), "sessions[1]: expected a session whose slot holds a row"),
+    "less than nothing": (lambda c: c.evict(0, -1), "swa must be at least 0, got -1"),
+}
+
+
+def crowd() -> SessionCache:
+    c = new(4, rows=4, full=16, swa=16)
+    one(c, text(9))
+    c.cache_unfinished([0], [text(9)])
+    one(c, text(5, 0), "s")
+    one(c, text(6, 0, 2), "t")
+    c.save([2], [6])
+    return c
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_and_changes_nothing(name: str) -> None:
+    c, (call, message) = crowd(), BAD[name]
+    before = seen(c)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(c)
+    assert seen(c) == before
+
+
+def test_a_window_has_a_token() -> None:
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        new(4, window=0)
+
+
+STOLEN: dict[str, Call] = {
+    "a node's page": lambda c: c.tree.entries[1].slots.add_(4),
+    "a node's text": lambda c: c.tree.entries[1].key.pop(),
+    "a lock": lambda c: c.handles.pop(0),
+    "what a row reads": lambda c: c.rows.req_to_token[0, :4].add_(4),
+    "a free page": lambda c: c.allocator.full_attn_allocator.take(c.allocator.full_attn_allocator.free_pages[:1]),
+    "an SWA page": lambda c: c.allocator.swa_attn_allocator.put(c.allocator.full_to_swa_index_mapping[4:5] // 4),
+    "a tombstone's mapping": lambda c: c.tree.locks.swa.fill_(True).logical_not_(),
+}
+
+
+@pytest.mark.parametrize("name", STOLEN)
+def test_debug_finds_what_was_changed_from_outside(name: str) -> None:
+    c = crowd()
+    c.check()
+    STOLEN[name](c)
+    with pytest.raises(AssertionError, match=r"\w"):
+        c.check()
+
+
+# Waiting.
+
+
+class NoSlotRead(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What comes of a tensor of the device is on the device; the host must not wait for its values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        there = any(getattr(t, "on_device", False) for t in given)
+        assert not there or func._schema.name.removeprefix("aten::") not in SYNCS, func
+        answer = func(*args, **(kwargs or {}))
+        for t in tree_leaves(answer) if there else ():
+            if isinstance(t, Tensor):
+                t.on_device = True  # type: ignore[attr-defined]
+        return answer
+
+
+def a_day(c: SessionCache) -> None:
+    page = c.page_size
+    rows = got_rows(c.admit([text(4 * page), text(6 * page, page)], ["a", None]))
+    got(c.extend(rows, [4 * page, 6 * page]))
+    c.cache_unfinished(rows, [text(4 * page), text(6 * page, page)])
+    got(c.decode(rows))
+    got(c.reserve(rows[:1], [5 * page]))
+    c.slide(rows)
+    c.save(rows[:1], [4 * page + 1])
+    third = one(c, text(5 * page, 3 * page, 2))
+    c.cache_finished([rows[1], third], [text(6 * page + 1, page), text(5 * page, 3 * page, 2)])
+    c.restore(["a"], [4 * page])
+    c.resume(["a"], [9 * page])
+    got(c.extend(rows[:1], [9 * page]))
+    c.abort(rows[:1])
+    c.evict(page, 2 * page)
+    c.evict(99 * page, 0)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_nothing_waits_for_the_device(page: int) -> None:
+    """As on CUDA without debug: no slot is read."""
+    c = new(page, window=page, full=20, swa=20, debug=False)
+    a, r, root = c.allocator, c.rows, c.tree.entries[0]
+    pools = (a.full_attn_allocator, a.swa_attn_allocator)
+    for part in (a, r, *pools):
+        part._looks = False
+    lists = [t for pool in pools for t in (pool._stack, pool._in_page)]
+    for tensor in (r.req_to_token, r._flat, a.full_to_swa_index_mapping, root.slots, *lists):
+        tensor.on_device = True  # type: ignore[attr-defined]
+    with NoSlotRead():  # type: ignore[no-untyped-call]
+        a_day(c)
+    assert drained(c)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_nothing_waits() -> None:
+    c = new(4, window=4, full=20, swa=20, debug=False, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        a_day(c)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert drained(c)
