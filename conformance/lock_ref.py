@@ -131,15 +131,6 @@ class LockRefRun(LockStep):
         self.step("release", TEMPORARY)
         self.counts["copy_on_write", "done"] += 1
 
-    def op_bad(self, kind: str) -> None:
-        """Bad input: a clear error, and nothing changed."""
-        self.counts["bad input", kind] += 1
-        try:
-            self.subject.bad(kind)
-        except (ValueError, TypeError, RuntimeError):
-            return
-        raise Finding("bad_input_is_refused", "Bad input is answered with a clear error.", f"{kind} was accepted")
-
     # What callers can send now.
 
     def handles(self) -> list[int]:

@@ -153,6 +153,19 @@ class LockStep:
             what = f"{name} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             raise Finding(ANSWERED, "A lawful call is answered, not crashed on.", what) from error
 
+    def op_bad(self, kind: str) -> None:
+        """Bad input: a clear error, and nothing changed."""
+        self.must_refuse(kind, lambda: self.subject.bad(kind))
+
+    def must_refuse(self, kind: str, call: Callable[[], Any]) -> None:
+        """The call is bad input of this kind."""
+        self.counts["bad input", kind] += 1
+        try:
+            call()
+        except (ValueError, TypeError, RuntimeError):
+            return
+        raise Finding("bad_input_is_refused", "Bad input is answered with a clear error.", f"{kind} was accepted")
+
     def compare(self, op: str) -> None:
         """The laws on the observed state first, since they say what is wrong; then whatever else differs."""
         seen = self.observed()

@@ -6,7 +6,7 @@ off what everybody names after each call and asked of the law one by one; what i
 
 from __future__ import annotations
 
-from conformance.machine import Finding, Misuse
+from conformance.machine import Misuse
 from conformance.states import StatesRun
 from conformance.subjects.stateview import NONE, Named, OutOfSlots
 from spec.finite import Seq
@@ -194,12 +194,3 @@ class MambaSlotsRun(StatesRun):
         if self.here or self.depth or not self.idle():
             raise Misuse("somebody has a slot")
         self.counts["quiescence", "done"] += 1
-
-    def op_bad(self, kind: str) -> None:
-        """Bad input: a clear error, and nothing changed."""
-        self.counts["bad input", kind] += 1
-        try:
-            self.subject.bad(kind)
-        except (ValueError, TypeError, RuntimeError):
-            return
-        raise Finding("bad_input_is_refused", "Bad input is answered with a clear error.", f"{kind} was accepted")

@@ -233,15 +233,6 @@ class SessionTrimRun(RowRun):
         self.ask("evict", lambda: self.subject.evict(full, swa))
         self.counts["evict", "done"] += 1
 
-    def op_bad(self, kind: str) -> None:
-        """Bad input: a clear error, and nothing changed."""
-        self.counts["bad input", kind] += 1
-        try:
-            self.subject.bad(kind)
-        except (ValueError, TypeError, RuntimeError):
-            return
-        raise Finding("bad_input_is_refused", "Bad input is answered with a clear error.", f"{kind} was accepted")
-
     def op_end(self) -> None:
         """Everything ends: requests, sessions, and what the tree keeps. Then all must be as at the start."""
         if self.life.pools.group:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from proofs import carried
+from proofs import lock_ref as locks
 from proofs import session_trim as lives
 from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, altered
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from spec import cache as law
@@ -18,7 +19,7 @@ from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
 from spec.rows import IDLE, LEAVING, full_pool, swa_pool
-from spec.tree import ROOT, begin, path, span, window_top
+from spec.tree import ROOT, begin, path, window_top
 from spec.whole import Whole, first_free, home
 
 SIZES = {
@@ -72,13 +73,6 @@ def _leave(st: Whole) -> Iterator[tuple[Any, ...]]:
             yield from ((row, n, leaf, pages, live) for n in unders for leaf in unused(tree) for live in (True, False))
 
 
-def _splits(st: Whole) -> Iterator[tuple[int, int, int]]:
-    tree = st.tree
-    for child in alive(tree):
-        for new in unused(tree):
-            yield from ((child, new, at) for at in range(tree.stop(child) - span(tree, child) + 1, tree.stop(child)))
-
-
 def _leaving(st: Whole) -> list[int]:
     return requests(st.life, LEAVING)
 
@@ -108,7 +102,7 @@ MOVES = {
     "resume": _of_life("resume"),
     "close": _slots,
     "close_cold": lambda st: ((s,) for s, _ in _slots(st)),
-    "split": _splits,
+    "split": lambda st: locks.splits(st.tree),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
     "free_group_begin": nothing,
@@ -131,10 +125,6 @@ ROUTES = {
 }
 
 # Mutants: what each transition would do without one line of the law.
-
-
-def _with(step: Step[Whole], **wrong: Any) -> Step[Whole]:
-    return but(step, then=but(step.then, **wrong))
 
 
 def forgets_pages(st: Whole, node: Number) -> Step[Whole]:
@@ -170,22 +160,22 @@ def reads_padding(
     shown = st.reads.where(
         lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.life).indices.items()]
     )
-    return _with(law.admit(st, row, session, handle, node, top, pages), reads=shown)
+    return altered(law.admit(st, row, session, handle, node, top, pages), reads=shown)
 
 
 def reads_old_page(st: Whole, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Whole]:
     """A row grows and goes on showing what it showed before."""
-    return _with(law.extend(st, row, to, full_pages, swa_pages), reads=st.reads)
+    return altered(law.extend(st, row, to, full_pages, swa_pages), reads=st.reads)
 
 
 def numbers_twice(st: Whole, row: Number, under: Number, leaf: Number, pages: Number, live: Truth) -> Step[Whole]:
     """Two inserts get one number."""
-    return _with(law.leave(st, row, under, leaf, pages, live), inserts=st.inserts)
+    return altered(law.leave(st, row, under, leaf, pages, live), inserts=st.inserts)
 
 
 def books_nothing(st: Whole, row: Number, pages: Number) -> Step[Whole]:
     """Pages are given back and the books do not say so."""
-    return _with(law.leave_copies(st, row, pages), full=st.full, swa=st.swa)
+    return altered(law.leave_copies(st, row, pages), full=st.full, swa=st.swa)
 
 
 MUTANTS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proofs import mamba_slots as alone
-from proofs.hints import Mutant
+from proofs.hints import Mutant, altered, unasked
 from proofs.lock_ref import alive
 from proofs.session_trim import requests
 from spec import cache as law
@@ -89,14 +89,12 @@ def forgets_slot(st: Whole, node: Number) -> Step[Whole]:
 
 def stays_on_row(st: Whole, request: Number) -> Step[Whole]:
     """A request gives its states back, and the row still says that it carries them."""
-    step = law.state_release(st, request)
-    return but(step, then=but(step.then, mine=st.mine, carrier=st.carrier))
+    return altered(law.state_release(st, request), mine=st.mine, carrier=st.carrier)
 
 
 def closes_row_alone(st: Whole, session: Number) -> Step[Whole]:
     """A session ends with its states in its slot."""
-    step, left = law.close_cold(st, session), "the session's slot has no state any more"
-    return but(step, promises=tuple(promise for promise in step.promises if promise.sentence != left))
+    return unasked(law.close_cold(st, session), "the session's slot has no state any more")
 
 
 MUTANTS = (

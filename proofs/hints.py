@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spec.logic import Stem, Step
+from spec.logic import S, Stem, Step, but
 
 Transition = Callable[..., Step[Any]]
 
@@ -19,6 +19,18 @@ class Mutant:
     transition: str
     invariant: str
     wrong: Transition
+
+
+def altered(step: Step[S], **wrong: Any) -> Step[S]:
+    """The step to a state that is wrong in these fields."""
+    return but(step, then=but(step.then, **wrong))
+
+
+def unasked(step: Step[S], sentence: str) -> Step[S]:
+    """The step of a caller that does not keep one promise."""
+    kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
+    assert len(kept) < len(step.promises), f"no promise {sentence!r}"
+    return but(step, promises=kept)
 
 
 @dataclass(frozen=True)

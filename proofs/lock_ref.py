@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import lock_ref as law
 from spec.holders import on_path
-from spec.logic import Number, Step, Truth, but
+from spec.logic import Number, Step, Truth
 from spec.tree import ROOT, Tree, lives, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
@@ -40,7 +40,8 @@ def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
     yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
 
 
-def _split(st: Tree) -> Iterator[tuple[int, int, int]]:
+def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
+    """Every node cut at every place within its key."""
     for child in alive(st):
         for new in unused(st):
             yield from ((child, new, at) for at in range(st.stop(child) - span(st, child) + 1, st.stop(child)))
@@ -69,7 +70,7 @@ MOVES = {
     "acquire": _acquire,
     "release": lambda st: ((h,) for h in active(st)),
     "release_swa": lambda st: ((h,) for h in active(st)),
-    "split": _split,
+    "split": splits,
     "add_leaf": _add_leaf,
     "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
     "set_mamba": _each_node,
@@ -82,20 +83,9 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def _with(step: Step[Tree], **wrong: Any) -> Step[Tree]:
-    return but(step, then=but(step.then, **wrong))
-
-
-def _unasked(step: Step[Tree], sentence: str) -> Step[Tree]:
-    """The step of a caller that does not keep one promise."""
-    kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
-    assert len(kept) < len(step.promises), f"no promise {sentence!r}"
-    return but(step, promises=kept)
-
-
 def keeps_dead_paths(st: Tree, node: Number) -> Step[Tree]:
     """A leaf leaves the tree and still counts as above itself."""
-    return _with(law.evict_leaf(st, node), above=st.above)
+    return altered(law.evict_leaf(st, node), above=st.above)
 
 
 def forgets_ancestors(
@@ -106,7 +96,7 @@ def forgets_ancestors(
     near = step.then.above.where(
         lambda a, n: (n == leaf) & (a != leaf) & (a != under), 0, lambda: [(a, leaf) for a in st.nodes.items()]
     )
-    return _with(step, above=near)
+    return altered(step, above=near)
 
 
 def hangs_under_all(
@@ -119,69 +109,69 @@ def hangs_under_all(
         1,
         lambda: [(a, leaf) for a in st.nodes.items()],
     )
-    return _with(step, above=every)
+    return altered(step, above=every)
 
 
 def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
     """A split forgets to hang the child under the new parent."""
     step = law.split(st, child, new, at)
-    return _with(step, parent=st.parent.put(new, st.parent(child)))
+    return altered(step, parent=st.parent.put(new, st.parent(child)))
 
 
 def empty_leaf(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
     """A leaf without tokens."""
-    return _unasked(law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has tokens")
+    return unasked(law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has tokens")
 
 
 def second_state(st: Tree, node: Number) -> Step[Tree]:
     """A node's mamba flag is neither there nor absent."""
     step = law.set_mamba(st, node)
-    return _with(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
+    return altered(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
 
 
 def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
     """A leaf is evicted under its holder."""
-    return _unasked(law.evict_leaf(st, node), "nobody holds the node")
+    return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
 def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
     """A lock ends before its window is filled."""
-    return _unasked(law.acquire(st, handle, node, top), "the SWA part ends where the window is filled")
+    return unasked(law.acquire(st, handle, node, top), "the SWA part ends where the window is filled")
 
 
 def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
     """An SWA part is evicted under its holder."""
-    return _unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
+    return unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
 
 
 def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
     """The new parent of a split starts with no full locks."""
     step = law.split(st, child, new, at)
-    return _with(step, full_ref=st.full_ref.put(new, 0))
+    return altered(step, full_ref=st.full_ref.put(new, 0))
 
 
 def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
     """A release without its boundary takes the SWA locks up to the root (SGLang PR 27038)."""
     step = law.release(st, handle)
     way = on_path(st, st.node(handle))
-    return _with(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
+    return altered(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
 
 
 def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     """A release forgets the mamba state."""
-    return _with(law.release(st, handle), mamba_ref=st.mamba_ref)
+    return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
     """A tombstone takes over new slots although somebody still reads the old ones."""
-    return _unasked(law.restore(st, node, source), "nobody reads the full slots that are replaced")
+    return unasked(law.restore(st, node, source), "nobody reads the full slots that are replaced")
 
 
 def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
     """A tombstone takes over slots that an insert handed out already, elsewhere."""
-    return _unasked(law.restore(st, node, source), "the insert's other slots lie above")
+    return unasked(law.restore(st, node, source), "the insert's other slots lie above")
 
 
 def _forgets(transition: str, size: str) -> Any:
@@ -190,11 +180,11 @@ def _forgets(transition: str, size: str) -> Any:
 
     def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
         """A lock does not move its nodes to the other size."""
-        return _with(lawful(st, handle, node, top), **{size: getattr(st, size)})
+        return altered(lawful(st, handle, node, top), **{size: getattr(st, size)})
 
     def evict(st: Tree, node: Number) -> Step[Tree]:
         """An eviction does not count what it evicts."""
-        return _with(lawful(st, node), **{size: getattr(st, size)})
+        return altered(lawful(st, node), **{size: getattr(st, size)})
 
     return acquire if transition == "acquire" else evict
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, altered
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.logic import Number, Step, but
@@ -113,22 +112,18 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def _with(step: Step[MambaSlots], **wrong: Any) -> Step[MambaSlots]:
-    return but(step, then=but(step.then, **wrong))
-
-
 def throws_away(st: MambaSlots) -> Step[MambaSlots]:
     """The end of a group gives its rest to nobody."""
     step = law.end_group(st)
     place = step.then.place.where(lambda s: step.then.place(s) != st.place(s), NOWHERE, st.slots.items)
-    return _with(step, place=place)
+    return altered(step, place=place)
 
 
 def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
     """A closed session frees its whole buffer, also the slot that is absent."""
     step = law.close(st, session)
     gone = st.table(session, SECOND)
-    return _with(step, place=step.then.place.where(lambda s: s == gone, FREE, lambda: [gone]))
+    return altered(step, place=step.then.place.where(lambda s: s == gone, FREE, lambda: [gone]))
 
 
 def shares_the_slot(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
@@ -155,12 +150,12 @@ def copies_into_a_track(st: MambaSlots, node: Number, slot: Number) -> Step[Mamb
 
 def tracks_past_the_buffer(st: MambaSlots, request: Number) -> Step[MambaSlots]:
     """The next index goes on and on."""
-    return _with(law.track(st, request), next=st.next.put(request, st.next(request) + 1))
+    return altered(law.track(st, request), next=st.next.put(request, st.next(request) + 1))
 
 
 def runs_unequipped(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
     """A request that matched runs at once."""
-    return _with(law.alloc_for_match(st, request, node, slot), phase=st.phase.put(request, RUNNING))
+    return altered(law.alloc_for_match(st, request, node, slot), phase=st.phase.put(request, RUNNING))
 
 
 def forgets_what_it_had(st: MambaSlots, request: Number) -> Step[MambaSlots]:
@@ -170,7 +165,7 @@ def forgets_what_it_had(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
     """A second slot that the request's record does not name."""
-    return _with(law.alloc_second(st, request, slot), names=st.names)
+    return altered(law.alloc_second(st, request, slot), names=st.names)
 
 
 def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
@@ -180,12 +175,12 @@ def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
     """A donated slot stays in the row that the kernels read."""
-    return _with(law.donate_and_replace(st, request, node), row=st.row)
+    return altered(law.donate_and_replace(st, request, node), row=st.row)
 
 
 def counts_the_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
     """Slots that are set aside still count as available."""
-    return _with(law.begin_group(st, need, chosen), available=st.available)
+    return altered(law.begin_group(st, need, chosen), available=st.available)
 
 
 MUTANTS = (

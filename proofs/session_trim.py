@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
@@ -98,20 +98,9 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def _with(step: Step[Rows], **wrong: Any) -> Step[Rows]:
-    return but(step, then=but(step.then, **wrong))
-
-
-def _unasked(step: Step[Rows], sentence: str) -> Step[Rows]:
-    """The step of a caller that does not keep one promise."""
-    kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
-    assert len(kept) < len(step.promises), f"no promise {sentence!r}"
-    return but(step, promises=kept)
-
-
 def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
     """An idle row still claims the tree's part."""
-    return _with(law.release(st, row), protected=st.protected)
+    return altered(law.release(st, row), protected=st.protected)
 
 
 def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
@@ -123,7 +112,7 @@ def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
 
 def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
     """A cut below the cursor leaves the cursor where it was (SGLang PR 22900)."""
-    return _with(law.save(st, row, agreed), cursor=st.cursor, cursor_rest=st.cursor_rest)
+    return altered(law.save(st, row, agreed), cursor=st.cursor, cursor_rest=st.cursor_rest)
 
 
 def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
@@ -168,7 +157,7 @@ def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_page
 def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The window's own SWA pages are given back."""
     inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
-    step = _unasked(law.slide(st, row, to), "the window is not given back")
+    step = unasked(law.slide(st, row, to), "the window is not given back")
     return but(step, promises=(*step.promises, inside))
 
 
@@ -181,7 +170,7 @@ def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 
 def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
     """A session whose turn was aborted keeps the row in its slot."""
-    return _with(law.release(st, row), slot=st.slot)
+    return altered(law.release(st, row), slot=st.slot)
 
 
 MUTANTS = (
