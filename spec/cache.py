@@ -232,12 +232,8 @@ def leaving(st: Whole, row: Number) -> Requirement:
 @stem.transition
 def leave_copies(st: Whole, row: Number, pages: Number) -> Step[Whole]:
     """A leaving row gives back the copies of what the tree has."""
-    return but(alike(st, call("life", session_trim.dedupe, st.life, row, pages)), promises=leaving_with(st, row, pages))
-
-
-def leaving_with(st: Whole, row: Number, pages: Number) -> tuple[Requirement, ...]:
-    """The row is leaving, and its whole pages reach that far."""
-    return (leaving(st, row), *session_trim.passing(st.life, row, pages))
+    freed = alike(st, call("life", session_trim.dedupe, st.life, row, pages))
+    return but(freed, promises=(leaving(st, row), *freed.promises))
 
 
 @stem.transition
@@ -264,24 +260,29 @@ def leave_window(st: Whole, row: Number, node: Number) -> Step[Whole]:
 @stem.transition
 def depart(st: Whole, row: Number, old: Number) -> Step[Whole]:
     """A leaving row gives back the rest, and lets go of what it holds."""
-    freed = call("life", session_trim.release, st.life, row)
-    let_go = call("tree", lock_ref.release, st.tree, old)
-    return Step(
-        calls=(freed, let_go),
-        promises=(leaving(st, row), holds(st, row, old), carries_nothing(st, row)),
-        then=but(held_by(living(st, freed.then), row, 0), tree=let_go.then),
-    )
+    return letting_go(st, row, old, departing(st, row, holds(st, row, old)))
 
 
 @stem.transition
 def depart_cold(st: Whole, row: Number) -> Step[Whole]:
     """As ``depart``, for a row that held nothing."""
+    return departing(st, row, has_none(st, row))
+
+
+def departing(st: Whole, row: Number, had: Requirement) -> Step[Whole]:
+    """A leaving row gives back the rest."""
     freed = call("life", session_trim.release, st.life, row)
     return Step(
         calls=(freed,),
-        promises=(leaving(st, row), has_none(st, row), carries_nothing(st, row)),
+        promises=(leaving(st, row), had, carries_nothing(st, row)),
         then=living(st, freed.then),
     )
+
+
+def letting_go(st: Whole, row: Number, old: Number, left: Step[Whole]) -> Step[Whole]:
+    """The step, and the row's lock is given back after it."""
+    let_go = call("tree", lock_ref.release, st.tree, old)
+    return but(left, calls=(*left.calls, let_go), then=but(held_by(left.then, row, 0), tree=let_go.then))
 
 
 # A streaming session.
@@ -310,33 +311,22 @@ def resume(st: Whole, session: Number, given: Length) -> Step[Whole]:
 def close(st: Whole, session: Number, old: Number) -> Step[Whole]:
     """A session ends: its slot gives back what it owns, and lets go of what it holds."""
     row = session_trim.slot_row(st.life, session)
-    freed = call("life", session_trim.close, st.life, session)
-    let_go = call("tree", lock_ref.release, st.tree, old)
-    return Step(
-        calls=(freed, let_go),
-        promises=(
-            *freed.step.promises,
-            holds(st, row, old),
-            carries_nothing(st, row),
-            slot_carries_nothing(st, session),
-        ),
-        then=but(held_by(living(st, freed.then), row, 0), tree=let_go.then),
-    )
+    return letting_go(st, row, old, closing(st, session, row, holds(st, row, old)))
 
 
 @stem.transition
 def close_cold(st: Whole, session: Number) -> Step[Whole]:
     """As ``close``, for a slot that holds nothing."""
     row = session_trim.slot_row(st.life, session)
+    return closing(st, session, row, has_none(st, row))
+
+
+def closing(st: Whole, session: Number, row: Number, had: Requirement) -> Step[Whole]:
+    """A session's slot gives back what it owns."""
     freed = call("life", session_trim.close, st.life, session)
     return Step(
         calls=(freed,),
-        promises=(
-            *freed.step.promises,
-            has_none(st, row),
-            carries_nothing(st, row),
-            slot_carries_nothing(st, session),
-        ),
+        promises=(*freed.step.promises, had, carries_nothing(st, row), slot_carries_nothing(st, session)),
         then=living(st, freed.then),
     )
 
