@@ -59,13 +59,23 @@ class TreeNodes:
                 self.at[key] = new
 
     def _across(self, key: Key) -> Key | None:
-        """The node that goes on beyond ``key``, and begins before its end with the very pages that ``key`` has now.
+        """The node of which ``key`` is an upper part: it begins before the end of ``key``, and goes on beyond it.
 
-        With others it is no upper part: the node has left, and a row has left its own pages in its place.
+        It was cut there if it still has its own pages below the cut, or if ``key`` has its pages above. Otherwise it
+        has left, and a row has left its own pages in its place.
         """
         below = (known for known in self.at if known[: len(key)] == key)
         cut = (k for k in below if begin(self.state().tree, self.at[k]) < self.pages(key))
-        return next((k for k in cut if self._pages_of(key, self.at[k]) == self._pages_at(key)), None)
+        return next((k for k in cut if self._goes_on(k) or self._same(key, self.at[k])), None)
+
+    def _goes_on(self, key: Key) -> bool:
+        """What the subject's node has are the last pages that the law's has."""
+        now = self._pages_at(key) if key in self.seen else []
+        return bool(now) and self._pages_of(key, self.at[key])[-len(now) :] == now
+
+    def _same(self, key: Key, number: int) -> bool:
+        """Up to its end the subject's node has the pages of the law's."""
+        return self._pages_of(key, number) == self._pages_at(key)
 
     def _pages_of(self, key: Key, number: int) -> list[int]:
         """The pages that the law's node has up to the end of ``key``."""
@@ -78,8 +88,11 @@ class TreeNodes:
         return [slot // self.page_size for slot in slots[:: self.page_size]]
 
     def lose(self, gone: set[Key]) -> None:
-        """These nodes have left; others have lost their window, or their state."""
+        """These nodes have left, those with nodes below them their window; others lost that, or their state."""
         for key in sorted(gone, key=len, reverse=True):
+            if key in self.seen and any(other[: len(key)] == key for other in self.at if other != key):
+                self.must("evict_swa", self.at[key])
+                continue
             number = self.at.pop(key)
             self.must("evict_leaf_and_state" if self.state().tree.mamba(number) == 1 else "evict_leaf", number)
         for key, number in self.at.items():
@@ -96,7 +109,7 @@ class TreeNodes:
         """A node that has its window, and not the pages that it had."""
         number = self.at[key]
         live = self.state().tree.swa(number) == 1
-        return bool(live) and self._pages_of(key, number) != self._pages_at(key)
+        return bool(live) and not self._same(key, number)
 
     # What rows leave to it.
 

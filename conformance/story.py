@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +103,7 @@ def _mapping(old: Any, new: Any) -> list[str]:
 
 def as_test(trace: Trace, subject: str, release: str | None) -> str:
     """A paste-ready pytest: it fails as long as the subject breaks the law."""
-    steps = ",\n        ".join(json.dumps(step) for step in trace.steps)
+    steps = ",\n        ".join(map(repr, trace.steps))
     where = f'load("{subject}"' + (f', release="{release}")' if release else ")")
     return f'''def test_found_by_slotproof() -> None:
     from conformance.check import STEMS

@@ -13,7 +13,7 @@ from conformance import kept
 from conformance.check import STEMS, check
 from conformance.faults import FAULTS
 from conformance.faults.base import Fault, show
-from conformance.machine import ANSWERED, CONFORMS, ENOUGH, LATENT, VIOLATION, Finding, Misuse
+from conformance.machine import ANSWERED, CONFORMS, ENOUGH, LATENT, VIOLATION, Finding, Misuse, Trace
 from conformance.replaying import outcome
 from conformance.row_seen import ROW_OWNED, TREE_READ
 from conformance.session_busy import CLIENTS
@@ -161,6 +161,11 @@ def test_the_pasted_test_runs() -> None:
     names: dict[str, Any] = {}
     exec(as_test(trace, "ours", None), names)
     names["test_found_by_slotproof"]()
+
+
+def test_the_pasted_test_says_true_and_false_as_python_does() -> None:
+    steps = [{"op": "decode", "requests": [0], "slide": False}]
+    assert "{'op': 'decode', 'requests': [0], 'slide': False}," in as_test(Trace("cache", {}, steps), "ours", None)
 
 
 def test_a_trace_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:

@@ -89,6 +89,20 @@ def test_a_tombstone_comes_to_life() -> None:
     run.do("end")
 
 
+def test_the_upper_part_of_a_tombstone_comes_to_life() -> None:
+    run = started(size=5, size_swa=4, page_size=1)
+    run.do("admit", request=0, more=3)
+    run.do("decode", requests=[0])
+    run.do("finish", request=0)
+    run.do("admit", request=0, more=1)
+    assert {name: done(run)[name] for name in ("evict_swa", "split", "leave_window")} == {
+        "evict_swa": 1,
+        "split": 1,
+        "leave_window": 1,
+    }
+    run.do("end")
+
+
 def test_a_session_goes_on_holding_its_prefix() -> None:
     run = started()
     run.do("admit", request=0, more=5, session=1)
