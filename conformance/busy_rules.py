@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from conformance.machine import Json
 from conformance.session_busy import SessionRun
 from conformance.session_rules import REQUESTS, SESSIONS, SessionTrimRuns, picks, some
 
@@ -28,6 +29,11 @@ class SessionRuns(SessionTrimRuns):
     def busy(self) -> list[int]:
         """The sessions with a turn."""
         return sorted({asked.session for asked in self.run.asked.values()} - {0})
+
+    def new(self, more: int, session: int, fork: int) -> Json | None:
+        """As ever; without its session, where the abort of one that was turned away is known to end a turn's mark."""
+        marked = self.avoids("second") and session in self.run.turned_away.values()
+        return super().new(more, 0 if marked else session, fork)
 
     @rule(drawn=picks, more=st.integers(1, 3))
     @some("busy")

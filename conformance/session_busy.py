@@ -24,7 +24,8 @@ class SessionRun(SessionTrimRun):
 
     def __init__(self, subject: Any, config: Json, strict: bool = True, avoid: Iterable[str] = ()) -> None:
         super().__init__(subject, config, strict, avoid)
-        self.turned_away: set[int] = set()  # requests in whose place the engine runs one token, and then aborts it
+        # Requests in whose place the engine runs one token, and then aborts it, and the sessions that they named.
+        self.turned_away: dict[int, int] = {}
 
     def offers(self, name: str) -> bool:
         """The engine has the operation."""
@@ -44,7 +45,7 @@ class SessionRun(SessionTrimRun):
         new = [SECOND + n for n in range(more)]
         kind, text = self.ask("second", lambda: subject.second(request, session, new, wrong))
         if kind == "stub":
-            self.turned_away.add(request)
+            self.turned_away[request] = session
         self.asked[request] = Asked(session if kind == "turn" else 0, text, 0)
         self.read()
 
@@ -80,7 +81,7 @@ class SessionRun(SessionTrimRun):
         self.retracted.add(request)
 
     def _left(self, request: int, text: list[int]) -> None:
-        self.turned_away.discard(request)
+        self.turned_away.pop(request, None)
         self.retracted.discard(request)
         super()._left(request, text)
 
@@ -90,12 +91,20 @@ class SessionRun(SessionTrimRun):
         """Everything ends: requests, sessions, and what the tree keeps. Then all must be as at the start."""
         if self.life.pools.group:
             self.then("close_group")
-        if not all(self._let_go(request) for request in sorted(self.row_of)):
+        if not all(self._let_go(request) for request in self._deepest_first()):
             return
         self._make_room()
-        if all(self._dismiss(request) for request in sorted(self.asked)):
+        if all(self._dismiss(request) for request in self._turns_first()):
             self._make_room()
             self._is_quiet()
+
+    def _deepest_first(self) -> list[int]:
+        """The requests that run, those first that have most of the tree: others may read what they have."""
+        return sorted(self.row_of, key=lambda request: (-self.life.protected(self.row_of[request]), request))
+
+    def _turns_first(self) -> list[int]:
+        """The requests that wait, those first for which a slot waits that holds something."""
+        return sorted(self.asked, key=lambda request: (not self.life.slot(self.asked[request].session), request))
 
     def _let_go(self, request: int) -> bool:
         """A request that runs ends. An engine that aborts between chunks does that, another computes the prompt first;

@@ -7,6 +7,7 @@ from typing import Any
 
 from conformance.machine import Json
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
+from conformance.subjects.cache_engine import EngineCache
 from conformance.subjects.mamba_engine import EngineStates
 from conformance.subjects.sessions import EngineRows
 from conformance.subjects.sglang import SGLang
@@ -24,7 +25,11 @@ def makers(engine: SGLang, label: str, device: str = "cpu") -> dict[str, Callabl
         "mamba_slots": lambda config: EngineStates(engine, config),
     }
     has_trees = engine.root.joinpath("sglang", "srt", "mem_cache", "unified_radix_cache.py").is_file()
-    return {**made, "lock_ref": lambda config: _lock_ref(engine, config)} if has_trees else made
+    trees: dict[str, Callable[[Json], Any]] = {
+        "lock_ref": lambda config: _lock_ref(engine, config),
+        "cache": lambda config: EngineCache(engine, config),
+    }
+    return {**made, **trees} if has_trees else made
 
 
 def _allocator(engine: SGLang, traits: Traits, device: str, config: Json) -> PoolSubject:

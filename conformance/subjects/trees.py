@@ -210,6 +210,12 @@ class Tree:
         """Everything that can be read off the tree and its pools."""
         return self.view.seen()
 
+    def window_token(self, node: Any) -> int | None:
+        """The tree's own token of the node where windows end, as locks carry it."""
+        kinds = self.view.kinds
+        token: int | None = node.component_data[kinds["swa"]].metadata.get("uuid") if kinds else node.swa_uuid
+        return token
+
     # Helpers.
 
     def _matched(self, **asked: Any) -> Match:
