@@ -68,6 +68,12 @@ class CacheRun(SessionRun):
         self.held_by: dict[tuple[str, int], Any] = {}
         return TreeNodes(self.page_size, lambda: self.state, self.must)
 
+    def do(self, op: str, **arguments: Any) -> None:
+        """One operation, if the subject has what the configuration asks for."""
+        if self.subject.missing:
+            raise Misuse(self.subject.missing)
+        super().do(op, **arguments)
+
     @property
     def life(self) -> Rows:
         """Rows and pools."""
@@ -88,6 +94,32 @@ class CacheRun(SessionRun):
         if self.stateful:
             self.carried.seen = self.subject.states()
         return super().look()
+
+    # A request that waits.
+
+    def op_look(self, request: int, more: int = 0, session: int = 0, fork: int = 0) -> None:
+        """A request looks for its prefix and is not admitted; it may keep a copy of a state."""
+        super().op_look(request, more, session, fork)
+        self._waits(request)
+
+    def op_admit(self, request: int, more: int = 0, session: int = 0, fork: int = 0, chunk: int = 0) -> None:
+        """A request is admitted; one that is not may keep a copy of a state."""
+        super().op_admit(request, more, session, fork, chunk)
+        self._waits(request)
+
+    def _waits(self, request: int) -> None:
+        if self.stateful and request not in self.row_of:
+            self.carried.copied(request, self.asked[request].tokens)
+
+    def op_cancel(self, request: int) -> None:
+        """A request that waits is aborted, and gives back the state that it has."""
+        super().op_cancel(request)
+        if self.stateful:
+            self.carried.withdrawn(request)
+
+    def may_abort(self, request: int) -> bool:
+        """The states of turns that are aborted are known to leak in some releases."""
+        return not (self.stateful and "session_abort" in self.avoid and self.asked[request].session)
 
     # Where a row meets the tree.
 
@@ -140,6 +172,7 @@ class CacheRun(SessionRun):
         text = asked.tokens + asked.sampled
         if not self.tree.new(text) and upto == self.life.protected(row):
             self.carried.kept_for_want(row)
+            self.carried.renew(request)
             return
         self.must("finish", row)
         self.tree.take(row, text)
@@ -194,12 +227,13 @@ class CacheRun(SessionRun):
 
     def forward(self, request: int) -> None:
         """What has slots is computed, and the state at its last page boundary tracked."""
-        if self.stateful and self.state.states.buffered:
-            if self.state.states.lazy:
-                self.op_boundary(request)
+        if self.stateful and self.state.states.buffered and self.passed(request):
             self.op_track(request)
-            if self.state.states.lazy and request % 2 == 0:  # others keep both tracks for a while
-                self.op_settle(request)
+
+    def passed(self, request: int) -> bool:
+        """A request that runs has computed a page beyond the tree's part."""
+        row = self.row_of[request]
+        return bool(self.computed(request) // self.page_size > self.life.protected(row))
 
     def op_boundary(self, request: int) -> None:
         """Before a boundary a lazy buffer gets its second slot, if there is room."""

@@ -54,7 +54,7 @@ class TreeNodes:
         """Nodes that end where a longer one did not are its upper parts."""
         for key in self.seen:
             if key not in self.at and (child := self._across(key)):
-                new = self._number()
+                new = self.spare()
                 self.must("split", self.at[child], new, self.pages(key))
                 self.at[key] = new
 
@@ -126,7 +126,7 @@ class TreeNodes:
             if key in self.at:
                 self.must("leave_window", row, self.at[key])
                 continue
-            under, number = self.at.get(key[: first * self.page_size], ROOT), self._number()
+            under, number = self.at.get(key[: first * self.page_size], ROOT), self.spare()
             self.must("leave", row, under, number, self.pages(key), self._has(key, "swa"))
             self.at[key] = number
 
@@ -147,7 +147,8 @@ class TreeNodes:
     def _revived(self, key: Key) -> bool:
         return self._has(key, "swa") and self.state().tree.swa(self.at[key]) != 1
 
-    def _number(self) -> int:
+    def spare(self) -> int:
+        """A number that no node has."""
         taken = set(self.at.values())
         number: int | None = next((n for n in self.state().tree.nodes.items() if n not in taken), None)
         if number is None:

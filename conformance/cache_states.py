@@ -8,10 +8,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from conformance.machine import Finding
 from conformance.states import StatesRun
 from conformance.subjects.stateview import Key, Seen, Three
 from spec.finite import Seq
-from spec.states import ABSENT, OWN, ROLES, MambaSlots, across, kept, needed
+from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, kept, needed
 
 if TYPE_CHECKING:
     from conformance.cache import CacheRun
@@ -52,12 +53,30 @@ class CarriedStates(StatesRun):
         """A request that has a row gets what it has not; a copy of the state that it matched is set aside first."""
         tree, handle, named = self.run.state.tree, self.run.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
-        if node and tree.mamba(node) == 1:
-            self.run.must("state_group_begin", 1, Seq([named[OWN]]))
-            self.run.must("state_match", request, node, named[OWN])
-            self.run.must("state_group_end")
+        if node and tree.mamba(node) == 1 and self.state.names(request, OWN) == ABSENT:
+            self._copy(request, node, named[OWN])
         new = [ABSENT if self.state.names(request, k) else named[k] for k in ROLES]
         self.run.must("state_admit", row, request, *new)
+
+    def _copy(self, request: int, node: int, slot: int) -> None:
+        self.run.must("state_group_begin", 1, Seq([slot]))
+        self.run.must("state_match", request, node, slot)
+        self.run.must("state_group_end")
+
+    def copied(self, request: int, text: list[int]) -> None:
+        """A request that waits may have a copy already: of the deepest state on its path."""
+        named = self.seen.requests.get(request)
+        if named is None or named.slots[OWN] in (ABSENT, self.state.names(request, OWN)):
+            return
+        on_path = [key for key, slot in self.seen.nodes.items() if tuple(text[: len(key)]) == key and slot]
+        if not on_path:
+            raise Finding("state_match", self.run.sentence("state_match"), f"request {request} has a copy of no state")
+        self._copy(request, self.run.tree.at[max(on_path, key=len)], named.slots[OWN])
+
+    def withdrawn(self, request: int) -> None:
+        """A request that waited gives back what it has."""
+        if self.state.phase(request) != IDLE:
+            self.run.must("state_release", request)
 
     def fits(self, request: int, copied: bool) -> bool:
         """There are states for a request that comes; what finds none is what is refused."""
@@ -86,11 +105,27 @@ class CarriedStates(StatesRun):
     def share(self, request: int) -> None:
         """What a request that goes on has given to nodes: a track, in whose place it has a new one, or a copy."""
         for key in self.run.tree.given():
-            role, number = kept(self.state, request), self.run.tree.at[key]
-            was, now = self.state.table(request, role), self.named(request)[role]
-            self.run.must("state_copy", number, self.seen.nodes[key] if was == now else now)
-            if was != now:
-                self.run.must("state_swap", request, number)
+            self._give(request, key)
+        self.renew(request)
+
+    def renew(self, request: int) -> None:
+        """Where the tree had its newest state already, a request may have a new track in its place."""
+        if not self.run.stateful:
+            return
+        was, now = self._newest(request)
+        if was != now and self.state.buffered:
+            self.run.must("state_renew", request, self.run.tree.spare(), now)
+
+    def _give(self, request: int, key: Key) -> None:
+        (was, now), number = self._newest(request), self.run.tree.at[key]
+        self.run.must("state_copy", number, self.seen.nodes[key] if was == now else now)
+        if was != now:
+            self.run.must("state_swap", request, number)
+
+    def _newest(self, request: int) -> tuple[int, int]:
+        """The newest state that the request can give away, in the law and as the engine shows it."""
+        role = kept(self.state, request)
+        return self.state.table(request, role), self.named(request)[role]
 
     def kept_for_want(self, row: int) -> None:
         """A row keeps what the tree could have, since there is no state for a node."""

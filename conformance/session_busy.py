@@ -111,7 +111,7 @@ class SessionRun(SessionTrimRun):
         false: it could not.
         """
         before = -1
-        while self.prefilling(request) and not self.offers("abort_chunked"):
+        while self.prefilling(request) and not (self.offers("abort_chunked") and self.may_abort(request)):
             if before == self.computed(request):
                 return False
             before = self.computed(request)
@@ -121,6 +121,11 @@ class SessionRun(SessionTrimRun):
             return True
         self._settle(request)
         self.then("finish", request=request, sent=len(self.asked[request].sampled))
+        return True
+
+    def may_abort(self, request: int) -> bool:
+        """The engine is not known to break what the request has when it is aborted."""
+        del request
         return True
 
     def _settle(self, request: int) -> None:

@@ -52,7 +52,7 @@ class SessionTrimRuns(Machine):
     def set_up(self, config: Json) -> None:
         """A subject and a spec."""
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
-        known = {**config, "page_size": page_size, "rows": ROWS, "sessions": SESSIONS}
+        known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
         known["window"] = self.scaled(config["window"], page_size)
         run_class: Any = type(self).run_class
         self.run = run_class(type(self).make(known), known, self.strict, self.avoid)

@@ -83,7 +83,7 @@ def _merged(trace: Trace) -> Iterator[Trace]:
                 steps = [*trace.steps[:second], {**one, **other}, *trace.steps[second + 1 :]]
                 yield _without(Trace(trace.stem, dict(trace.config), steps), first, 1)
             for key in COUNTED:
-                if isinstance(one.get(key), int) and {**one, key: 0} == {**other, key: 0}:
+                if key in other and isinstance(one.get(key), int) and {**one, key: 0} == {**other, key: 0}:
                     steps = [*trace.steps[:first], {**one, key: one[key] + other[key]}, *trace.steps[first + 1 :]]
                     yield _without(Trace(trace.stem, dict(trace.config), steps), second, 1)
 

@@ -234,7 +234,9 @@ HINTS = Hints(
         **{"handle": "handles", "old": "handles"},
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
     },
-    refusable=frozenset({"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy"}),
+    refusable=frozenset(
+        {"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
+    ),
     routes=ROUTES,
     told=TOLD,
     mutants=MUTANTS,

@@ -47,6 +47,9 @@ MOVES = {
     "state_release": _alone("release"),
     "state_copy": lambda st: ((o - _first_node(st), s) for o, s in ALONE["alloc_copy"](st.states)),
     "state_swap": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate_and_replace"](st.states)),
+    "state_renew": lambda st: (
+        (r, o - _first_node(st), alone.open_slot(st.states)) for r, o in ALONE["donate"](st.states)
+    ),
     "state_donate": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate"](st.states)),
     "state_evict": lambda st: ((n,) for n in alive(st.tree)),
     "evict_leaf_and_state": lambda st: ((n,) for n in alive(st.tree)),
@@ -72,6 +75,8 @@ ROUTES = {
     "state_release": f"{EQUIPPED} finish",
     "state_copy": CACHED,
     "state_swap": f"{EQUIPPED} extend finish leave state_copy",
+    "state_renew": EQUIPPED,
+    "state_renew refused": EQUIPPED,
     "state_donate": f"{EQUIPPED} extend finish leave",
     "state_evict": f"{CACHED} state_copy",
     "evict_leaf_and_state": f"{CACHED} state_copy",

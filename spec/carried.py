@@ -157,6 +157,29 @@ def state_swap(st: Whole, request: Number, node: Number) -> Step[Whole]:
     return beside(st, call("states", mamba_slots.donate_and_replace, st.states, request, node_owner(st, node)))
 
 
+def state_renew(st: Whole, request: Number, spare: Number, slot: Number) -> Step[Whole]:
+    """A running request whose newest state the tree has already gives it back, and tracks the next one in a free slot.
+
+    ``spare``: the number of a node that has no state, or of none.
+    """
+    owner = node_owner(st, spare)
+    taken = call("states", mamba_slots.alloc_copy, st.states, owner, slot)
+    swapped = call("states", mamba_slots.donate_and_replace, taken.then, request, owner)
+    back = call("states", mamba_slots.evict, swapped.then, owner)
+    tracks = requires(st.states.buffered, "the request tracks its state")
+    return Step(
+        calls=(taken, swapped, back),
+        promises=(
+            *taken.step.promises,
+            mamba_slots.running(st.states, request),
+            tracks,
+        ),
+        choice=taken.step.choice,
+        fits=taken.step.fits,
+        then=but(st, states=back.then),
+    )
+
+
 def state_donate(st: Whole, request: Number, node: Number) -> Step[Whole]:
     """A request that ends gives its newest state to a node that has none."""
     given = call("states", mamba_slots.donate, st.states, request, node_owner(st, node))
@@ -219,7 +242,7 @@ def state_close(st: Whole, session: Number) -> Step[Whole]:
 
 TRANSITIONS = (
     *(state_group_begin, state_group_end, state_match, state_admit, state_track, state_second, state_give_second),
-    *(state_release, state_copy, state_swap, state_donate, state_evict, evict_leaf_and_state),
+    *(state_release, state_copy, state_swap, state_renew, state_donate, state_evict, evict_leaf_and_state),
     *(state_save, state_restore, state_close),
 )
 

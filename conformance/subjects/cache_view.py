@@ -40,6 +40,8 @@ class Hold(NamedTuple):
 class CacheView:
     """The cache, and the requests that run on it, by number."""
 
+    missing = ""  # there is nothing that it lacks
+
     def __init__(self, engine: SessionCache, pools: SwaSubject) -> None:
         self.engine, self.pools, self.rows, self.tree = engine, pools, engine.rows, engine.tree
         self.page_size = engine.page_size

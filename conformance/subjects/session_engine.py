@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from conformance.subjects.adapter import SwaSubject, Traits
+from conformance.subjects.hybrid import server
 from conformance.subjects.trees import Tree
 from spec.lengths import pages_needed
 
@@ -32,16 +33,11 @@ class TurnedAway(RuntimeError):
 class Rooms(Tree):
     """A tree with more than one row."""
 
-    limit: int = 1
     need_sort: bool = False
 
     def _pool(self) -> SwaSubject:
         pools = self.engine.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
         return SwaSubject(pools, self.page_size, "cpu", Traits("sglang", self.engine.label, fragile=True))
-
-    def _rows(self) -> Any:
-        pool = self.engine.module("mem_cache.memory_pool").ReqToTokenPool
-        return pool(size=self.limit, max_context_len=self.size, device="cpu", enable_memory_saver=False)
 
 
 class _Asked(SimpleNamespace):
@@ -57,13 +53,7 @@ class Scheduler:
 
     def __init__(self, rooms: Rooms) -> None:
         self.rooms, self.engine, self.page_size = rooms, rooms.engine, rooms.page_size
-        self.server = SimpleNamespace(
-            attention_backend="torch_native",  # rows are then written by plain torch
-            page_size=self.page_size,
-            speculative_algorithm=None,
-            strip_thinking_cache=False,
-            chunked_prefill_size=-1,
-        )
+        self.server = server(self.page_size, rooms.buffers)
         self.common, self.batches, _ = (self._of_this_server(name) for name in MEMORY)
         self.batches.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 logs
         self.params = self.engine.module("sampling.sampling_params").SamplingParams

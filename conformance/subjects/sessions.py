@@ -24,9 +24,19 @@ class EngineRows:
     """Requests and sessions of a release, over the tree that the configuration names (the newest, if it names none)."""
 
     def __init__(self, engine: SGLang, config: Json) -> None:
-        page = config["page_size"]
         self.traits = Traits("sglang", engine.label, fragile=True)
-        self.rooms = Rooms(
+        self.rooms = self.make_rooms(engine, config)
+        self.engine = Scheduler(self.rooms)
+        self.requests: dict[int, Any] = {}
+        self.turns: dict[int, str] = {}  # request -> its session
+        self.running: set[int] = set()
+        self.prefilling: set[int] = set()
+        self.resumed: dict[int, int] = {}  # request -> how much of its answer became its input when it was retracted
+
+    def make_rooms(self, engine: SGLang, config: Json) -> Rooms:
+        """The tree and the pools; sizes count pages, the window counts tokens."""
+        page = config["page_size"]
+        return Rooms(
             engine,
             kind=tree(engine, config.get("tree")),
             page_size=page,
@@ -36,12 +46,6 @@ class EngineRows:
             limit=config["rows"],
             need_sort=config["need_sort"],
         )
-        self.engine = Scheduler(self.rooms)
-        self.requests: dict[int, Any] = {}
-        self.turns: dict[int, str] = {}  # request -> its session
-        self.running: set[int] = set()
-        self.prefilling: set[int] = set()
-        self.resumed: dict[int, int] = {}  # request -> how much of its answer became its input when it was retracted
 
     def offers(self, name: str) -> bool:
         """Everything, but for an abort between two chunks."""
@@ -59,13 +63,17 @@ class EngineRows:
         prefix = self.engine.match(known)
         held = self.engine.lock(known)
         upto = min(prefix + most, len(known.origin_input_ids) + len(known.output_ids))
-        if not self.engine.admissible(known, upto):
+        if not self.admissible(known, upto):
             self.engine.unlock(known, held)
             return Admission(prefix, False)
         self.engine.extend(known, upto)
         self.running.add(request)
         self.prefilling.add(request)
         return Admission(prefix, True)
+
+    def admissible(self, known: Any, upto: int) -> bool:
+        """There is room for a request's tokens up to ``upto``."""
+        return self.engine.admissible(known, upto)
 
     def second(self, request: int, session: int, new: list[int], wrong: bool) -> Second:
         """Another request of a session that has one, or (``wrong``) one of a kind that streaming sessions do not serve.

@@ -18,6 +18,7 @@ import torch
 
 from conformance.machine import Misuse
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
+from conformance.subjects.hybrid import COMPONENT, Buffers, serve, server, state_rows
 from conformance.subjects.sglang import SGLang
 from conformance.subjects.treeview import Inserted, Match, Seen, View
 from spec.lengths import pages_needed
@@ -48,6 +49,7 @@ class Tree:
     size_swa: int = 16
     window: int = 4
     size_mamba: int = 4
+    limit: int = 1  # rows of requests
     _handles: dict[int, _Handle] = field(default_factory=dict, init=False)
     _count: int = field(default=0, init=False)
 
@@ -68,6 +70,11 @@ class Tree:
         self.view = View(self.tree, kinds, self.components, self.pool, self.slots)
         self.view.number(self.tree.root_node)
 
+    @property
+    def buffers(self) -> Buffers:
+        """Requests track their states where pages are larger than a token."""
+        return Buffers(self.page_size > 1)
+
     # What the tree is made of.
 
     def _pool(self) -> PoolSubject:
@@ -78,25 +85,11 @@ class Tree:
         return PoolSubject(self.engine.allocator(self.size, self.page_size, False), self.page_size, "cpu", traits)
 
     def _rows(self) -> Any:
-        module = self.engine.module("mem_cache.memory_pool")
-        common = {"size": 1, "max_context_len": self.size, "device": "cpu", "enable_memory_saver": False}
-        if "mamba" not in self.components:
-            return module.ReqToTokenPool(**common)
-        arguments = SimpleNamespace(mamba_cache_chunk_size=self.page_size, enable_int8_mamba_checkpoint=False)
-        for name in ("server_args", "mem_cache.unified_cache_components.mamba_component"):
-            self.engine.module(name).get_global_server_args = lambda: arguments  # type: ignore[attr-defined]
-        state = SimpleNamespace(
-            shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
-            dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
-        )
-        return module.HybridReqToTokenPool(
-            **common,
-            mamba_size=self.size_mamba,
-            mamba_spec_state_size=1,
-            cache_params=state,
-            mamba_layer_ids=[0],
-            enable_mamba_extra_buffer=self.page_size > 1,
-        )
+        if "mamba" in self.components:
+            serve(self.engine, ("server_args", COMPONENT), server(self.page_size, self.buffers))
+            return state_rows(self.engine, self.limit, self.size, self.size_mamba, self.buffers)
+        pool: Any = self.engine.module("mem_cache.memory_pool")
+        return pool.ReqToTokenPool(size=self.limit, max_context_len=self.size, device="cpu", enable_memory_saver=False)
 
     def _tree(self) -> Any:
         params = self.engine.module("mem_cache.cache_init_params").CacheInitParams(
@@ -105,7 +98,7 @@ class Tree:
             token_to_kv_pool_allocator=self.pool.engine,
             page_size=self.page_size,
             sliding_window_size=self.window,
-            enable_mamba_extra_buffer=self.page_size > 1,
+            **self.buffers.options,
         )
         if self.kind == "swa_radix":
             return self.engine.module("mem_cache.swa_radix_cache").SWARadixCache(params)

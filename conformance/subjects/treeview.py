@@ -98,6 +98,11 @@ class View:
         """The full slots of a node."""
         return self._numbers_of(node.component_data[self.kinds["full"]].value if self.kinds else node.value) or []
 
+    def state(self, node: Any) -> int | None:
+        """The mamba state of a node of a unified tree."""
+        value = node.component_data[self.kinds["mamba"]].value
+        return None if value is None else int(value[0])
+
     def seen(self) -> Seen:
         """Everything."""
         nodes = [
