@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import z3
@@ -57,12 +58,17 @@ class Made:
 
 @dataclass(frozen=True)
 class Formula:
-    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, so much the better."""
+    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, the rest is never made."""
 
     invariant: str
-    given: list[Any]
+    all_given: Callable[[], list[Any]]
     goal: Any
     few: list[Any] | None = None
+
+    @property
+    def given(self) -> list[Any]:
+        """All that the goal may follow from."""
+        return self.all_given()
 
     @property
     def negated(self) -> list[Any]:
@@ -137,12 +143,12 @@ def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
     made.afresh()
     was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
     if goal.eq(was):  # the call changes nothing of what the law speaks of
-        return Formula(law.name, [was], goal)
+        return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
     told = hints.told.get(law.name)
     few = None if told is None else _facts(hints, made, law, [made.one, *named], told)
-    return Formula(law.name, _facts(hints, made, law, [made.one, *named]), made.goal(law), few)
+    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
 
 
 def _facts(
@@ -168,7 +174,7 @@ def promised(hints: Hints, made: Made, number: int) -> Formula:
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
     few = _facts_for_call(hints, made, number, hints.told[name]) if name in hints.told else None
-    return Formula(name, _facts_for_call(hints, made, number), lift(call.step.granted), few)
+    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
 
 
 def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] | None = None) -> list[Any]:
@@ -188,9 +194,9 @@ def atomic(hints: Hints, made: Made) -> Formula:
     made.afresh()
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
     if made.step.otherwise is None:
-        return Formula(ATOMIC, refused, z3.And(*_equal(made.world, made.pre, made.pre)))
+        return Formula(ATOMIC, lambda: refused, z3.And(*_equal(made.world, made.pre, made.pre)))
     given = [*made.world.axioms, *laws_of(hints, made, [], parts_of(hints, made)), *refused]
-    return Formula(ATOMIC, given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
+    return Formula(ATOMIC, lambda: given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
 
 
 def initially(hints: Hints, law: Invariant) -> Formula:
@@ -199,7 +205,8 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     assert hints.stem.start is not None
     first = hints.stem.start(state(world, hints.stem.state))
     goal = law_at(world, law, first, [Term(world.fresh("one"))])[-1]
-    return Formula(law.name, [*world.axioms, *lemmas.instances(world, [], {})], goal)
+    given = [*world.axioms, *lemmas.instances(world, [], {})]
+    return Formula(law.name, lambda: given, goal)
 
 
 def follows(hints: Hints, theorem: Invariant) -> Formula:
@@ -209,9 +216,10 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     told = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in told if law.inherited else told.issuperset(law.about))]
-    given = [fact for law in known for fact in law_at(world, law.current() if law.inherited else law, held, [])]
+    facts = [fact for law in known for fact in law_at(world, law.current() if law.inherited else law, held, [])]
     goal = law_at(world, theorem, held, [])[-1]
-    return Formula(theorem.name, [*world.axioms, *given, *lemmas.instances(world, [], {})], goal)
+    given = [*world.axioms, *facts, *lemmas.instances(world, [], {})]
+    return Formula(theorem.name, lambda: given, goal)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
