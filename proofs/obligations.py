@@ -112,6 +112,11 @@ def laws_of(
     return found
 
 
+def told_of(hints: Hints, name: str) -> frozenset[str]:
+    """The laws from which the proof of this law, or of this call's promises, is tried first."""
+    return frozenset({name, *hints.told.get(name, "").split()})
+
+
 def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
     """The parts that a proof is told of: those that the transition calls, and those that its law ties."""
     return {call.part for call in made.step.calls} | set(about) if hints.stem.parts else set()
@@ -146,8 +151,7 @@ def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
         return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
-    told = hints.told.get(law.name)
-    few = None if told is None else _facts(hints, made, law, [made.one, *named], told)
+    few = _facts(hints, made, law, [made.one, *named], told_of(hints, law.name))
     return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
 
 
@@ -173,7 +177,7 @@ def promised(hints: Hints, made: Made, number: int) -> Formula:
     """What the transition calls is lawful where it calls it: promises, choice and fit."""
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    few = _facts_for_call(hints, made, number, hints.told[name]) if name in hints.told else None
+    few = _facts_for_call(hints, made, number, told_of(hints, name))
     return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
 
 
@@ -216,10 +220,16 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     told = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in told if law.inherited else told.issuperset(law.about))]
-    facts = [fact for law in known for fact in law_at(world, law.current() if law.inherited else law, held, [])]
     goal = law_at(world, theorem, held, [])[-1]
-    given = [*world.axioms, *facts, *lemmas.instances(world, [], {})]
-    return Formula(theorem.name, lambda: given, goal)
+    counts = list(world.counts)
+
+    def given(laws: list[Invariant]) -> list[Any]:
+        world.counts[:] = counts
+        facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
+        return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
+
+    few = given([law for law in known if law.name in told_of(hints, theorem.name)])
+    return Formula(theorem.name, lambda: given(known), goal, few)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:

@@ -20,7 +20,6 @@ import z3
 from spec.lengths import Length
 from spec.logic import every, ite
 
-
 # Formulas are made by z3's own functions, not by its Python operators, which look at each operand many times over;
 # z3 still refuses operands of the wrong sort.
 CONTEXT = z3.main_ctx()
