@@ -197,6 +197,10 @@ TOLD = {
     "others_are_nodes": "keys_follow",
     "node_owns_its_key": f"{NODES} full_positions",
     "node_owns_its_window": f"{NODES} same_lengths swa_positions",
+    **dict.fromkeys(
+        ("split node_owns_its_key", "split node_owns_its_window"),
+        "row_ends same_lengths parent_is_next others_are_nodes",
+    ),
     "request_holds_its_prefix": "handles_stand",
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",

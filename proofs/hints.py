@@ -51,7 +51,8 @@ class Hints:
     ``refusable``: the transitions that can run out of memory.
     ``routes``: for a transition far from the first state, those on a way to it, in order; ``name refused``: for one
     that runs out of memory. ``told``: what the proofs of a law (``promises_of_…``: of a call) rest on beside the law
-    itself; each is tried from these laws first, and only where they do not do, from all.
+    itself; each is tried from these laws first, and only where they do not do, from all. ``transition law``: of this
+    transition alone.
     """
 
     stem: Stem

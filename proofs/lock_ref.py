@@ -220,7 +220,7 @@ MUTANTS = (
 HELD = "handles_stand above_is_an_order"
 SUMS = f"{HELD} parent_is_next values_are_flags held_is_counted counts_are_counts"
 TOLD = {
-    "above_is_an_order": "above_goes_on paths_do_not_fork parent_is_next keys_follow",
+    "above_is_an_order": "above_goes_on paths_do_not_fork keys_follow",
     "above_goes_on": "above_is_an_order",
     "parent_is_next": "above_is_an_order",
     "keys_follow": "above_is_an_order parent_is_next values_are_flags",

@@ -27,6 +27,7 @@ class Made:
     ``one`` stands for any member of a domain. The counts beyond the first ``base`` are those of the facts in use.
     """
 
+    name: str
     world: World
     pre: Any
     arguments: dict[str, Any]
@@ -84,7 +85,7 @@ def call(hints: Hints, transition: Transition, world: World) -> Made:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     step = transition(pre, **arguments)
-    return Made(world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
+    return Made(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
@@ -112,9 +113,10 @@ def laws_of(
     return found
 
 
-def told_of(hints: Hints, name: str) -> frozenset[str]:
+def told_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
     """The laws from which the proof of this law, or of this call's promises, is tried first."""
-    return frozenset({name, *hints.told.get(name, "").split()})
+    rests_on = hints.told.get(f"{transition} {name}", hints.told.get(name, ""))
+    return frozenset({name, *rests_on.split()})
 
 
 def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
@@ -151,7 +153,7 @@ def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
         return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
-    few = _facts(hints, made, law, [made.one, *named], told_of(hints, law.name))
+    few = _facts(hints, made, law, [made.one, *named], told_of(hints, made.name, law.name))
     return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
 
 
@@ -177,7 +179,7 @@ def promised(hints: Hints, made: Made, number: int) -> Formula:
     """What the transition calls is lawful where it calls it: promises, choice and fit."""
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    few = _facts_for_call(hints, made, number, told_of(hints, name))
+    few = _facts_for_call(hints, made, number, told_of(hints, made.name, name))
     return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
 
 
@@ -228,7 +230,7 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
         facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
 
-    few = given([law for law in known if law.name in told_of(hints, theorem.name)])
+    few = given([law for law in known if law.name in told_of(hints, START, theorem.name)])
     return Formula(theorem.name, lambda: given(known), goal, few)
 
 
