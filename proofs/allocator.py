@@ -144,6 +144,13 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
+TOLD = {
+    "no_leak": "row_ends",
+    "row_ends": "one_owner",
+    "pending_in_group": "backup_still_holds",
+    "backup_still_holds": "no_leak row_ends",
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.now.pages, "gone": lambda st: st.now.pages, "slots": lambda st: st.now.pages},
@@ -151,6 +158,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode"}),
+    told=TOLD,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -190,33 +190,31 @@ MUTANTS = (
     *carried.MUTANTS,
 )
 
-# The laws from which the ties between rows and tree follow, most often.
-SHAPE = frozenset(
-    (
-        *("row_ends", "same_lengths", "one_owner", "phases", "others_are_whole", "cursor_committed_allocated"),
-        *("full_positions", "swa_positions", "handles_stand", "parent_is_next", "above_is_an_order", "keys_follow"),
-        *("others_are_nodes", "node_owns_its_key", "node_owns_its_window", "request_holds_its_prefix"),
-    )
-)
-STATES = frozenset(
-    (
-        *("node_has_its_state", "values_are_flags", "states.one_owner", "running_is_equipped"),
-        *("buffer_is_whole", "nodes_have_states_alone", "absent_is_no_slot"),
-    )
-)
-READS = SHAPE | {"reads_what_it_holds", "reads_what_it_owns", "held_is_counted"}
+# What the ties between rows, tree and states rest on; a call's promises are most often the caller's own.
+READS = "one_owner cursor_committed_allocated keys_follow"
+NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
 TOLD = {
-    **dict.fromkeys(("others_are_nodes", "node_owns_its_key", "node_owns_its_window"), SHAPE),
-    **dict.fromkeys(("request_holds_its_prefix", "reads_what_it_holds", "reads_what_it_owns"), READS),
-    "promises_of_donate": SHAPE | STATES,
-    "promises_of_pass_on": SHAPE,
-    "inserts_are_numbered": frozenset({"inserts_are_numbered"}),
-    "freed_exactly_once": frozenset({"freed_exactly_once", "places", "one_owner", "no_leak"}),
-    "node_has_its_state": STATES,
-    "states_go_with_rows": frozenset({"states_go_with_rows", "phases"}),
-    "slot_has_row_and_states": frozenset(
-        {"slot_has_row_and_states", "states.one_owner", "one_row_a_session", "phases"}
+    "others_are_nodes": "keys_follow",
+    "node_owns_its_key": f"{NODES} full_positions",
+    "node_owns_its_window": f"{NODES} same_lengths swa_positions",
+    **dict.fromkeys(
+        ("split node_owns_its_key", "split node_owns_its_window"),
+        "row_ends same_lengths parent_is_next others_are_nodes",
     ),
+    "request_holds_its_prefix": "handles_stand",
+    "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
+    "held_is_counted",
+    "reads_what_it_owns": READS,
+    "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
+    "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
+    "promises_of_release": "request_holds_its_prefix",
+    "promises_of_donate": "row_ends same_lengths others_are_nodes keys_follow node_has_its_state",
+    "promises_of_pass_on": "row_ends same_lengths others_are_nodes keys_follow",
+    "quiescent": "places no_leak row_ends available_counts same_lengths pending_in_group phases others_are_nodes",
+    "states_are_quiescent": "one_row_a_session gone_owns_nothing nodes_have_states_alone states.available_counts "
+    "quiet_is_full node_has_its_state slot_has_row_and_states",
+    **dict.fromkeys(("promises_of_add_leaf", "promises_of_restore"), "inserts_are_numbered"),
+    **dict.fromkeys(("promises_of_alloc_copy", "promises_of_evict"), "node_has_its_state"),
 }
 
 HINTS = Hints(

@@ -44,19 +44,26 @@ def find(
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
     made = obligations.call(hints, transition, World(dict(hints.sizes)))
-    solver = z3.Solver()
-    solver.add(*_broken(hints, made, invariant, kept))
-    if solver.check() != z3.sat:
-        return None
-    return _execute(hints, name, transition, made, solver.model())
+    model = _model(_broken(hints, made, invariant, kept))
+    return None if model is None else _execute(hints, name, transition, made, model)
+
+
+def _model(assertions: Sequence[Any]) -> Any:
+    solver = z3.SimpleSolver()
+    solver.set("arith.solver", 2)  # on written-out quantifiers the older one is many times faster
+    solver.add(*assertions)
+    return solver.model() if solver.check() == z3.sat else None
 
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither."""
     laws = list(hints.stem.invariants)
-    earlier = laws[: laws.index(mutant.invariant)]
-    for how, kept in (("alone", [law for law in laws if law != mutant.invariant]), ("first", earlier)):
-        if find(hints, mutant.transition, mutant.wrong, mutant.invariant, kept) is not None:
+    place = laws.index(mutant.invariant)
+    made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)))
+    first = _broken(hints, made, mutant.invariant, laws[:place])
+    for how, more in (("alone", _kept(hints, made, laws[place + 1 :])), ("first", [])):
+        if (model := _model([*first, *more])) is not None:
+            _execute(hints, mutant.transition, mutant.wrong, made, model)  # the finite reading confirms it
             return how
     return None
 
@@ -66,10 +73,12 @@ def _broken(hints: Hints, made: obligations.Made, invariant: str, names: Sequenc
         return _half_done(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
-    laws = hints.stem.invariants
-    kept = [lift(laws[name].of(made.step.then)) for name in names]
     before = [*made.world.axioms, *_lawful(hints, made), lift(made.step.granted)]
-    return [*before, *kept, z3.Not(lift(laws[invariant].of(made.step.then)))]
+    return [*before, *_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
+
+
+def _kept(hints: Hints, made: obligations.Made, names: Sequence[str]) -> list[Any]:
+    return [lift(hints.stem.invariants[name].of(made.step.then)) for name in names]
 
 
 def _half_done(hints: Hints, made: obligations.Made) -> list[Any]:

@@ -50,7 +50,9 @@ class Hints:
     ``places``: argument name to the domain whose member it names, for laws on each member and for sums.
     ``refusable``: the transitions that can run out of memory.
     ``routes``: for a transition far from the first state, those on a way to it, in order; ``name refused``: for one
-    that runs out of memory. ``told``: for a law, the laws from which its proofs are tried first, before all are told.
+    that runs out of memory. ``told``: what the proofs of a law (``promises_of_…``: of a call) rest on beside the law
+    itself; each is tried from these laws first, and only where they do not do, from all. ``transition law``: of this
+    transition alone.
     """
 
     stem: Stem
@@ -61,7 +63,7 @@ class Hints:
     places: Mapping[str, str] = field(default_factory=dict)
     refusable: frozenset[str] = frozenset()
     routes: Mapping[str, str] = field(default_factory=dict)
-    told: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 

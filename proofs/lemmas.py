@@ -84,18 +84,21 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     deltas = [c for c in world.counts if c.delta]
     laws = [c for c in world.counts if not c.delta]
     for seq in sequences:
-        counted = Count(seq.domain, seq.has, Term(world.fresh("counted")), True)
-        deltas.append(counted)
-        yield sequence(seq, counted)
+        deltas.append(world.once(_counted, seq))
+        yield world.once(sequence, seq, deltas[-1])
     plain = [c for c in (*deltas, *laws) if c.plain]
-    yield from (none(c) for c in plain)
-    yield from (complete(c) for c in plain if not c.delta)
+    yield from (world.once(none, c) for c in plain)
+    yield from (world.once(complete, c) for c in plain if not c.delta)
     for one, other in itertools.combinations(laws, 2):
         if one.domain is other.domain and one.about == other.about:
-            yield points(one, other, places.get(one.domain.name, ()))
+            yield world.once(points, one, other, places=places.get(one.domain.name, ()))
     for part, whole in itertools.permutations(laws, 2):
         if part.about == whole.about:
-            yield from (additive(part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
+            yield from (world.once(additive, part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
+
+
+def _counted(seq: SymSeq) -> Count:
+    return Count(seq.domain, seq.has, Term(seq.world.fresh("counted")), delta=True)
 
 
 # The inductions. A is a property of 1..n; count is its recursive definition.

@@ -217,25 +217,24 @@ MUTANTS = (
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
 
-FORM = ("above_is_an_order", "above_goes_on", "paths_do_not_fork", "parent_is_next", "keys_follow", "values_are_flags")
-HELD = ("handles_stand", "window_is_filled", "held_is_no_tombstone")
-PAIRS = ("full_pairs", "swa_pairs", "mamba_pairs")
-COUNTED = ("held_is_counted", "counts_are_counts")
-
-
-def _told() -> dict[str, frozenset[str]]:
-    """A law of the tree's form rests on the form, one of what is held on that too, a count or size on its own."""
-    told = {law: frozenset(FORM) for law in FORM}
-    told |= {law: frozenset((*FORM, *HELD, *COUNTED)) for law in HELD}
-    told |= {law: frozenset((*FORM, *HELD, *COUNTED, law)) for law in PAIRS}
-    sums = (law for law in law_names() if law.endswith("_is_sum"))
-    return told | {size: frozenset((*FORM, *HELD[:1], *COUNTED, *PAIRS, size)) for size in sums}
-
-
-def law_names() -> list[str]:
-    """The laws of the locks, in their order."""
-    return list(law.stem.invariants)
-
+HELD = "handles_stand above_is_an_order"
+SUMS = f"{HELD} parent_is_next values_are_flags held_is_counted counts_are_counts"
+TOLD = {
+    "above_is_an_order": "above_goes_on paths_do_not_fork keys_follow",
+    "above_goes_on": "above_is_an_order",
+    "parent_is_next": "above_is_an_order",
+    "keys_follow": "above_is_an_order parent_is_next values_are_flags",
+    "handles_stand": "above_is_an_order values_are_flags held_is_counted",
+    "window_is_filled": "handles_stand parent_is_next",
+    "held_is_no_tombstone": "handles_stand paths_do_not_fork held_is_counted",
+    "full_pairs": HELD,
+    "swa_pairs": f"{HELD} held_is_counted",
+    "mamba_pairs": HELD,
+    "readers_keep_slots": "handles_stand held_is_counted",
+    **dict.fromkeys(("full_evictable_is_sum", "full_protected_is_sum"), f"{SUMS} full_pairs"),
+    **dict.fromkeys(("swa_evictable_is_sum", "swa_protected_is_sum"), f"{SUMS} full_pairs swa_pairs"),
+    **dict.fromkeys(("mamba_evictable_is_sum", "mamba_protected_is_sum"), f"{SUMS} mamba_pairs"),
+}
 
 HINTS = Hints(
     stem=law.stem,
@@ -245,6 +244,6 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
     mutants=MUTANTS,
-    told=_told(),
+    told=TOLD,
     assumptions=COMMON,
 )

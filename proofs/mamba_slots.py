@@ -199,6 +199,27 @@ MUTANTS = (
     Mutant("counts_the_group", "begin_group", "available_counts", counts_the_group),
 )
 
+# What takes three calls, or another kind of track buffer than the first; the rest is found by trying all calls.
+ROUTES = {
+    "alloc_second": "alloc",
+    "restore": "alloc save",
+    "close": "alloc save",
+    "give_second": "alloc alloc_second",
+    "donate_and_replace": "alloc_copy alloc",
+    "alloc_second refused": "alloc_copy alloc",
+    "alloc_for_match refused": "alloc donate",
+}
+TOLD = {
+    "one_owner": "buffer_is_whole running_is_equipped",
+    "no_leak": "gone_owns_nothing names_what_it_owns buffer_is_whole running_is_equipped",
+    "available_counts": "one_owner buffer_is_whole running_is_equipped",
+    "gone_owns_nothing": "one_owner",
+    "buffer_is_whole": "one_owner running_is_equipped gone_owns_nothing",
+    "running_is_equipped": "one_owner names_what_it_owns gone_names_nothing buffer_is_whole",
+    "names_what_it_owns": "one_owner",
+    "row_says_what_is_owned": "one_owner",
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.slots},
@@ -206,6 +227,8 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
+    routes=ROUTES,
+    told=TOLD,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import z3
@@ -26,6 +27,7 @@ class Made:
     ``one`` stands for any member of a domain. The counts beyond the first ``base`` are those of the facts in use.
     """
 
+    name: str
     world: World
     pre: Any
     arguments: dict[str, Any]
@@ -57,12 +59,17 @@ class Made:
 
 @dataclass(frozen=True)
 class Formula:
-    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, so much the better."""
+    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, the rest is never made."""
 
     invariant: str
-    given: list[Any]
+    all_given: Callable[[], list[Any]]
     goal: Any
     few: list[Any] | None = None
+
+    @property
+    def given(self) -> list[Any]:
+        """All that the goal may follow from."""
+        return self.all_given()
 
     @property
     def negated(self) -> list[Any]:
@@ -78,7 +85,7 @@ def call(hints: Hints, transition: Transition, world: World) -> Made:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     step = transition(pre, **arguments)
-    return Made(world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
+    return Made(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
@@ -104,6 +111,12 @@ def laws_of(
         elif not law.inherited and not law.theorem and parts.issuperset(law.about):
             found += made.say(law, "before", made.pre, members)
     return found
+
+
+def told_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
+    """The laws from which the proof of this law, or of this call's promises, is tried first."""
+    rests_on = hints.told.get(f"{transition} {name}", hints.told.get(name, ""))
+    return frozenset({name, *rests_on.split()})
 
 
 def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
@@ -137,12 +150,11 @@ def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
     made.afresh()
     was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
     if goal.eq(was):  # the call changes nothing of what the law speaks of
-        return Formula(law.name, [was], goal)
+        return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
-    told = hints.told.get(law.name)
-    few = None if told is None else _facts(hints, made, law, [made.one, *named], told)
-    return Formula(law.name, _facts(hints, made, law, [made.one, *named]), made.goal(law), few)
+    few = _facts(hints, made, law, [made.one, *named], told_of(hints, made.name, law.name))
+    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
 
 
 def _facts(
@@ -167,8 +179,8 @@ def promised(hints: Hints, made: Made, number: int) -> Formula:
     """What the transition calls is lawful where it calls it: promises, choice and fit."""
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    few = _facts_for_call(hints, made, number, hints.told[name]) if name in hints.told else None
-    return Formula(name, _facts_for_call(hints, made, number), lift(call.step.granted), few)
+    few = _facts_for_call(hints, made, number, told_of(hints, made.name, name))
+    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
 
 
 def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] | None = None) -> list[Any]:
@@ -188,9 +200,9 @@ def atomic(hints: Hints, made: Made) -> Formula:
     made.afresh()
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
     if made.step.otherwise is None:
-        return Formula(ATOMIC, refused, z3.And(*_equal(made.world, made.pre, made.pre)))
+        return Formula(ATOMIC, lambda: refused, z3.And(*_equal(made.world, made.pre, made.pre)))
     given = [*made.world.axioms, *laws_of(hints, made, [], parts_of(hints, made)), *refused]
-    return Formula(ATOMIC, given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
+    return Formula(ATOMIC, lambda: given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
 
 
 def initially(hints: Hints, law: Invariant) -> Formula:
@@ -199,7 +211,8 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     assert hints.stem.start is not None
     first = hints.stem.start(state(world, hints.stem.state))
     goal = law_at(world, law, first, [Term(world.fresh("one"))])[-1]
-    return Formula(law.name, [*world.axioms, *lemmas.instances(world, [], {})], goal)
+    given = [*world.axioms, *lemmas.instances(world, [], {})]
+    return Formula(law.name, lambda: given, goal)
 
 
 def follows(hints: Hints, theorem: Invariant) -> Formula:
@@ -209,9 +222,16 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     told = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in told if law.inherited else told.issuperset(law.about))]
-    given = [fact for law in known for fact in law_at(world, law.current() if law.inherited else law, held, [])]
     goal = law_at(world, theorem, held, [])[-1]
-    return Formula(theorem.name, [*world.axioms, *given, *lemmas.instances(world, [], {})], goal)
+    counts = list(world.counts)
+
+    def given(laws: list[Invariant]) -> list[Any]:
+        world.counts[:] = counts
+        facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
+        return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
+
+    few = given([law for law in known if law.name in told_of(hints, START, theorem.name)])
+    return Formula(theorem.name, lambda: given(known), goal, few)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:

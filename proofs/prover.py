@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,17 @@ from proofs.hints import Hints, Transition
 from proofs.registry import hints_of
 
 TIMEOUT = 20_000  # milliseconds a solver has for one obligation; all but a few take well under one second
-# z3 finds a few proofs of the composition by luck of the order in which it looks at the facts: it looks more than once.
+# z3 finds a few proofs by luck of the order in which it looks at the facts: it looks more than once. The first look
+# finds most, and gives up at once where it does not; those without options also find that nothing follows.
+QUICK: dict[str, Any] = {"auto_config": False, "mbqi": False, "qi.eager_threshold": 20.0}
 LOOKS: tuple[dict[str, Any], ...] = (
+    QUICK,
+    QUICK | {"pull_nested_quantifiers": True},
     {},
-    {"smt.mbqi": False, "smt.random_seed": 7},
-    {"smt.mbqi": False, "smt.qi.eager_threshold": 100.0},
-    {"smt.mbqi": False, "smt.qi.eager_threshold": 1000.0, "smt.random_seed": 3},
+    {"random_seed": 7},
+    {"mbqi": False, "qi.eager_threshold": 100.0},
 )
-LOOK = 1_500  # milliseconds for each look but the last
+GLANCE, LOOK = 400, 1_500  # milliseconds for each look, first and then; a proof takes less, or is not near
 
 
 @dataclass(frozen=True)
@@ -58,25 +61,38 @@ def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
 def solve(assertions: list[object], timeout: int | None = None) -> tuple[str, str]:
     """What z3 and cvc5 answer; cvc5 is asked even where z3 fails."""
     limit = TIMEOUT if timeout is None else timeout
-    solver = z3.Solver()
-    solver.add(*assertions)
+    solver = looking(assertions, LOOKS[0])
     text = solver.to_smt2()  # before z3 looks at it: it rewrites what it solves
-    return first_solver(assertions, limit), second_solver.check(text, limit)
+    return first_solver(solver, assertions, limit), second_solver.check(text, limit)
 
 
-def first_solver(assertions: list[object], limit: int) -> str:
+def looking(assertions: list[object], look: dict[str, Any]) -> z3.Solver:
+    """A solver that looks at the assertions in this way."""
+    solver = z3.SimpleSolver()
+    for option, value in look.items():
+        solver.set(option, value)
+    solver.add(*assertions)
+    return solver
+
+
+def first_solver(solver: z3.Solver, assertions: list[object], limit: int) -> str:
     """What z3 answers: at its first look, or at a later one that takes the facts in another order."""
-    looks = [(min(LOOK, limit), look) for look in LOOKS]
-    for timeout, look in [*looks, *([(limit, {})] if limit > LOOK else [])]:
-        solver = z3.Solver()
-        solver.set("timeout", timeout)
-        for option, value in look.items():
-            solver.set(option, value)
-        solver.add(*assertions)
-        answer = str(solver.check())
+    solver.set("timeout", min(GLANCE, limit))
+    answer = str(solver.check())
+    for timeout, look in _later_looks(limit):
         if answer != "unknown":
-            return answer
+            break
+        solver = looking(assertions, look)
+        solver.set("timeout", timeout)
+        answer = str(solver.check())
     return answer
+
+
+def _later_looks(limit: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from ((min(GLANCE, limit), look) for look in LOOKS[1:])
+    if limit > LOOK:
+        yield from ((LOOK, look) for look in LOOKS[1:])
+        yield limit, {}
 
 
 def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Verdict]:

@@ -186,6 +186,20 @@ MUTANTS = (
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )
 
+TOLD = {
+    "cursor_committed_allocated": "cursor_is_aligned",
+    "full_positions": "one_owner cursor_committed_allocated phases",
+    "swa_positions": "one_owner cursor_committed_allocated phases window_is_kept",
+    "tokens_map": "one_owner row_ends same_lengths others_are_whole phases cursor_committed_allocated "
+    "full_positions swa_positions",
+    "promises_of_adopt": "phases",
+    "promises_of_alloc_extend": "cursor_committed_allocated full_positions swa_positions",
+    "promises_of_trim": "cursor_committed_allocated row_ends",
+    **dict.fromkeys(
+        ("promises_of_slide", "promises_of_hand_over", "promises_of_free_pages"), "cursor_committed_allocated"
+    ),
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={"full_pages": lambda st: full_pool(st).pages, "swa_pages": lambda st: swa_pool(st).pages},
@@ -193,6 +207,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"reserve", "extend", "decode"}),
+    told=TOLD,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

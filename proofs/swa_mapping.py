@@ -13,7 +13,6 @@ from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
-from spec.pool import LAWS as POOL_LAWS
 from spec.pool import PENDING, cut, drop, length, resting, some_open
 from spec.swa_mapping import SwaMapping
 
@@ -208,8 +207,17 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
-# A law of a pool rests on those of the pools.
-POOLS = frozenset({*(known.__name__ for known in POOL_LAWS), "pending_in_group", "same_lengths", "backup_still_holds"})
+# What takes three calls; the rest is found by trying all calls.
+ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
+TOLD = {
+    "no_leak": "row_ends same_lengths",
+    "row_ends": "same_lengths one_owner",
+    "mapping_is_live": "one_owner no_leak row_ends same_lengths free_maps_to_nothing",
+    "swa_is_reached": "one_owner no_leak row_ends same_lengths free_maps_to_nothing mapping_is_live pending_together",
+    "pending_together": "one_owner no_leak mapping_is_live",
+    "pending_in_group": "backup_still_holds",
+    "backup_still_holds": "same_lengths no_leak row_ends",
+}
 
 HINTS = Hints(
     stem=law.stem,
@@ -223,7 +231,8 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
+    routes=ROUTES,
+    told=TOLD,
     mutants=MUTANTS,
-    told=dict.fromkeys(POOLS, POOLS),
     assumptions=COMMON,
 )

@@ -12,20 +12,55 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, NoReturn, get_type_hints
 
 import z3
 
 from spec.lengths import Length
+from spec.logic import every, ite
+
+# Formulas are made by z3's own functions, not by its Python operators, which look at each operand many times over;
+# z3 still refuses operands of the wrong sort.
+CONTEXT = z3.main_ctx()
+REF = CONTEXT.ref()
+TRUTHS = {truth: z3.BoolVal(truth) for truth in (False, True)}
+
+
+@cache
+def _numeral(value: int) -> Any:
+    return z3.IntVal(value)
 
 
 def lift(value: Any) -> Any:
     """The z3 expression of a symbol, an int or a bool (an expression is itself)."""
     if isinstance(value, Term):
         return value.z
-    if z3.is_expr(value):
-        return value
-    return z3.BoolVal(value) if isinstance(value, bool) else z3.IntVal(value)
+    if isinstance(value, bool):
+        return TRUTHS[value]
+    return _numeral(value) if isinstance(value, int) else value
+
+
+def _truth(ast: Any) -> Term:
+    return Term(z3.BoolRef(ast, CONTEXT))
+
+
+def _number(ast: Any) -> Term:
+    return Term(z3.ArithRef(ast, CONTEXT))
+
+
+def _asts(*expressions: Any) -> Any:
+    return len(expressions), (z3.Ast * len(expressions))(*[e.ast for e in expressions])
+
+
+def all_of(*truths: Any) -> Any:
+    """The expression that is true where all of these expressions are."""
+    return z3.BoolRef(z3.Z3_mk_and(REF, *_asts(*truths)), CONTEXT)
+
+
+def entails(premise: Any, conclusion: Any) -> Any:
+    """The expression that is true where the conclusion is, and wherever the premise is not."""
+    return z3.BoolRef(z3.Z3_mk_implies(REF, premise.ast, conclusion.ast), CONTEXT)
 
 
 class Term:
@@ -42,49 +77,55 @@ class Term:
 
     def ite(self, then: Any, other: Any) -> Term:
         """``then`` where this truth holds, else ``other``."""
-        return Term(z3.If(self.z, lift(then), lift(other)))
+        one = lift(then)
+        made = z3.Z3_mk_ite(REF, self.z.ast, one.ast, lift(other).ast)
+        return _truth(made) if isinstance(one, z3.BoolRef) else _number(made)
 
     def negated(self) -> Term:
         """The negation of this truth."""
-        return Term(z3.Not(self.z))
+        return _truth(z3.Z3_mk_not(REF, self.z.ast))
 
-    def __and__(self, other: Any) -> Term:
-        return Term(z3.And(self.z, lift(other)))
+    def __and__(self, other: Any) -> Any:
+        if isinstance(other, bool):
+            return self if other else False
+        return _truth(z3.Z3_mk_and(REF, *_asts(self.z, lift(other))))
 
-    def __or__(self, other: Any) -> Term:
-        return Term(z3.Or(self.z, lift(other)))
+    def __or__(self, other: Any) -> Any:
+        if isinstance(other, bool):
+            return True if other else self
+        return _truth(z3.Z3_mk_or(REF, *_asts(self.z, lift(other))))
 
     def __eq__(self, other: object) -> Term:  # type: ignore[override]
-        return Term(self.z == lift(other))
+        return _truth(z3.Z3_mk_eq(REF, self.z.ast, lift(other).ast))
 
     def __ne__(self, other: object) -> Term:  # type: ignore[override]
-        return Term(self.z != lift(other))
+        return (self == other).negated()
 
     def __lt__(self, other: Any) -> Term:
-        return Term(self.z < lift(other))
+        return _truth(z3.Z3_mk_lt(REF, self.z.ast, lift(other).ast))
 
     def __le__(self, other: Any) -> Term:
-        return Term(self.z <= lift(other))
+        return _truth(z3.Z3_mk_le(REF, self.z.ast, lift(other).ast))
 
     def __gt__(self, other: Any) -> Term:
-        return Term(self.z > lift(other))
+        return _truth(z3.Z3_mk_gt(REF, self.z.ast, lift(other).ast))
 
     def __ge__(self, other: Any) -> Term:
-        return Term(self.z >= lift(other))
+        return _truth(z3.Z3_mk_ge(REF, self.z.ast, lift(other).ast))
 
     def __add__(self, other: Any) -> Term:
-        return Term(self.z + lift(other))
+        return _number(z3.Z3_mk_add(REF, *_asts(self.z, lift(other))))
 
     def __mul__(self, factor: int) -> Term:
         if not isinstance(factor, int):
             raise TypeError("a symbol is multiplied by plain integers alone: formulas stay linear")
-        return Term(self.z * factor)
+        return _number(z3.Z3_mk_mul(REF, *_asts(self.z, lift(factor))))
 
     def __sub__(self, other: Any) -> Term:
-        return Term(self.z - lift(other))
+        return _number(z3.Z3_mk_sub(REF, *_asts(self.z, lift(other))))
 
     def __rsub__(self, other: Any) -> Term:
-        return Term(lift(other) - self.z)
+        return Term(lift(other)) - self
 
     __rand__, __ror__, __radd__ = __and__, __or__, __add__
 
@@ -94,13 +135,18 @@ def _value(value: Any, key: tuple[Any, ...]) -> Any:
 
 
 class SymMap:
-    """A total map, given by the formula of its value at a key."""
+    """A total map, given by the formula of its value at a key; each is made once, for many laws ask for it."""
 
     def __init__(self, arity: int, formula: Callable[..., Any]) -> None:
         self.arity, self.formula = arity, formula
+        self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def __call__(self, *key: Any) -> Any:
-        return self.formula(*key)
+        places = [lift(k) for k in key]
+        address = tuple([place.ast.value for place in places])  # equal expressions are one, as long as one is kept
+        if address not in self._made:
+            self._made[address] = (places, self.formula(*key))
+        return self._made[address][1]
 
     def put(self, key: Any, value: Any) -> SymMap:
         """This map, but ``value`` at ``key``."""
@@ -116,16 +162,16 @@ class SymMap:
         del among
 
         def formula(*key: Any) -> Any:
-            return Term(z3.If(lift(cond(*key)), lift(_value(value, key)), lift(self(*key))))
+            return ite(cond(*key), _value(value, key), self(*key))
 
         return SymMap(self.arity, formula)
 
 
-def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Term:
-    return Term(z3.And(*[lift(a) == lift(b) for a, b in zip(one, other, strict=True)]))
+def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Any:
+    return every(a == b for a, b in zip(one, other, strict=True))
 
 
-@dataclass
+@dataclass(eq=False)  # each is one of its own, and a key
 class Count:
     """A symbol for the sum of the weights of a domain's members with a property: their number, if weights are 1."""
 
@@ -151,6 +197,7 @@ class World:
     counts: list[Count] = field(default_factory=list)
     maps: dict[str, SymMap] = field(default_factory=dict)
     scalars: dict[str, Term] = field(default_factory=dict)
+    _once: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _constants: dict[str, Any] = field(default_factory=dict)
     _fresh: Any = field(default_factory=itertools.count)
     depth: int = 0
@@ -176,8 +223,12 @@ class World:
         """An unknown total map."""
         sort = z3.BoolSort() if truth else z3.IntSort()
         function = z3.Function(name, *[z3.IntSort()] * arity, sort)
-        made = SymMap(arity, lambda *key: Term(function(*[lift(k) for k in key])))
-        return self.maps.setdefault(name, made)
+        of = _truth if truth else _number
+
+        def value(*key: Any) -> Term:
+            return of(z3.Z3_mk_app(REF, function.ast, *_asts(*map(lift, key))))
+
+        return self.maps.setdefault(name, SymMap(arity, value))
 
     def constant(self, kind: str, name: str) -> Any:
         """A constant of the machine; the same name is the same constant."""
@@ -195,6 +246,12 @@ class World:
         if kind == "naturals":
             return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
+
+    def once(self, make: Callable[..., Any], *of: Any, **fixed: Any) -> Any:
+        """What is made of counts or sequences, made once: many proofs ask. ``fixed`` is the same in the whole world."""
+        if (make, *of) not in self._once:
+            self._once[make, *of] = make(*of, **fixed)
+        return self._once[make, *of]
 
     @contextmanager
     def quantified(self) -> Iterator[None]:
@@ -249,10 +306,10 @@ class SymDomain:
     def all(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for each."""
         if self.world.small:
-            return Term(z3.And(*[lift(law(k)) for k in self.items()]))
+            return Term(all_of(*[lift(law(k)) for k in self.items()]))
         bound = self.world.bound("k")
         with self.world.quantified():
-            body = z3.Implies(lift(self.has(Term(bound))), lift(law(Term(bound))))
+            body = entails(lift(self.has(Term(bound))), lift(law(Term(bound))))
         return Term(z3.ForAll([bound], body))
 
     def any(self, law: Callable[[Any], Any]) -> Term:
@@ -304,11 +361,11 @@ class SymSet:
     def all(self, law: Callable[..., Any]) -> Term:
         """``law`` holds for each member."""
         if self.world.small:
-            return Term(z3.And(*[z3.Implies(lift(self.has(*k)), lift(law(*k))) for k in self._keys()]))
+            return Term(all_of(*[entails(lift(self.has(*k)), lift(law(*k))) for k in self._keys()]))
         bound = [self.world.bound(f"m{k}") for k in range(self.arity)]
         terms = [Term(b) for b in bound]
         with self.world.quantified():
-            body = z3.Implies(lift(self.has(*terms)), lift(law(*terms)))
+            body = entails(lift(self.has(*terms)), lift(law(*terms)))
         return Term(z3.ForAll(bound, body))
 
     def _keys(self) -> Iterable[tuple[int, ...]]:

@@ -76,6 +76,25 @@ def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
     assert all(not found[name]["refused"][-1].granted for name in hints.refusable)
 
 
+@pytest.mark.parametrize("stem", STEMS)
+def test_what_a_proof_is_told_first_are_laws(stem: str) -> None:
+    hints = hints_of(stem)
+    laws, transitions = set(hints.stem.invariants), {*hints.stem.transitions, obligations.START}
+    calls = {obligations.CALLS + name for part in hints.stem.parts.values() for name in part.transitions}
+    for proof, told in hints.told.items():
+        *transition, name = proof.split()
+        assert (set(transition) <= transitions, name in laws | calls, set(told.split()) <= laws) == (True, True, True)
+
+
+def test_what_does_not_follow_from_few_laws_is_proved_from_all() -> None:
+    hints = replace(hints_of("allocator"), told={})
+    made = obligations.checked(hints.stem, obligations.call(hints, allocator.trim, World()))
+    formula = obligations.preserved(hints, made, hints.stem.invariants["row_ends"])
+    assert formula.few is not None
+    assert "unsat" not in prover.solve([*formula.few, z3.Not(formula.goal)], prover.LOOK)
+    assert prover.prove_formula(formula) == ("unsat", "unsat")
+
+
 # What is false is not.
 
 
