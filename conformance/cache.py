@@ -21,10 +21,10 @@ from conformance.cache_seen import (
     with_readers,
 )
 from conformance.cache_states import CarriedStates
+from conformance.cache_steps import CarriedRun
 from conformance.machine import Finding, Misuse
 from conformance.pair_seen import stale_entries
 from conformance.row_seen import lengths_of
-from conformance.session_busy import SessionRun
 from conformance.subjects import treeview
 from conformance.subjects.rowview import Seen
 from conformance.tree_slots import Key, paths
@@ -41,7 +41,7 @@ OFTEN = 16  # one comparison in so many looks at every law, though nothing diffe
 REQUESTS = 3  # with states so many requests have numbers
 
 
-class CacheRun(SessionRun):
+class CacheRun(CarriedRun):
     """One cache beside the spec."""
 
     stem = law.stem
@@ -94,32 +94,6 @@ class CacheRun(SessionRun):
         if self.stateful:
             self.carried.seen = self.subject.states()
         return super().look()
-
-    # A request that waits.
-
-    def op_look(self, request: int, more: int = 0, session: int = 0, fork: int = 0) -> None:
-        """A request looks for its prefix and is not admitted; it may keep a copy of a state."""
-        super().op_look(request, more, session, fork)
-        self._waits(request)
-
-    def op_admit(self, request: int, more: int = 0, session: int = 0, fork: int = 0, chunk: int = 0) -> None:
-        """A request is admitted; one that is not may keep a copy of a state."""
-        super().op_admit(request, more, session, fork, chunk)
-        self._waits(request)
-
-    def _waits(self, request: int) -> None:
-        if self.stateful and request not in self.row_of:
-            self.carried.copied(request, self.asked[request].tokens)
-
-    def op_cancel(self, request: int) -> None:
-        """A request that waits is aborted, and gives back the state that it has."""
-        super().op_cancel(request)
-        if self.stateful:
-            self.carried.withdrawn(request)
-
-    def may_abort(self, request: int) -> bool:
-        """The states of turns that are aborted are known to leak in some releases."""
-        return not (self.stateful and "session_abort" in self.avoid and self.asked[request].session)
 
     # Where a row meets the tree.
 
@@ -216,48 +190,6 @@ class CacheRun(SessionRun):
             self.must("close", session, old)
         else:
             self.must("close_cold", session)
-
-    # States.
-
-    def room_for(self, request: int, prefix: int, upto: int) -> bool:
-        """There is all that a request needs to come; a turn has its states."""
-        session = self.asked[request].session
-        turn = not self.stateful or (session and self.life.slot(session))
-        return super().room_for(request, prefix, upto) and bool(turn or self.carried.fits(request, prefix > 0))
-
-    def forward(self, request: int) -> None:
-        """What has slots is computed, and the state at its last page boundary tracked."""
-        if self.stateful and self.state.states.buffered and self.passed(request):
-            self.op_track(request)
-
-    def passed(self, request: int) -> bool:
-        """A request that runs has computed a page beyond the tree's part."""
-        row = self.row_of[request]
-        return bool(self.computed(request) // self.page_size > self.life.protected(row))
-
-    def op_boundary(self, request: int) -> None:
-        """Before a boundary a lazy buffer gets its second slot, if there is room."""
-        self.must_offer("boundary")
-        self.running(request)
-        self.ask("boundary", lambda: self.subject.boundary(request))
-        self.read()
-        self.carried.second(request)
-
-    def op_track(self, request: int) -> None:
-        """A boundary: the state is tracked."""
-        self.must_offer("track")
-        self.running(request)
-        if self.computed(request) // self.page_size < self.life.protected(self.row_of[request]):
-            raise Misuse("a boundary lies beyond the tree's part")
-        self.carried.tracked(request)
-        self.ask("track", lambda: self.subject.track(request))
-
-    def op_settle(self, request: int) -> None:
-        """After a boundary a lazy buffer gives the older slot back."""
-        self.must_offer("settle")
-        self.running(request)
-        self.step("state_give_second", request)
-        self.ask("settle", lambda: self.subject.settle(request))
 
     def op_evict(self, full: int = 0, swa: int = 0, states: int = 0) -> None:
         """The tree is asked for so many tokens of either side, and for states; it chooses them."""

@@ -1,7 +1,8 @@
-"""What a run of the whole cache looks past in an engine that is known to break it: inserts under a reader.
+"""Which calls an engine is known to break, where a run of the whole cache can tell beforehand and leaves them out.
 
-A row may bring a tombstone to life only if nobody holds it. An engine that does not look frees the pages under those
-who read them; which calls come to that can be told beforehand.
+A row may bring a tombstone to life only if nobody holds it; an engine that does not look frees the pages under those
+who read them (``restore_held``). The states of an aborted turn leak (``session_abort``), and a session's first turn
+that waits keeps the copy of a state that its match has made (``waiting_copy``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,21 @@ if TYPE_CHECKING:
     from conformance.cache import CacheRun
 
 
-def under_reader(run: CacheRun, request: int) -> bool:
+def breaks(run: CacheRun, op: str, request: int) -> bool:
+    """The engine is known to break this operation on a request that runs or waits."""
+    if "waiting_copy" in run.avoid and run.stateful and _may_wait(run, op, request):
+        return True
+    return op != "look" and "restore_held" in run.avoid and _under_reader(run, request)
+
+
+def _may_wait(run: CacheRun, op: str, request: int) -> bool:
+    """A session's first turn matches, and there may be no room for it."""
+    asked = run.asked[request]
+    first = asked.session and not run.life.slot(asked.session) and request not in run.row_of
+    return bool(first) and (op == "look" or not run.room_for(request, 0, len(asked.tokens)))
+
+
+def _under_reader(run: CacheRun, request: int) -> bool:
     """What the request has not from the tree, somebody else holds there without its window."""
     asked = run.asked[request]
     text = asked.tokens + asked.sampled

@@ -14,6 +14,7 @@ from conformance.subjects.treeview import Node
 from conformance.tree_slots import Key
 from spec.cache import stem
 from spec.rows import full_pool
+from spec.states import OWN
 from spec.tree import ROOT, begin
 from spec.whole import Whole, home
 
@@ -98,7 +99,7 @@ class TreeNodes:
         for key, number in self.at.items():
             if key in self.seen and self.state().tree.swa(number) == 1 and not self._has(key, "swa"):
                 self.must("evict_swa", number)
-            if key in self.seen and self.state().tree.mamba(number) == 1 and not self._has(key, "mamba"):
+            if key in self.seen and self.state().tree.mamba(number) == 1 and not self._has_state(key, number):
                 self.must("state_evict", number)
 
     def replaced(self) -> set[Key]:
@@ -143,6 +144,11 @@ class TreeNodes:
     def _has(self, key: Key, side: str) -> bool:
         part = self.seen[key].parts.get(side)
         return part is not None and part.slots is not None
+
+    def _has_state(self, key: Key, number: int) -> bool:
+        """The node has the state that it had; it may have lost that, and have another one since."""
+        part, st = self.seen[key].parts["mamba"], self.state().states
+        return part.slots == [st.table(st.first_node + number, OWN)]
 
     def _revived(self, key: Key) -> bool:
         return self._has(key, "swa") and self.state().tree.swa(self.at[key]) != 1

@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.busy_rules import SessionRuns
 from conformance.cache import CacheRun
-from conformance.cache_known import under_reader
+from conformance.cache_known import breaks
 from conformance.machine import Json
 from conformance.mamba_rules import LAZY, NO_BUFFER, ONE, TWO
 from conformance.session_rules import CONFIG, REQUESTS, ROWS, chunks, few, forks, lengths, picks, sessions, some
@@ -22,7 +22,8 @@ POOLS = {
     "size_mamba": st.sampled_from((5, 4, 8, 15, 4, 10)),
 }
 SMALL = {**CONFIG, **POOLS}
-INSERTS = ("admit", "chunk", "finish", "abort")
+ARRIVES = ("admit", "look")
+INSERTS = (*ARRIVES, "chunk", "finish", "abort")
 BUFFERS = (TWO, LAZY, None, LAZY, ONE, NO_BUFFER)  # buffered, doubled, lazy; none: a cache without states
 
 
@@ -64,21 +65,15 @@ class CacheRuns(SessionRuns):
 
     def do(self, op: str, **arguments: Any) -> None:
         """One operation, unless it is one that the engine is known to break."""
-        under = op in INSERTS and self.avoids("restore_held") and self.inserts_under_reader(op, **arguments)
-        leaks = op == "abort" and not self.run.may_abort(arguments["request"])
-        if not under and not leaks:
+        if op not in ARRIVES or arguments["request"] in self.run.asked:
+            known = op in INSERTS and breaks(self.run, op, arguments["request"])
+        else:
+            asked = {name: value for name, value in arguments.items() if name != "chunk"}
+            self.run.arrive(**asked)
+            known = breaks(self.run, op, arguments["request"])
+            del self.run.asked[arguments["request"]]
+        if not known:
             super().do(op, **arguments)
-
-    def inserts_under_reader(self, op: str, request: int, **asked: int) -> bool:
-        """The request would insert where somebody else reads a tombstone."""
-        del op
-        run, fresh = self.run, request not in self.run.asked
-        if fresh:
-            run.arrive(request, **{name: n for name, n in asked.items() if name != "chunk"})
-        found = under_reader(run, request)
-        if fresh:
-            del run.asked[request]
-        return found
 
     def come_and_go(self, prompt: int, fork: int, answer: int) -> None:
         """A request comes with so many tokens, answers with so many pages and a token more, and ends."""

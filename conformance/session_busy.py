@@ -16,6 +16,8 @@ from conformance.session_trim import SessionTrimRun
 SECOND = 900  # the first token of a second request
 # What runs look past by these names: an allocator that says no early, and entries of freed slots that stay.
 LATENT_KNOWN = {ENOUGH: "short", "free_maps_to_nothing": "stale"}
+# What comes of those entries when a page is handed out again: no step of a caller can be left out to prevent it.
+KNOWN = {"mapping_is_live": "inherited"}
 CLIENTS = ("second", "close_running")  # what engines alone offer that have a front door of their own
 
 
@@ -32,8 +34,9 @@ class SessionRun(SessionTrimRun):
         return hasattr(self.subject, "second") if name in CLIENTS else super().offers(name)
 
     def report(self, finding: Finding) -> None:
-        """A latent finding that is known is looked past where it occurs: no caller can do anything about it."""
-        if not (finding.latent and LATENT_KNOWN.get(finding.law) in self.avoid):
+        """A finding that is known is looked past where it occurs, if no caller can do anything about it."""
+        known = {**KNOWN, **LATENT_KNOWN} if finding.latent else KNOWN
+        if known.get(finding.law) not in self.avoid:
             super().report(finding)
 
     def op_second(self, request: int, session: int, more: int = 1, wrong: bool = False) -> None:
@@ -121,11 +124,6 @@ class SessionRun(SessionTrimRun):
             return True
         self._settle(request)
         self.then("finish", request=request, sent=len(self.asked[request].sampled))
-        return True
-
-    def may_abort(self, request: int) -> bool:
-        """The engine is not known to break what the request has when it is aborted."""
-        del request
         return True
 
     def _settle(self, request: int) -> None:

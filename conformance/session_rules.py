@@ -247,7 +247,8 @@ class SessionTrimRuns(Machine):
         """A request is aborted while it runs, now and then."""
         ready = sorted(self.run.row_of)
         request = ready[drawn % len(ready)]
-        if drawn % 3 == 0 and not self.avoids("abort") and (request in self.answering or self.offered("abort_chunked")):
+        known = self.avoids("abort") or not self.run.may_abort(request)
+        if drawn % 3 == 0 and not known and (request in self.answering or self.offered("abort_chunked")):
             self.settle(request)
             self.do("abort", request=request)
 

@@ -166,6 +166,11 @@ class SessionTrimRun(RowRun):
         self.ask("abort", lambda: self.subject.abort(request))
         self._left(request, asked.tokens + asked.sampled)
 
+    def may_abort(self, request: int) -> bool:
+        """The engine is not known to break what the request has when it is aborted."""
+        turn = bool(self.asked[request].session)
+        return not (turn and "retract_abort" in self.avoid and request in self.retracted)
+
     def op_retract(self, request: int, sent: int | None = None) -> None:
         """A request gives its row up and waits, with ``sent`` tokens of its answer (``None``: all) in its input."""
         self.must_offer("retract")

@@ -56,7 +56,7 @@ def one(loaded: Loaded, stem: str, wanted: Wanted) -> Result:
     """The known differences first, each of which must still occur; then new runs that look past them."""
     start = time.perf_counter()
     known = [(k, outcome(kept.load(k.trace), loaded.makers[stem])) for k in _known(loaded, stem)]
-    result = _run(loaded, stem, wanted, sorted({k.avoid for k, _ in known if k.avoid}))
+    result = _run(loaded, stem, wanted, _avoided(loaded, stem))
     result.known = [_seen(k, row) for k, row in known]
     result.seconds = round(time.perf_counter() - start, 1)
     _raise_verdict(result)
@@ -65,6 +65,16 @@ def one(loaded: Loaded, stem: str, wanted: Wanted) -> Result:
 
 def _known(loaded: Loaded, stem: str) -> list[Known]:
     return [k for k in kept.known(loaded.release) if kept.load(k.trace).trace.stem == stem]
+
+
+def _avoided(loaded: Loaded, stem: str) -> list[str]:
+    """What new runs look past: what is known of the stem, and of the stems that it is made of."""
+    stems, waiting = set(), [STEMS[stem][1].stem]
+    while waiting:
+        one = waiting.pop()
+        stems.add(one.name)
+        waiting += one.parts.values()
+    return sorted({k.avoid for name in stems for k in _known(loaded, name) if k.avoid})
 
 
 def _run(loaded: Loaded, stem: str, wanted: Wanted, avoid: list[str]) -> Result:

@@ -30,7 +30,17 @@ SHARED = {
     },
     "impl": {"carried", "checks", "kernels", "paths", "prefixes", "radix", "rows", "slots", "states"},
     "conformance": {
-        *("asked", "busy_rules", "cache_nodes", "cache_rules", "cache_seen", "cache_states", "check", "kept"),
+        *(
+            "asked",
+            "busy_rules",
+            "cache_known",
+            "cache_nodes",
+            "cache_rules",
+            "cache_seen",
+            "cache_states",
+            "cache_steps",
+        ),
+        *("check", "kept"),
         *("mamba_rules", "pair_seen", "picture", "pools", "replaying", "row_picture", "row_run", "row_seen"),
         *("lock_rules", "machine", "session_busy", "session_rules", "shrink"),
         *("state_picture", "stateful", "states", "story", "tree_pages", "tree_picture", "tree_slots"),

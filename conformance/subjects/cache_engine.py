@@ -70,7 +70,7 @@ class EngineCache(EngineRows):
             page_size=page,
             size=config["size"] * page,
             size_swa=config["size_swa"] * page,
-            size_mamba=config["size_mamba"],
+            size_mamba=config.get("size_mamba", 1),
             window=config["window"],
             limit=config["rows"],
             need_sort=config["need_sort"],
