@@ -166,13 +166,12 @@ def state_renew(st: Whole, request: Number, spare: Number, slot: Number) -> Step
     taken = call("states", mamba_slots.alloc_copy, st.states, owner, slot)
     swapped = call("states", mamba_slots.donate_and_replace, taken.then, request, owner)
     back = call("states", mamba_slots.evict, swapped.then, owner)
-    tracks = requires(st.states.buffered, "the request tracks its state")
     return Step(
         calls=(taken, swapped, back),
         promises=(
             *taken.step.promises,
             mamba_slots.running(st.states, request),
-            tracks,
+            requires(st.states.buffered, "the request tracks its state"),
         ),
         choice=taken.step.choice,
         fits=taken.step.fits,

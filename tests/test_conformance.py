@@ -45,12 +45,16 @@ def test_ours_conforms(stem: str) -> None:
     assert result.steps > 1500
 
 
+# Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
+ENGINES_ALONE = {"state_renew"}
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_transition_is_done_and_every_allocation_is_refused_too(stem: str) -> None:
     seen = check(stem, ours.MAKERS[stem], examples=250).transitions
-    names = STEMS[stem][1].stem.transitions
-    assert [n for n in names if not seen.get(f"{n} done")] == []
-    assert [n for n in sorted(hints_of(stem).refusable) if not seen.get(f"{n} refused")] == []
+    names = set(STEMS[stem][1].stem.transitions) - ENGINES_ALONE
+    assert [n for n in sorted(names) if not seen.get(f"{n} done")] == []
+    assert [n for n in sorted(hints_of(stem).refusable - ENGINES_ALONE) if not seen.get(f"{n} refused")] == []
 
 
 @pytest.mark.parametrize("stem", ["session_trim", "cache"])

@@ -116,6 +116,28 @@ def test_a_session_goes_on_holding_its_prefix() -> None:
     run.do("end")
 
 
+class Renewing(SessionCache):
+    """An engine that takes a new track for each state that it passes on, also where the tree has that state already."""
+
+    def cache_unfinished(self, rows: Any, texts: Any) -> None:
+        """What is inserted is inserted, and the newest track is another one."""
+        super().cache_unfinished(rows, texts)
+        states: Any = self.carried.states
+        for row in rows:
+            new = states.mamba_allocator.alloc(1)
+            old = states.donate_mamba_ping_pong_slot(self.carried.of[row], new)
+            states.mamba_allocator.free(old.reshape(1))
+
+
+def test_a_state_that_the_tree_has_already_is_renewed() -> None:
+    states = {"size_mamba": 8, "buffered": True, "doubled": True, "lazy": False}
+    run = started(cache_subjects.faulty_cache(Renewing), components=["full", "swa", "mamba"], **states)
+    for request in (0, 1):
+        run.do("admit", request=request, more=5)
+    run.do("end")
+    assert done(run)["state_renew"] == 1
+
+
 def test_what_is_out_of_memory_is_refused() -> None:
     run = started(size=3, size_swa=3)
     run.do("admit", request=0, more=4)
