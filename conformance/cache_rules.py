@@ -101,6 +101,15 @@ class CacheRuns(SessionRuns):
                 if asked["request"] in self.answering:
                     self.see_state(asked["request"], 1)
 
+    @rule(drawn=picks, pages=st.integers(1, 3))
+    @some("answering")
+    def alike(self, drawn: int, pages: int) -> None:
+        """A short request begins as one that runs does, whose window may have left the tree there."""
+        long = self.run.asked[self.answering[drawn % len(self.answering)]]
+        if (asked := self.new(1, 0, 0)) is not None:
+            most = self.run.config["size"] * self.run.page_size
+            self.do("admit", **{**asked, "fork": long.fork, "more": min(pages * self.run.page_size, most)})
+
     @rule(drawn=picks)
     @some("answering")
     def greed(self, drawn: int) -> None:

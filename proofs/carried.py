@@ -12,6 +12,7 @@ from proofs.session_trim import requests
 from spec import cache as law
 from spec.logic import Number, Step, but
 from spec.rows import RUNNING
+from spec.states import ABSENT, OWN
 from spec.whole import Whole
 
 ALONE: dict[str, Any] = dict(alone.MOVES)
@@ -28,6 +29,11 @@ def _first_node(st: Whole) -> int:
 
 def _admit(st: Whole) -> Iterator[tuple[Any, ...]]:
     yield from ((row, *move) for row in requests(st.life, RUNNING) for move in ALONE["alloc"](st.states))
+
+
+def _renew(st: Whole) -> Iterator[tuple[Any, ...]]:
+    slot, table = alone.open_slot(st.states), st.states.table
+    yield from ((r, o - _first_node(st), slot) for r, o in ALONE["donate"](st.states) if table(o, OWN) == ABSENT)
 
 
 def _sessions(name: str) -> Any:
@@ -47,9 +53,7 @@ MOVES = {
     "state_release": _alone("release"),
     "state_copy": lambda st: ((o - _first_node(st), s) for o, s in ALONE["alloc_copy"](st.states)),
     "state_swap": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate_and_replace"](st.states)),
-    "state_renew": lambda st: (
-        (r, o - _first_node(st), alone.open_slot(st.states)) for r, o in ALONE["donate"](st.states)
-    ),
+    "state_renew": _renew,
     "state_donate": lambda st: ((r, o - _first_node(st)) for r, o in ALONE["donate"](st.states)),
     "state_evict": lambda st: ((n,) for n in alive(st.tree)),
     "evict_leaf_and_state": lambda st: ((n,) for n in alive(st.tree)),

@@ -211,9 +211,10 @@ def donate_and_replace(st: MambaSlots, request: Number, node: Number) -> Step[Ma
     """A running request gives its newest tracked state to a node, whose own slot takes that one's place."""
     role = kept(st, request)
     old, new = st.table(request, role), st.table(node, OWN)
+    given = hold(but(st, table=st.table.put((request, role), ABSENT)), node, OWN, old)
     return Step(
         promises=(running(st, request), requires(st.buffered, "the request tracks its state"), stateful(st, node)),
-        then=written(hold(hold(st, node, OWN, old), request, role, new), request),
+        then=written(hold(given, request, role, new), request),
     )
 
 

@@ -256,7 +256,8 @@ class Both:
         assert (slots[:: self.page] // self.page).tolist() == [table(home, i) for i in range(begin, stop)]
 
 
-STATEFUL = {transition.__name__ for transition in carried.TRANSITIONS}
+# Of what an engine can do with states ours gives the tree none that it has already.
+STATEFUL = {transition.__name__ for transition in carried.TRANSITIONS} - {"state_renew"}
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 
 
@@ -279,7 +280,7 @@ def walked(page: int, windows: float, kind: Kind | None) -> set[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_each_step_is_lawful_and_all_is_given_back(page: int) -> None:
     taken = set[str]().union(*(walked(page, windows, None) for windows in WINDOWS))
-    assert taken == set(law.stem.transitions) - STATEFUL
+    assert taken == set(law.stem.transitions) - STATEFUL - {"state_renew"}
 
 
 @pytest.mark.parametrize("page", PAGES)

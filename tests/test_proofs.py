@@ -71,7 +71,17 @@ def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
     hints = hints_of(stem)
     found = explore.witnesses(hints)
     # what rows and states ask of the pools, as alloc… does
-    asks = {"extend", "decode", "reserve", "state_admit", "state_copy", "state_match", "state_second"}
+    asks = {
+        "extend",
+        "decode",
+        "reserve",
+        "state_admit",
+        "state_copy",
+        "state_match",
+        "state_second",
+        "renew",
+        "state_renew",
+    }
     assert hints.refusable == {name for name in hints.stem.transitions if "alloc" in name or name in asks}
     assert all(not found[name]["refused"][-1].granted for name in hints.refusable)
 

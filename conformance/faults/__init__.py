@@ -13,6 +13,7 @@ from conformance.faults.donated_to_nobody import DONATED_TO_NOBODY
 from conformance.faults.early_release_takes_state import EARLY_RELEASE_TAKES_STATE
 from conformance.faults.early_release_twice import EARLY_RELEASE_TWICE
 from conformance.faults.half_decode import HALF_DECODE
+from conformance.faults.insert_under_reader import INSERT_UNDER_READER
 from conformance.faults.nested_group import NESTED_GROUP
 from conformance.faults.nested_state_group import NESTED_STATE_GROUP
 from conformance.faults.pr_22862 import PR_22862
@@ -35,5 +36,6 @@ ALL = (
     *(PR_22862, PR_22900, RESTORE_TAKES_PARTIAL_PAGE, CURSOR_INSIDE_PAGE),
     *(RELEASED_SLOT_STAYS, WINDOW_TOO_FAR, ABORT_FORGETS_DRAFT),
     *(PR_26941_SAVE, PR_26941_FREE, PR_26941_ABORT, ABSENT_TRACK_IS_FREED, NESTED_STATE_GROUP, DONATED_TO_NOBODY),
+    INSERT_UNDER_READER,
 )
 FAULTS: dict[str, Fault] = {f.name: f for f in ALL}

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any
 
@@ -23,13 +23,17 @@ WORKERS = 8  # at most: each of them loads torch
 
 @dataclass(frozen=True)
 class Fault:
-    """A bug in ``stem``: ``spec`` replaces transitions by name, ``make`` builds the faulty implementation."""
+    """A bug in ``stem``: ``spec`` replaces transitions by name, ``make`` builds the faulty implementation.
+
+    ``search``: fields of ``Hints`` by which a path to the bug is looked for, where the stem's own do not lead there.
+    """
 
     name: str
     stem: str
     sentence: str
     spec: Mapping[str, Transition]
     make: Callable[[Json], Any]
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Callable[[str], Fault], tuple[str]]:
         """Between processes a fault goes by its name: its functions could not."""
@@ -105,5 +109,5 @@ def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
 
 
 def _reach(fault: Fault) -> tuple[str, Path | None]:
-    hints = hints_of(fault.stem)
+    hints = replace(hints_of(fault.stem), **fault.search)
     return counterexample.classify(hints, {**hints.stem.transitions, **fault.spec})
