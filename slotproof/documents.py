@@ -33,7 +33,7 @@ from spec.logic import Invariant, Stem
 
 ROOT = Path(__file__).parent.parent
 FINDINGS = ROOT / "docs" / "findings.json"
-EXAMPLE = "stale_tail_after_restore"
+EXAMPLES = {"replay": "stale_tail_after_restore", "found": "insert_under_reader"}  # by their marks in the README
 DRIFT = 1
 MARK = {"violation": "**violation**", "latent": "latent", "conforms": "holds", UNSUPPORTED: "no such call"}
 
@@ -118,12 +118,12 @@ def own_laws(stem: Stem) -> list[Invariant]:
 
 def _parts(pages: Environment, traces: list[tuple[Kept, Rows]]) -> dict[str, str]:
     parts: Any = pages.get_template("readme_parts.md.j2").module
-    example = next(((name, rows) for name, rows in traces if name.name == EXAMPLE))
+    of = {known.name: (known, rows) for known, rows in traces}
     return {
         "stems": parts.stems([_stem(name) for name in STEMS]),
         "faults": parts.faults(show_all([*FAULTS.values()], None, lambda _: None)),
         "findings": parts.findings(traces, RELEASES),
-        "replay": _replay(*example),
+        **{mark: _replay(*of[name]) for mark, name in EXAMPLES.items()},
     }
 
 

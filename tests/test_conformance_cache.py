@@ -271,7 +271,7 @@ class LocksLate(SessionCache):
 
 
 FAULTY: dict[str, tuple[type[SessionCache], set[str]]] = {
-    "copies": (KeepsCopies, {"freed_exactly_once", "no_leak", "full_evictable_is_sum"}),
+    "copies": (KeepsCopies, {"freed_exactly_once", "no_leak"}),
     "abort": (ForgetsToLetGo, {"full_pairs", "depart", "request_holds_its_prefix"}),
     "late": (LocksLate, {"come_back", "come_back_cold"}),
 }
