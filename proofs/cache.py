@@ -19,8 +19,8 @@ from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
 from spec.rows import IDLE, LEAVING, full_pool, swa_pool
-from spec.tree import ROOT, begin, path, window_top
-from spec.whole import Whole, first_free, home
+from spec.tree import ROOT, begin, end, path, window_top
+from spec.whole import Whole, home
 
 SIZES = {
     **{"page_size": 1, "rows": 4, "indices": 3, "full.pages": 3, "swa.pages": 2, "limit": 1, "sessions": 1},
@@ -68,7 +68,7 @@ def _of_life(name: str) -> Any:
 def _leave(st: Whole) -> Iterator[tuple[Any, ...]]:
     life, tree = st.life, st.tree
     for row in requests(life, LEAVING):
-        unders = [n for n in (ROOT, *alive(tree)) if first_free(tree, n) == life.protected(row)]
+        unders = [n for n in (ROOT, *alive(tree)) if end(tree, n) == life.protected(row)]
         for pages in range(life.protected(row) + 1, life.committed(row) + 1):
             yield from ((row, n, leaf, pages, live) for n in unders for leaf in unused(tree) for live in (True, False))
 

@@ -32,8 +32,8 @@ from spec.carried import (
 from spec.lengths import Length, touched
 from spec.logic import Call, Number, Requirement, Seq, Stem, Step, Truth, but, call, ite, requires
 from spec.rows import LEAVING, allocated, full_pool
-from spec.tree import ROOT, begin, lives
-from spec.whole import Whole, born, first_free, held_by, home, initial, is_path, living, read_own, read_path, start
+from spec.tree import ROOT, begin, end, lives
+from spec.whole import Whole, born, held_by, home, initial, is_path, living, read_own, read_path, start
 
 stem = Stem("cache", state=Whole, start=start)
 stem.part("life", session_trim.stem)
@@ -215,9 +215,7 @@ def leave(st: Whole, row: Number, under: Number, leaf: Number, pages: Number, li
         promises=(
             leaving(st, row),
             requires((under == ROOT) | lives(st.tree, under), "the parent is in the tree"),
-            requires(
-                first_free(st.tree, under) == st.life.protected(row), "the leaf begins where the tree's part stops"
-            ),
+            requires(end(st.tree, under) == st.life.protected(row), "the leaf begins where the tree's part stops"),
             *fresh_leaf(st, row, leaf, pages),
             requires(side, "a leaf lies on one side of the cursor"),
         ),

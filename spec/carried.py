@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, session_trim
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
-from spec.rows import IDLE, LEAVING, SAVED, full_pool, is_row
+from spec.rows import IDLE, LEAVING, SAVED, each_request, is_row
 from spec.states import IDLE as GONE
 from spec.states import LEAVING as GIVING
 from spec.states import OWN, WAITING, is_node, is_request, is_session, owns_nothing
 from spec.states import RUNNING as CARRIED
 from spec.tree import lives
-from spec.whole import Whole, home, living
+from spec.whole import Whole, deserted, home, living
 
 
 def node_owner(st: Whole, node: Number) -> Number:
@@ -275,8 +275,7 @@ def states_go_with_rows(st: Whole) -> Truth:
         real = (st.life.phase(r) != IDLE) & is_request(slots, o) & (st.carrier(o) == r + 1)
         return implies(st.mine(r) != 0, real)
 
-    rows = full_pool(st.life).rows.all(lambda r: implies(r < st.life.limit, carries(r)))
-    return slots.owners.all(carried) & rows
+    return slots.owners.all(carried) & each_request(st.life, carries)
 
 
 def slot_has_row_and_states(st: Whole) -> Truth:
@@ -293,8 +292,6 @@ def slot_has_row_and_states(st: Whole) -> Truth:
 
 def states_are_quiescent(st: Whole) -> Truth:
     """With no request on a row or waiting, no session, an evicted tree and no open group, every state slot is free."""
-    rows, slots = full_pool(st.life).rows, st.states
-    still = rows.all(lambda r: implies(r < st.life.limit, st.life.phase(r) == IDLE))
+    slots = st.states
     gone = slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == GONE))
-    bare = st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
-    return implies(still & gone & bare & (slots.group == 0), slots.available == slots.slots.size)
+    return implies(deserted(st) & gone & (slots.group == 0), slots.available == slots.slots.size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spec import holders, tree
 from spec.holders import in_window, on_path, shift
 from spec.logic import Number, Requirement, Stem, Step, Truth, but, implies, ite, no, requires
-from spec.tree import ROOT, Tree, begin, between, initial, lives, nodes_of, over, path, span, start, window_top
+from spec.tree import ROOT, Tree, begin, between, end, initial, lives, nodes_of, over, path, span, start, window_top
 
 stem = Stem("lock_ref", state=Tree, start=start)
 
@@ -128,7 +128,7 @@ def add_leaf(
 ) -> Step[Tree]:
     """A leaf takes over the slots of one insert from where its parent stops; below the SWA cursor it is a tombstone."""
     swa, mamba = ite(with_swa & st.windowed, 1, 0), ite(with_mamba & st.stateful, 1, 0)
-    first = ite(under == ROOT, 0, st.stop(under))
+    first = end(st, under)
     size = stop - first
     return Step(
         promises=(

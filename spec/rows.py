@@ -156,13 +156,18 @@ def emptied(st: Rows, row: Number) -> Rows:
 
 def each_row(st: Rows, law: Callable[[Number], Truth]) -> Truth:
     """``law`` holds for every request row that is not idle."""
-    return full_pool(st).rows.all(lambda r: implies((r < st.limit) & (st.phase(r) != IDLE), law(r)))
+    return each_request(st, lambda r: implies(st.phase(r) != IDLE, law(r)))
+
+
+def each_request(st: Rows, law: Callable[[Number], Truth]) -> Truth:
+    """``law`` holds for every request row."""
+    return full_pool(st).rows.all(lambda r: implies(r < st.limit, law(r)))
 
 
 def each_place(st: Rows, law: Callable[[Number, Number], Truth]) -> Truth:
     """``law`` holds for every index of every request row."""
     full = full_pool(st)
-    return full.rows.all(lambda r: implies(r < st.limit, full.indices.all(lambda i: law(r, i))))
+    return each_request(st, lambda r: full.indices.all(lambda i: law(r, i)))
 
 
 def phases(st: Rows) -> Truth:
@@ -172,7 +177,7 @@ def phases(st: Rows) -> Truth:
         empty = same(allocated(st, r), NOTHING) & (st.protected(r) == 0)
         return (st.phase(r) >= IDLE) & (st.phase(r) <= LEAVING) & implies(st.phase(r) == IDLE, empty)
 
-    return full_pool(st).rows.all(lambda r: implies(r < st.limit, one(r)))
+    return each_request(st, one)
 
 
 def others_are_whole(st: Rows) -> Truth:

@@ -92,9 +92,14 @@ def over(st: Tree, a: Number, n: Number) -> Truth:
     return st.above(a, n) == 1
 
 
+def end(st: Tree, n: Number) -> Number:
+    """The tokens from the root to the end of the node's key; none for the root itself."""
+    return ite(n == ROOT, 0, st.stop(n))
+
+
 def begin(st: Tree, n: Number) -> Number:
     """The tokens above the node: where its parent's key stops."""
-    return ite(st.parent(n) == ROOT, 0, st.stop(st.parent(n)))
+    return end(st, st.parent(n))
 
 
 def span(st: Tree, n: Number) -> Number:

@@ -108,11 +108,6 @@ def living(st: Whole, life: Rows) -> Whole:
     )
 
 
-def first_free(tree: Tree, node: Number) -> Number:
-    """Where a key that follows a node's begins: where that stops, 0 for the root."""
-    return ite(node == ROOT, 0, tree.stop(node))
-
-
 def is_path(st: Whole, node: Number, pages: Seq) -> Truth:
     """``pages`` are the pages on the path from the root to ``node``, place by place."""
     full = full_pool(st.life)
@@ -220,8 +215,7 @@ def request_holds_its_prefix(st: Whole) -> Truth:
         r = st.holder(h) - 1
         return implies(tree.active(h) == 1, is_row(life, r) & (st.handle(r) == h))
 
-    requests = full_pool(life).rows.all(lambda r: implies(r < life.limit, holds(r)))
-    return requests & tree.handles.all(held_once)
+    return rows.each_request(life, holds) & tree.handles.all(held_once)
 
 
 def reads_what_it_holds(st: Whole) -> Truth:
@@ -233,9 +227,7 @@ def reads_what_it_holds(st: Whole) -> Truth:
         there = (begin(tree, n) <= i) & (i < tree.stop(n))
         return implies(on_path & there, st.reads(r, i) == full.table(home(st, n), i))
 
-    return full.rows.all(
-        lambda r: implies(r < life.limit, tree.nodes.all(lambda n: full.indices.all(lambda i: tied(r, n, i))))
-    )
+    return rows.each_request(life, lambda r: tree.nodes.all(lambda n: full.indices.all(lambda i: tied(r, n, i))))
 
 
 def reads_what_it_owns(st: Whole) -> Truth:
@@ -264,14 +256,18 @@ def freed_exactly_once(st: Whole) -> Truth:
     return balanced(st.full, full_pool(st.life)) & balanced(st.swa, swa_pool(st.life))
 
 
+def deserted(st: Whole) -> Truth:
+    """No row is in use, by a request or a session, and the tree has no node."""
+    still = rows.each_request(st.life, lambda r: st.life.phase(r) == IDLE)
+    return still & st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
+
+
 def quiescent(st: Whole) -> Truth:
     """With no request, no session, an evicted tree and no open group, both pools are full: nothing has leaked."""
     life = st.life
-    still = full_pool(life).rows.all(lambda r: implies(r < life.limit, life.phase(r) == IDLE))
-    bare = st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
     full = full_pool(life).available == full_pool(life).pages.size
     swa = swa_pool(life).available == swa_pool(life).pages.size
-    return implies(still & bare & (life.pools.group == 0), full & swa)
+    return implies(deserted(st) & (life.pools.group == 0), full & swa)
 
 
 LAWS = (

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from state_slots import pool_state
 
-from impl.mamba_slots import MambaSlotAllocator, MambaStates, StateHolder
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return str(request.param)
-
-
-def numbers(slots: Tensor | None) -> list[int]:
-    assert slots is not None
-    return [int(slot) for slot in slots.tolist()]
-
-
-def pool_state(pool: MambaSlotAllocator) -> tuple[Any, ...]:
-    """Everything that a call may change."""
-    return pool.free_slots.tolist(), pool.group_slots.tolist(), pool._depth, pool.held.tolist()
+from impl.mamba_slots import MambaStates, StateHolder
 
 
 def named(holder: StateHolder) -> list[int | None]:
