@@ -65,6 +65,8 @@ class CacheRuns(SessionRuns):
 
     def do(self, op: str, **arguments: Any) -> None:
         """One operation, unless it is one that the engine is known to break."""
+        if "slide" in arguments and self.avoids("slide_past_leaf"):
+            arguments = {**arguments, "slide": False}
         if op not in ARRIVES or arguments["request"] in self.run.asked:
             known = op in INSERTS and breaks(self.run, op, arguments["request"])
         else:

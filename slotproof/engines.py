@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,13 @@ def run(json: Path | None) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents made from them."""
     names, ours = kept.names(), load("ours")
     checks, traces = [], {name: [row(kept.load(name), ours)] for name in names}
-    with progress() as bar:
-        task = bar.add_task("", total=len(RELEASES))
-        for release in RELEASES:
-            bar.update(task, description=f"sglang {release}")
-            checks += _checked(release)
-            for name, seen in zip(names, rows_elsewhere(names, release), strict=True):
-                traces[name].append(seen)
+    # Each release needs processes of its own; threads wait for them.
+    with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
+        task = bar.add_task("sglang", total=len(RELEASES))
+        for found, seen in pool.map(lambda release: (_checked(release), rows_elsewhere(names, release)), RELEASES):
+            checks += found
+            for name, one in zip(names, seen, strict=True):
+                traces[name].append(one)
             bar.advance(task)
     console.print(_verdicts(checks))
     kept_traces = {name: _one_story(rows) for name, rows in traces.items()}

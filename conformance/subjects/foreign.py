@@ -23,13 +23,10 @@ def makers(engine: SGLang, label: str, device: str = "cpu") -> dict[str, Callabl
         "swa_mapping": lambda config: _swa_mapping(engine, traits, device, config),
         "session_trim": lambda config: EngineRows(engine, config),
         "mamba_slots": lambda config: EngineStates(engine, config),
-    }
-    has_trees = engine.root.joinpath("sglang", "srt", "mem_cache", "unified_radix_cache.py").is_file()
-    trees: dict[str, Callable[[Json], Any]] = {
-        "lock_ref": lambda config: _lock_ref(engine, config),
         "cache": lambda config: EngineCache(engine, config),
     }
-    return {**made, **trees} if has_trees else made
+    has_unified = engine.root.joinpath("sglang", "srt", "mem_cache", "unified_radix_cache.py").is_file()
+    return {**made, "lock_ref": lambda config: _lock_ref(engine, config)} if has_unified else made
 
 
 def _allocator(engine: SGLang, traits: Traits, device: str, config: Json) -> PoolSubject:
