@@ -57,8 +57,9 @@ def _common(key: Key, text: Sequence[int]) -> int:
 
 
 def _matched(run: CacheRun, text: Sequence[int]) -> int:
-    """How many pages of a text the tree has, the window before their end intact."""
-    tree = run.state.tree
-    live = {i: tree.swa(n) == 1 for n, pages in _along(run, text) for i in range(begin(tree, n), pages)}
-    ends = (end for end in range(len(live), 0, -1) if all(live[i] for i in range(max(0, end - tree.window), end)))
-    return next(ends, 0)
+    """How many pages of a text the tree has, the window before their end intact; with states, up to a state."""
+    tree, along = run.state.tree, _along(run, text)
+    live = {i: tree.swa(n) == 1 for n, pages in along for i in range(begin(tree, n), pages)}
+    states = {pages for n, pages in along if pages == tree.stop(n) and tree.mamba(n) == 1}
+    ends = (end for end in range(len(live), 0, -1) if end in states or not run.stateful)
+    return next((end for end in ends if all(live[i] for i in range(max(0, end - tree.window), end))), 0)
