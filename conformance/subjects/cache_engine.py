@@ -213,7 +213,10 @@ class EngineCache(EngineRows):
         return known if hasattr(known.last_node, "parent") else self.engine.slots[self.turns[request]]
 
     def _hold(self, holder: Any) -> Hold | None:
-        """The path of a lock, up to the node that its window token names, or else to the root."""
+        """The path of a lock, up to the node that its window token names, or else to the root.
+
+        No record says whether it holds the node's state: a node that is matched has one, if the tree has states.
+        """
         path = list(self._path(holder.last_node))
         if not path:
             return None
