@@ -208,17 +208,19 @@ class RadixTree:
                 heappush(leaves, self._age(above))
         windows = self._oldest(map(int, self.locks.swa.nonzero()[:, 0]), self.locks.swa_ref) if gone.swa < swa else []
         while windows and gone.swa < swa:
-            self._lose_window(heappop(windows)[-1], gone)
+            self._lose(self._lose_window, heappop(windows)[-1], gone)
         spare = self._oldest(map(int, self.locks.mamba.nonzero()[:, 0]), self.locks.mamba_ref) if states else []
         while spare and len(gone.states) < states:
-            self._lose_state(heappop(spare)[-1], gone)
+            self._lose(self._lose_state, heappop(spare)[-1], gone)
         return gone
 
-    def _oldest(self, nodes: Iterable[int], ref: Tensor) -> list[tuple[int, int, int]]:
-        """A heap of those that nobody holds. Of nodes used together the upper one goes first: the window lies below.
+    def _lose(self, part: Callable[[int, Evicted], None], node: int, gone: Evicted) -> None:
+        """A node loses a part, unless it has left with a node below that was used less recently."""
+        if node in self.entries:
+            part(node, gone)
 
-        What lies below was not used later, so no node leaves with it before its own turn.
-        """
+    def _oldest(self, nodes: Iterable[int], ref: Tensor) -> list[tuple[int, int, int]]:
+        """A heap of those that nobody holds. Of nodes used together the upper one goes first: the window lies below."""
         found = list(nodes)
         heap = [self._age(n) for n, held in zip(found, ref[found].tolist(), strict=True) if not held]
         heapify(heap)

@@ -44,6 +44,20 @@ def test_a_session_keeps_its_states_with_its_row() -> None:
     run.do("end")
 
 
+def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:
+    """The upper node was used later than the one below it, has lost its window, and still has a state."""
+    buffer = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 4}
+    run = started(components=["full", "swa", "mamba"], page_size=1, size=4, size_swa=3, window=1, **buffer)
+    run.do("admit", request=0, more=1, fork=1)
+    run.do("admit", request=1, more=3, fork=1)
+    run.do("finish", request=0, sent=0)
+    run.do("admit", request=0, more=1, fork=1)
+    run.do("abort", request=1)
+    run.do("evict", states=3)
+    assert not run.tree.at
+    run.do("end")
+
+
 def test_a_lazy_buffer_gets_its_second_slot_around_a_boundary() -> None:
     run = stateful("lazy")
     run.do("admit", request=0, more=5)
