@@ -208,16 +208,16 @@ class RadixTree:
                 heappush(leaves, self._age(above))
         windows = self._oldest(map(int, self.locks.swa.nonzero()[:, 0]), self.locks.swa_ref) if gone.swa < swa else []
         while windows and gone.swa < swa:
-            self._lose(self._lose_window, heappop(windows)[-1], gone)
+            self._lose(heappop(windows)[-1], gone, self._lose_window)
         spare = self._oldest(map(int, self.locks.mamba.nonzero()[:, 0]), self.locks.mamba_ref) if states else []
         while spare and len(gone.states) < states:
-            self._lose(self._lose_state, heappop(spare)[-1], gone)
+            self._lose(heappop(spare)[-1], gone, self._lose_state)
         return gone
 
-    def _lose(self, part: Callable[[int, Evicted], None], node: int, gone: Evicted) -> None:
-        """A node loses a part, unless it has left with a node below that was used less recently."""
+    def _lose(self, node: int, gone: Evicted, part: Callable[[int, Evicted], None]) -> None:
+        """A node loses a part, a leaf all of itself; some have left already, with a node below used less recently."""
         if node in self.entries:
-            part(node, gone)
+            (self._drop if self._spare(node) else part)(node, gone)
 
     def _oldest(self, nodes: Iterable[int], ref: Tensor) -> list[tuple[int, int, int]]:
         """A heap of those that nobody holds. Of nodes used together the upper one goes first: the window lies below."""
@@ -250,16 +250,10 @@ class RadixTree:
         return self.live(node) and (not self.stateful or self.entries[node].state is not None)
 
     def _lose_window(self, node: int, gone: Evicted) -> None:
-        if self._spare(node):
-            self._drop(node, gone)
-            return
         self.locks.evict_swa(node)
         gone.buried.append(self.entries[node].slots)
 
     def _lose_state(self, node: int, gone: Evicted) -> None:
-        if self._spare(node):
-            self._drop(node, gone)
-            return
         self.locks.evict_mamba(node)
         self._orphan(self.entries[node], gone)
 
