@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import textwrap
-from typing import Any
 
 import pytest
+from driven import driven
 
 from conformance.mamba_rules import LAZY, NO_BUFFER, ONE, TWO
-from conformance.subjects import releases
-from conformance.subjects.errors import SubjectError
 
 RELEASES = ("0.5.11", "0.5.12", "0.5.13", "0.5.14")
 # Two requests that share a prefix, a session of two turns whose window moves, and everything given back.
@@ -54,23 +49,10 @@ DRIVE = """
 KINDS = (None, TWO, LAZY, ONE, NO_BUFFER)
 
 
-def driven(release: str) -> list[dict[str, Any]]:
-    """What each kind of cache did, in a process of its own."""
-    pytest.importorskip("triton")
-    try:
-        releases.release(release)
-    except SubjectError as error:
-        pytest.skip(str(error))
-    command = [sys.executable, "-c", textwrap.dedent(DRIVE), release, json.dumps(KINDS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
+@pytest.mark.engine
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_lawful_is_followed(release: str) -> None:
-    plain, two, lazy, one, bare = driven(release)
+    plain, two, lazy, one, bare = driven(release, DRIVE, json.dumps(KINDS))
     assert {"admit_cold", "come_back_cold", "leave", "resume", "save", "slide", "evict_leaf", "depart"} <= set(plain)
     for stateful in (two, one):
         assert {"state_admit", "state_copy", "state_save", "state_restore"} <= set(stateful)

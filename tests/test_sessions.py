@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import textwrap
-from typing import Any
-
 import pytest
+from driven import driven, have
 
 from conformance import kept
 from conformance.replaying import rows_elsewhere
-from conformance.subjects import releases
-from conformance.subjects.errors import SubjectError
 
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 LATER = RELEASES[1:]
@@ -69,29 +62,10 @@ DRIVE = """
 """
 
 
-def have(release: str) -> None:
-    """Skips the test where the release cannot be had."""
-    pytest.importorskip("triton")
-    try:
-        releases.release(release)
-    except SubjectError as error:
-        pytest.skip(str(error))
-
-
-def drive(release: str) -> list[dict[str, Any]]:
-    """What the driver said, for each tree and page size."""
-    have(release)
-    command = [sys.executable, "-c", textwrap.dedent(DRIVE), release]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr
-    answer: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_real_session_is_driven_and_observed(release: str) -> None:
-    for said in drive(release):
+    for said in driven(release, DRIVE):
         page = said["page"]
         where = f"{release} page size {page}"
         whole, computed = (2 * page + 1) // page * page, 5 * page + 2

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-from conformance.subjects import releases
-from conformance.subjects.errors import SubjectError
+from driven import driven, have
 
 RELEASES = ("0.5.11", "0.5.12", "0.5.13", "0.5.14")
 TREES = [
@@ -30,7 +23,7 @@ DRIVE = """
     from conformance.subjects import sglang
     from conformance.subjects.trees import Tree
 
-    root, release, trees = sys.argv[1:]
+    release, root, trees = sys.argv[1:]
     engine = sglang.load(Path(root), release)
     said = []
     for kind, components in json.loads(trees):
@@ -63,23 +56,10 @@ DRIVE = """
 """
 
 
-def drive(release: str) -> list[dict[str, Any]]:
-    pytest.importorskip("triton")
-    try:
-        root: Path = releases.release(release)
-    except SubjectError as error:
-        pytest.skip(str(error))
-    command = [sys.executable, "-c", textwrap.dedent(DRIVE), str(root), release, json.dumps(TREES)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr
-    answer: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_real_tree_is_driven_and_observed(release: str) -> None:
-    answers = drive(release)
+    answers = driven(release, DRIVE, str(have(release)), json.dumps(TREES))
     for said, (kind, components) in zip(answers, [tree for tree in TREES for _ in range(2)], strict=True):
         where = f"{release} {kind} {components}"
         assert (said["prefixes"], said["matched"], said["longer"]) == ([0, 4], 8, 8), where

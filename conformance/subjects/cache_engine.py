@@ -7,35 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
-
-import torch
 
 from conformance.machine import Json
 from conformance.subjects import stateview, treeview
 from conformance.subjects.cache_view import Hold
-from conformance.subjects.hybrid import Buffers, lacks, named, row_names, set_aside
+from conformance.subjects.hybrid import (
+    Buffers,
+    after_boundary,
+    before_boundary,
+    lacks,
+    named,
+    row_names,
+    set_aside,
+    track,
+)
 from conformance.subjects.rowview import Admission
-from conformance.subjects.session_engine import Rooms
-from conformance.subjects.sessions import EngineRows, tree
+from conformance.subjects.sessions import EngineRows
 from conformance.subjects.sglang import SGLang
 
 NEEDED = 3  # the states that an engine has for each row, beside its track buffer (_calculate_mamba_ratio)
 OUT_OF_STATES = "Can not alloc mamba cache"  # how a match says that there is no slot for a copy
-
-
-@dataclass
-class CacheRooms(Rooms):
-    """Rooms of requests that may have states."""
-
-    kinds: Buffers = Buffers()
-
-    @property
-    def buffers(self) -> Buffers:
-        """As they are asked for."""
-        return self.kinds
 
 
 class EngineCache(EngineRows):
@@ -60,22 +52,11 @@ class EngineCache(EngineRows):
         """How many slots the track buffer of a new request has."""
         return (2 if self.kinds.doubled and not self.kinds.lazy else 1) * self.kinds.buffered
 
-    def make_rooms(self, engine: SGLang, config: Json) -> Rooms:
+    def room_options(self, engine: SGLang, config: Json) -> dict[str, Any]:
         """With the components that are asked for."""
-        page = config["page_size"]
-        return CacheRooms(
-            engine,
-            kind="unified" if self.stateful else tree(engine, config.get("tree")),
-            components=tuple(config["components"]),
-            page_size=page,
-            size=config["size"] * page,
-            size_swa=config["size_swa"] * page,
-            size_mamba=config.get("size_mamba", 1),
-            window=config["window"],
-            limit=config["rows"],
-            need_sort=config["need_sort"],
-            kinds=self.kinds,
-        )
+        unified = {"kind": "unified", "size_mamba": config["size_mamba"]} if self.stateful else {}
+        known = super().room_options(engine, config)
+        return {**known, **unified, "components": tuple(config["components"]), "kinds": self.kinds}
 
     def offers(self, name: str) -> bool:
         """A state is tracked in a buffer alone, and a lazy one has boundaries."""
@@ -144,29 +125,17 @@ class EngineCache(EngineRows):
 
     def track(self, request: int) -> None:
         """A boundary: the state is written to the next track, and (unless it is lazy) the other one is next."""
-        known, page = self._runs(request), self.rooms.page_size
-        known.mamba_last_track_seqlen = known.kv_committed_len // page * page
-        if not self.kinds.lazy:
-            other = self.rooms.rows.get_mamba_ping_pong_other_idx
-            known.mamba_next_track_idx = other(known.mamba_next_track_idx)
+        track(self.rooms.rows, self._runs(request), self.rooms.page_size, self.kinds.lazy)
 
     def boundary(self, request: int) -> None:
         """A lazy buffer gets its second slot before a step that tracks, if there is room."""
-        page = self.rooms.page_size
-        batch = SimpleNamespace(
-            req_to_token_pool=self.rooms.rows,
-            reqs=[self._runs(request)],
-            seq_lens_cpu=torch.tensor([page]),
-            tree_cache=self.engine.cache,
+        before_boundary(
+            self.rooms.engine, self.rooms.rows, self.engine.cache, self._runs(request), self.rooms.page_size
         )
-        self.engine.batches.ScheduleBatch.mamba_lazy_prealloc_at_boundary(batch, page)
 
     def settle(self, request: int) -> None:
         """A lazy buffer gives one slot back after the step."""
-        after = "mamba_lazy_post_decode_at_boundary"
-        module = self.rooms.engine.module("managers.scheduler_components.batch_result_processor")
-        kind = next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, after))
-        getattr(kind, after)(None, self._runs(request), SimpleNamespace(req_to_token_pool=self.rooms.rows))
+        after_boundary(self.rooms.engine, self.rooms.rows, self._runs(request))
 
     def states(self) -> stateview.Seen:
         """The states: the free list, what waits in a group, what everybody names.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ import torch
 from conformance.subjects.sglang import SGLang
 from conformance.subjects.stateview import Named, Three
 
-COMPONENT = "mem_cache.unified_cache_components.mamba_component"
+COMPONENTS = "mem_cache.unified_cache_components"
+UNIFIED = "unified_radix_cache.UnifiedRadixCache"
+COMPONENT = f"{COMPONENTS}.mamba_component"
 
 
 class Buffers(NamedTuple):
@@ -87,6 +90,51 @@ def serve(engine: SGLang, names: tuple[str, ...], arguments: SimpleNamespace) ->
     """These modules read these arguments."""
     for name in names:
         engine.module(name).get_global_server_args = lambda: arguments  # type: ignore[attr-defined]
+
+
+def radix_tree(
+    engine: SGLang, name: str, components: Sequence[str], rows: Any, pool: Any, window: int, buffers: Buffers
+) -> Any:
+    """A tree of the release: ``name`` is its module and its class; the unified one has these components."""
+    params = engine.module("mem_cache.cache_init_params").CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=pool.engine,
+        page_size=pool.page_size,
+        sliding_window_size=window,
+        **buffers.options,
+    )
+    module, kind = name.split(".")
+    if name == UNIFIED:
+        kinds = engine.module(COMPONENTS).ComponentType
+        params.tree_components = tuple(kinds[component.upper()] for component in components)
+    return getattr(engine.module(f"mem_cache.{module}"), kind)(params)
+
+
+# What a scheduler does with a track buffer.
+
+
+def track(rows: Any, request: Any, page_size: int, lazy: bool) -> None:
+    """A boundary: the state is written to the next track, and (unless it is lazy) the other one is next."""
+    request.mamba_last_track_seqlen = request.kv_committed_len // page_size * page_size
+    if not lazy:
+        request.mamba_next_track_idx = rows.get_mamba_ping_pong_other_idx(request.mamba_next_track_idx)
+
+
+def before_boundary(engine: SGLang, rows: Any, tree: Any, request: Any, page_size: int) -> None:
+    """A lazy buffer gets its second slot before a step that tracks, if there is room."""
+    batch = SimpleNamespace(
+        req_to_token_pool=rows, reqs=[request], seq_lens_cpu=torch.tensor([page_size]), tree_cache=tree
+    )
+    engine.module("managers.schedule_batch").ScheduleBatch.mamba_lazy_prealloc_at_boundary(batch, page_size)
+
+
+def after_boundary(engine: SGLang, rows: Any, request: Any) -> None:
+    """A lazy buffer gives one slot back after the step."""
+    after = "mamba_lazy_post_decode_at_boundary"
+    module = engine.module("managers.scheduler_components.batch_result_processor")
+    kind = next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, after))
+    getattr(kind, after)(None, request, SimpleNamespace(req_to_token_pool=rows))
 
 
 # What can be seen.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import torch
 
 from conformance.subjects.engine_request import Request
+from conformance.subjects.hybrid import after_boundary, before_boundary, track
 from conformance.subjects.mamba_parts import WINDOW, EngineParts
 from conformance.subjects.stateview import Key, OutOfSlots
 
@@ -79,30 +79,18 @@ class EngineStates(EngineParts):
         if r.tracks:
             self._grow(r, self.page_size)
         r.tracks += 1
-        if not self.lazy:
-            r.mamba_next_track_idx = self.rows.get_mamba_ping_pong_other_idx(r.mamba_next_track_idx)
-        r.mamba_last_track_seqlen = r.kv_committed_len // self.page_size * self.page_size
+        track(self.rows, r, self.page_size, self.lazy)
 
     def boundary(self, request: int) -> None:
         """A lazy buffer gets its second slot before a step that tracks."""
-        r = self.requests[request]
-        batch = SimpleNamespace(
-            req_to_token_pool=self.rows,
-            reqs=[r],
-            seq_lens_cpu=torch.tensor([self.page_size]),
-            tree_cache=self.tree,
-        )
-        self.batch.ScheduleBatch.mamba_lazy_prealloc_at_boundary(batch, self.page_size)
+        before_boundary(self.engine, self.rows, self.tree, self.requests[request], self.page_size)
 
     def settle(self, request: int) -> None:
         """A lazy buffer gives one slot back after the step."""
         r = self.requests[request]
         self._grow(r, self.page_size)
         r.mamba_last_track_seqlen = r.kv_committed_len // self.page_size * self.page_size
-        after = "mamba_lazy_post_decode_at_boundary"
-        module = self.engine.module("managers.scheduler_components.batch_result_processor")
-        kind = next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, after))
-        getattr(kind, after)(None, r, SimpleNamespace(req_to_token_pool=self.rows))
+        after_boundary(self.engine, self.rows, r)
 
     def slide(self, request: int) -> None:
         """A long decode: the window moves on past what was tracked."""

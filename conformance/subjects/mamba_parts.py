@@ -15,9 +15,12 @@ from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
 from conformance.subjects.engine_request import Request, Session
 from conformance.subjects.hybrid import (
     COMPONENT,
+    COMPONENTS,
+    UNIFIED,
     Buffers,
     lacks,
     named,
+    radix_tree,
     row_names,
     serve,
     server,
@@ -30,8 +33,7 @@ from conformance.subjects.stateview import Key, Seen
 TOKENS, WINDOW = 512, 4
 TREES = {"mamba_radix": (), "unified": ("full", "mamba"), "unified_swa": ("full", "swa", "mamba")}
 SERVER = ("server_args", "mem_cache.mamba_radix_cache", "mem_cache.common")
-COMPONENTS = "mem_cache.unified_cache_components"
-UNIFIED = (COMPONENT, f"{COMPONENTS}.swa_component")
+SERVED = (COMPONENT, f"{COMPONENTS}.swa_component")  # by a unified tree
 
 
 class EngineParts:
@@ -75,7 +77,7 @@ class EngineParts:
         self.arrays = not isinstance(self.inner.root_node.key.token_ids, list)
 
     def _stand_in(self) -> None:
-        names = (*SERVER, *(UNIFIED if self.parts else ()))
+        names = (*SERVER, *(SERVED if self.parts else ()))
         serve(self.engine, names, server(self.page_size, self.buffers))
 
     def _pool(self) -> PoolSubject:
@@ -90,19 +92,8 @@ class EngineParts:
         return state_rows(self.engine, rows, TOKENS, self.config["size"], self.buffers)
 
     def _tree(self) -> Any:
-        params = self.engine.module("mem_cache.cache_init_params").CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.pool.engine,
-            page_size=self.page_size,
-            sliding_window_size=WINDOW,
-            **self.buffers.options,
-        )
-        if not self.parts:
-            return self.engine.module("mem_cache.mamba_radix_cache").MambaRadixCache(params)
-        kinds = self.engine.module(COMPONENTS).ComponentType
-        params.tree_components = tuple(kinds[name.upper()] for name in self.parts)
-        return self.engine.module("mem_cache.unified_radix_cache").UnifiedRadixCache(params)
+        name = UNIFIED if self.parts else "mamba_radix_cache.MambaRadixCache"
+        return radix_tree(self.engine, name, self.parts, self.rows, self.pool, WINDOW, self.buffers)
 
     def _session_class(self) -> Any:
         places = ("session.streaming_session", "mem_cache.session_aware_cache")

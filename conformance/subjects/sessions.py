@@ -25,7 +25,7 @@ class EngineRows:
 
     def __init__(self, engine: SGLang, config: Json) -> None:
         self.traits = Traits("sglang", engine.label, fragile=True)
-        self.rooms = self.make_rooms(engine, config)
+        self.rooms = Rooms(engine, **self.room_options(engine, config))
         self.engine = Scheduler(self.rooms)
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}  # request -> its session
@@ -33,19 +33,18 @@ class EngineRows:
         self.prefilling: set[int] = set()
         self.resumed: dict[int, int] = {}  # request -> how much of its answer became its input when it was retracted
 
-    def make_rooms(self, engine: SGLang, config: Json) -> Rooms:
+    def room_options(self, engine: SGLang, config: Json) -> dict[str, Any]:
         """The tree and the pools; sizes count pages, the window counts tokens."""
         page = config["page_size"]
-        return Rooms(
-            engine,
-            kind=tree(engine, config.get("tree")),
-            page_size=page,
-            size=config["size"] * page,
-            size_swa=config["size_swa"] * page,
-            window=config["window"],
-            limit=config["rows"],
-            need_sort=config["need_sort"],
-        )
+        return {
+            "kind": tree(engine, config.get("tree")),
+            "page_size": page,
+            "size": config["size"] * page,
+            "size_swa": config["size_swa"] * page,
+            "window": config["window"],
+            "limit": config["rows"],
+            "need_sort": config["need_sort"],
+        }
 
     def offers(self, name: str) -> bool:
         """Everything, but for an abort between two chunks."""

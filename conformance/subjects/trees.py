@@ -18,7 +18,7 @@ import torch
 
 from conformance.machine import Misuse
 from conformance.subjects.adapter import PoolSubject, SwaSubject, Traits
-from conformance.subjects.hybrid import COMPONENT, Buffers, serve, server, state_rows
+from conformance.subjects.hybrid import COMPONENT, UNIFIED, Buffers, radix_tree, serve, server, state_rows
 from conformance.subjects.sglang import SGLang
 from conformance.subjects.treeview import Inserted, Match, Seen, View
 from spec.lengths import pages_needed
@@ -50,6 +50,7 @@ class Tree:
     window: int = 4
     size_mamba: int = 4
     limit: int = 1  # rows of requests
+    kinds: Buffers | None = None  # what their track buffers are
     _handles: dict[int, _Handle] = field(default_factory=dict, init=False)
     _count: int = field(default=0, init=False)
 
@@ -72,8 +73,8 @@ class Tree:
 
     @property
     def buffers(self) -> Buffers:
-        """Requests track their states where pages are larger than a token."""
-        return Buffers(self.page_size > 1)
+        """Without a word requests track their states where pages are larger than a token."""
+        return Buffers(self.page_size > 1) if self.kinds is None else self.kinds
 
     # What the tree is made of.
 
@@ -92,19 +93,8 @@ class Tree:
         return pool.ReqToTokenPool(size=self.limit, max_context_len=self.size, device="cpu", enable_memory_saver=False)
 
     def _tree(self) -> Any:
-        params = self.engine.module("mem_cache.cache_init_params").CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.pool.engine,
-            page_size=self.page_size,
-            sliding_window_size=self.window,
-            **self.buffers.options,
-        )
-        if self.kind == "swa_radix":
-            return self.engine.module("mem_cache.swa_radix_cache").SWARadixCache(params)
-        kinds = self.engine.module("mem_cache.unified_cache_components").ComponentType
-        params.tree_components = tuple(kinds[name.upper()] for name in self.components)
-        return self.engine.module("mem_cache.unified_radix_cache").UnifiedRadixCache(params)
+        name = {"swa_radix": "swa_radix_cache.SWARadixCache"}.get(self.kind, UNIFIED)
+        return radix_tree(self.engine, name, self.components, self.rows, self.pool, self.window, self.buffers)
 
     # Calls.
 
