@@ -1,0 +1,121 @@
+"""Every engine that can be driven is found here: the folder ``engines/``, and the entry points ``slotproof.engines``.
+
+A module or package of this folder that has a ``PLUGIN`` is an engine of that name. Anybody's package may register one
+under the entry point group ``slotproof.engines`` (``name = "package.module:PLUGIN"``).
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from conformance.engines.protocol import EngineError, Json
+
+GROUP = "slotproof.engines"
+SHARED = ("protocol", "registry")  # what of this folder is no engine
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine that is ready to be driven: for each stem a function from a configuration to a fresh engine.
+
+    ``own``: it is our own implementation, of which a latent finding is a failure too.
+    """
+
+    name: str
+    release: str | None
+    makers: Mapping[str, Callable[[Json], Any]]
+    own: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name and release."""
+        return f"{self.name} {self.release or ''}".strip()
+
+
+class Plugin(Protocol):
+    """An engine as it is registered. ``releases``: those that ``slotproof engines`` judges, oldest first.
+
+    ``folder``: where its kept traces (``traces/NAME.json``) and its known differences (``known/RELEASE.json``) are.
+    """
+
+    name: str
+    releases: tuple[str, ...]
+    folder: Path | None
+    own: bool
+
+    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
+        """The engine, of a release or from a folder, with its tensors on a device. ``EngineError`` in one line."""
+
+
+@dataclass(frozen=True)
+class SimplePlugin:
+    """An engine that has neither releases nor sources: its makers are all there is."""
+
+    name: str
+    makers: Mapping[str, Callable[[Json], Any]]
+    own: bool = False
+    releases: tuple[str, ...] = field(default=(), init=False)
+    folder: Path | None = field(default=None, init=False)
+
+    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
+        """Its makers, on the CPU."""
+        if release or source:
+            raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
+        if device != "cpu":
+            raise EngineError(f"--device {device}: the engine {self.name} runs on cpu alone")
+        return Loaded(self.name, None, self.makers, self.own)
+
+
+def names() -> list[str]:
+    """The names of all engines, our own implementation first."""
+    built_in = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
+    registered = [point.name for point in entry_points(group=GROUP)]
+    found = list(dict.fromkeys([*built_in, *registered]))
+    return sorted(found, key=lambda name: (not plugin(name).own, name))
+
+
+def plugin(name: str) -> Plugin:
+    """The engine of this name; ``EngineError`` if there is none."""
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return _plugin_of(point.load(), f"the entry point {GROUP} {name}")
+    folder = Path(__file__).parent
+    if name.isidentifier() and name not in SHARED and ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
+        return _plugin_of(getattr(import_module(f"conformance.engines.{name}"), "PLUGIN", None), f"engines/{name}")
+    raise EngineError(f"no engine {name!r}: there are {', '.join(names())}")
+
+
+def _plugin_of(found: Any, where: str) -> Plugin:
+    if not all(hasattr(found, attribute) for attribute in ("name", "releases", "folder", "own", "load")):
+        raise EngineError(f"{where} is no engine: expected an object like conformance.engines.registry.Plugin")
+    known: Plugin = found
+    return known
+
+
+def load(name: str, release: str | None = None, source: Path | None = None, device: str = "cpu") -> Loaded:
+    """Loads an engine; ``EngineError`` says in one line what is wrong with the name, release, folder or device."""
+    import torch
+
+    found = plugin(name)
+    if device not in DEVICES:
+        raise EngineError(f"no device {device!r}: there are {' and '.join(DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise EngineError("device cuda: this machine has no CUDA device")
+    return found.load(release, source, device)
+
+
+def own() -> Plugin:
+    """Our own implementation."""
+    return next(found for found in map(plugin, names()) if found.own)
+
+
+def released() -> list[Plugin]:
+    """The engines of which releases are judged."""
+    return [found for found in map(plugin, names()) if found.releases]
