@@ -1,0 +1,113 @@
+"""Mamba state slots as an engine shows them, put in the place of what the law says of them.
+
+The functions serve a run of ``mamba_slots`` and a run of the whole cache. ``nodes`` gives the law's owner number of each
+node that has a state, by the node's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from conformance.diff import Change
+from conformance.engines.protocol import NO_SLOTS, Key, SlotNames, StatesSnapshot, Three
+from spec.finite import Map
+from spec.logic import but
+from spec.states import ABSENT, FREE, GROUPED, HELD, IDLE, OWN, ROLES, RUNNING, MambaSlots, has_buffer
+
+NOTHING = SlotNames()
+
+
+def project_states(
+    law_state: MambaSlots,
+    seen: StatesSnapshot,
+    nodes: Mapping[Key, int],
+    here: Collection[int],
+    lent: Mapping[int, int],
+) -> MambaSlots:
+    """The state slots with everything that the snapshot shows; ``law_state`` itself where nothing differs.
+
+    ``here``: the requests that have come and not left. ``lent``: the sessions whose slots a turn uses now, each with the
+    request of that turn.
+    """
+    st = law_state
+    place, table, names, row, following = _places(st, seen), st.table, st.names, st.row, st.next
+    for request, named in seen.requests.items():
+        names = _with_slots(names, request, named.slots)
+        if request in here and st.phase(request) != IDLE:
+            following = _with(following, request, named.next)
+    for request, slots in seen.rows.items():
+        row = _with_slots(row, request, slots)
+    for owner in range(st.limit, st.first_node):
+        named = _session(seen, owner - st.limit + 1, lent)
+        table = _with_slots(table, owner, named.slots)
+        if named.slots != NO_SLOTS:
+            following = _with(following, owner, named.next)
+    for key, owner in nodes.items():
+        table = _with(table, (owner, OWN), seen.nodes.get(key, ABSENT))
+    shown = (place, table, names, row, following)
+    known = (st.place, st.table, st.names, st.row, st.next)
+    if seen.available == st.available and all(a is b for a, b in zip(shown, known, strict=True)):
+        return st
+    return but(st, place=place, table=table, names=names, row=row, next=following, available=seen.available)
+
+
+def _session(seen: StatesSnapshot, session: int, lent: Mapping[int, int]) -> SlotNames:
+    """What a session's slot names. While a turn uses it, the slot may go on naming what the turn has."""
+    named = seen.sessions.get(session, NOTHING)
+    turn = seen.requests.get(lent.get(session, -1))
+    return NOTHING if turn is not None and named.slots == turn.slots else named
+
+
+def _places(st: MambaSlots, seen: StatesSnapshot) -> Map:
+    """Where the lists have each slot; a free number that is no slot stands for what is absent."""
+    free, waiting = set(seen.free), set(seen.waiting)
+    place: Map = st.place
+    for slot in st.slots.items():
+        place = _with(place, slot, GROUPED if slot in waiting else FREE if slot in free else HELD)
+    return place if free <= set(st.slots.items()) else place.put(ABSENT, FREE)
+
+
+def _with_slots(known: Map, owner: int, slots: Three) -> Map:
+    for role in ROLES:
+        known = _with(known, (owner, role), slots[role])
+    return known
+
+
+def _with(known: Map, key: int | tuple[int, int], value: int) -> Map:
+    """The map with this value; the map itself where it has the value already."""
+    was = known(*key) if isinstance(key, tuple) else known(key)
+    return known if was == value else known.put(key, value)
+
+
+def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[int]) -> bool:
+    """No caller reads what differs: the record of a request that is gone, the row of one that does not run, which track
+    is next where there is no track buffer. ``here``: the requests that have come and not left.
+    """
+    st, key = law_state, change.key
+    if change.field == "place":
+        return key == ABSENT
+    if change.field == "names":
+        return key[0] not in here or bool(st.phase(key[0]) == IDLE)
+    if change.field == "row":
+        return key[0] not in here or bool(st.phase(key[0]) != RUNNING)
+    if change.field == "next":
+        return bool(key >= st.first_node) or not has_buffer(st, key)
+    return False
+
+
+def owner_names(law_state: MambaSlots, nodes: Mapping[Key, int]) -> Callable[[int], str]:
+    """How an owner of state slots is called: ``request 0``, ``session 1``, ``node [1, 2]``.
+
+    ``nodes`` may change later: the names are looked up in it when they are needed.
+    """
+    limit, first_node = law_state.limit, law_state.first_node
+
+    def name(owner: int) -> str:
+        if owner < limit:
+            return f"request {owner}"
+        if owner < first_node:
+            return f"session {owner - limit + 1}"
+        key = next((list(key) for key, node in nodes.items() if node == owner), None)
+        return f"node {owner - first_node + 1}" if key is None else f"node {key}"
+
+    return name
