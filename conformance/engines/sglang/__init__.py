@@ -1,0 +1,58 @@
+"""SGLang's released bookkeeping classes as engines, one release a process.
+
+``registry.load("sglang", release="0.5.12")`` downloads the release once, imports its own classes and drives them. This
+module imports neither torch nor triton, since Triton's interpreter must be switched on before triton is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.engines.protocol import EngineError
+
+if TYPE_CHECKING:
+    from conformance.engines.registry import Loaded
+    from conformance.engines.sglang.comparison import Comparison
+    from conformance.engines.sglang.release import Release
+
+RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
+
+
+@dataclass(frozen=True)
+class SGLangPlugin:
+    """SGLang in the registry of engines."""
+
+    name: str = "sglang"
+    releases: tuple[str, ...] = RELEASES
+    folder: Path | None = Path(__file__).parent
+    own: bool = False
+
+    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
+        """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""
+        from conformance.engines.registry import Loaded
+        from conformance.engines.sglang.makers import makers
+
+        found = self._import(release, source)
+        return Loaded(self.name, found.label, makers(found, device), self.own)
+
+    def comparison(self, release: str, device: str) -> Comparison:
+        """SGLang's allocators and its tree at full size, for benchmarks; their tensors are on ``device``."""
+        from conformance.engines.sglang.comparison import Comparison
+
+        return Comparison(self._import(release, None), device)
+
+    @staticmethod
+    def _import(release: str | None, source: Path | None) -> Release:
+        from conformance.engines.sglang import download
+        from conformance.engines.sglang.release import load
+
+        if release is not None and source is None:
+            return load(download.release(release), release)
+        if source is not None and release is None:
+            return load(download.from_source(source), str(source))
+        raise EngineError("sglang needs either --release VERSION or --source FOLDER")
+
+
+PLUGIN = SGLangPlugin()

@@ -1,0 +1,355 @@
+"""Requests and sessions of one SGLang server, by number: the ``RowEngine`` and the ``CacheEngine`` of a release.
+
+One class serves both stems. ``session_trim`` runs it on a cache of full and SWA parts, ``cache`` with mamba states
+too; with ``mamba`` among the components the tree is the unified one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from conformance.engines.protocol import (
+    Admission,
+    Arrival,
+    CacheSnapshot,
+    Json,
+    Lengths,
+    LockHold,
+    Misuse,
+    PairSnapshot,
+    RowSnapshot,
+    RowsSnapshot,
+    StatesSnapshot,
+    TreePage,
+    TreeSnapshot,
+    Unsupported,
+)
+from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text, tree_pages, tree_states
+from conformance.engines.sglang.release import Release, TrackBuffers
+from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
+
+STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
+
+
+def row_memory(release: Release, config: Json) -> SGLangMemory:
+    """The memory of a server without states. Its tree is the one that the configuration names, or else the newest."""
+    asked = config.get("tree")
+    kind = asked if asked and release.has_unified_tree else "unified" if release.has_unified_tree else "swa_radix"
+    return _memory(release, config, kind, ("full", "swa"), {})
+
+
+def cache_memory(release: Release, config: Json) -> SGLangMemory:
+    """The memory of a server with the components of the configuration; Unsupported if the release has none like it."""
+    if "mamba" not in config["components"]:
+        return row_memory(release, config)
+    buffers = TrackBuffers(*(bool(config[name]) for name in TrackBuffers._fields))
+    if not buffers.buffered and config["page_size"] > 1:
+        raise Unsupported("without a track buffer a page has one token")
+    if config["rows"] * (STATES_A_ROW + buffers.slots) > config["size_mamba"]:
+        raise Unsupported("an engine has no more rows than it has states for")
+    more = {"states": config["size_mamba"], "buffers": buffers}
+    return _memory(release, config, "unified", tuple(config["components"]), more)
+
+
+def _memory(
+    release: Release, config: Json, kind: str, components: tuple[str, ...], more: dict[str, Any]
+) -> SGLangMemory:
+    """The sizes of a configuration count pages, its window counts tokens."""
+    page_size = config["page_size"]
+    return SGLangMemory(
+        release,
+        kind,
+        components,
+        page_size,
+        size=config["size"] * page_size,
+        size_swa=config["size_swa"] * page_size,
+        window=config["window"],
+        row_count=config["rows"],
+        need_sort=config["need_sort"],
+        **more,
+    )
+
+
+class CacheEngine:
+    """Requests and sessions over one memory. ``checks_rows``: a request is matched only if there is a row for it."""
+
+    fragile = True
+
+    def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
+        self.memory, self.stateful = memory, "mamba" in memory.components
+        self.scheduler = Scheduler(memory, checks_rows)
+        self.lacks = self._lacks()
+        self.requests: dict[int, Any] = {}
+        self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
+        self.running: set[int] = set()
+        self.prefilling: set[int] = set()
+        self.resumed: dict[int, int] = {}  # how many tokens of a request's answer are in its input since a retract
+
+    def _lacks(self) -> Collection[str]:
+        buffers = self.memory.buffers
+        has = {
+            "abort_chunked": self.memory.release.aborts_between_chunks,
+            "track": self.stateful and buffers.buffered,
+            "boundary": self.stateful and buffers.lazy,
+            "settle": self.stateful and buffers.lazy,
+            "bad": False,
+        }
+        return frozenset(name for name, offered in has.items() if not offered)
+
+    # Requests arrive.
+
+    def look(self, request: int, session: int, tokens: list[int]) -> int:
+        """A request that waits is matched, and not admitted."""
+        known = self._known(request, session, tokens)
+        return self.scheduler.look(known, self._has_slot(request))
+
+    def admit(self, request: int, session: int, tokens: list[int], most: int) -> Admission:
+        """A request that waits is matched and, if there is room, admitted."""
+        known = self._known(request, session, tokens)
+        answer = self.scheduler.admit(known, self._has_slot(request), most)
+        if answer.granted:
+            self.running.add(request)
+            self.prefilling.add(request)
+        return answer
+
+    def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
+        """``Session.create_req`` while the session has a request, or for one that replaces the session's text: the
+        engine takes the request, or marks it to be aborted and gives it an input of one token.
+        """
+        name = _name(session)
+        known = self.scheduler.turn(name, new, replaces=unsupported)
+        self.requests[request], self.turns[request] = known, name
+        return Arrival("turn" if known.to_finish is None else "stub", [int(token) for token in known.origin_input_ids])
+
+    def _has_slot(self, request: int) -> bool:
+        return self.turns.get(request, "") in self.scheduler.slots
+
+    def _known(self, request: int, session: int, tokens: list[int]) -> Any:
+        """The request that waits, or a new one. A client of a session sends what follows the session's text."""
+        if request in self.requests:
+            return self.requests[request]
+        if not session:
+            self.requests[request] = self.scheduler.plain(tokens)
+            return self.requests[request]
+        name = _name(session)
+        known = self.scheduler.turn(name, tokens[self.scheduler.length_of_session(name) :])
+        if known.to_finish is not None:
+            raise TurnedAway(known.to_finish.message)
+        if list(known.origin_input_ids) != list(tokens):
+            raise TurnedAway(f"the engine reads {list(known.origin_input_ids)} for {list(tokens)}")
+        self.requests[request], self.turns[request] = known, name
+        return known
+
+    # They grow.
+
+    def chunk(self, request: int, most: int) -> bool:
+        """The next chunk of a prefill."""
+        return self.scheduler.chunk(self._running(request), most)
+
+    def cache(self, request: int, sampled: int | None) -> None:
+        """After a prefill the prompt goes to the cache."""
+        self.scheduler.computed(self._running(request), sampled)
+        self.prefilling -= set() if sampled is None else {request}
+
+    def decode(self, requests: list[int], sampled: list[int]) -> bool:
+        """One step of a batch."""
+        batch = [self._running(request) for request in requests]
+        if not self.scheduler.has_room([(r.kv_allocated_len, r.kv_allocated_len + 1) for r in batch], decodes=True):
+            return False
+        self.scheduler.decode(batch)
+        for known, token in zip(batch, sampled, strict=True):
+            known.output_ids.append(token)
+        return True
+
+    def reserve(self, request: int, more: int) -> bool:
+        """Slots for draft tokens."""
+        known = self._running(request)
+        if not self.scheduler.has_room([(known.kv_allocated_len, known.kv_allocated_len + more)]):
+            return False
+        self.scheduler.reserve(known, more)
+        return True
+
+    def commit(self, request: int, accepted: list[int]) -> None:
+        """A draft is verified."""
+        known = self._running(request)
+        known.kv_committed_len += len(accepted)
+        known.output_ids.extend(accepted)
+
+    def slide(self, request: int) -> None:
+        """The window of a request moves."""
+        self.scheduler.slide(self._running(request))
+
+    # They leave.
+
+    def finish(self, request: int, sent: int) -> None:
+        """The answer is as long as was asked for; decoding may have run past that."""
+        known = self._leaves(request)
+        known.sampling_params.max_new_tokens = self.resumed.get(request, 0) + sent
+        self.scheduler.finish(known)
+        self._forget(request)
+
+    def abort(self, request: int) -> None:
+        """The request is aborted while it runs."""
+        known = self._leaves(request)
+        self.scheduler.abort(known, prefilling=request in self.prefilling)
+        self._forget(request)
+
+    def retract(self, request: int, sent: int) -> None:
+        """The request gives its row up and waits; an overlapping scheduler does not know its last token yet."""
+        known = self._leaves(request)
+        self.resumed[request] = self.resumed.get(request, 0) + sent
+        del known.output_ids[self.resumed[request] :]
+        self.scheduler.retract(known)
+
+    def cancel(self, request: int) -> None:
+        """A request that waits is taken off the queue; the session is not told."""
+        if request in self.running:
+            raise Misuse(f"request {request} runs")
+        known = self.requests[request]
+        self._forget(request)
+        self.scheduler.cancel(known)
+
+    def _running(self, request: int) -> Any:
+        if request not in self.running:
+            raise Misuse(f"request {request} does not run")
+        return self.requests[request]
+
+    def _leaves(self, request: int) -> Any:
+        known = self._running(request)
+        self.running.remove(request)
+        return known
+
+    def _forget(self, request: int) -> None:
+        del self.requests[request]
+        self.turns.pop(request, None)
+        self.resumed.pop(request, None)
+        self.prefilling.discard(request)
+
+    # Sessions, groups, and the tree.
+
+    def close(self, session: int) -> bool:
+        """The session ends; a close that the engine puts off is taken back."""
+        return self.scheduler.close(_name(session))
+
+    def begin_group(self) -> None:
+        """A free group opens."""
+        self.memory.pools.begin_group()
+
+    def end_group(self) -> None:
+        """The free group ends."""
+        self.memory.pools.end_group()
+
+    def evict(self, full: int, swa: int, states: int = 0) -> None:
+        """The tree gives back what nobody reads."""
+        self.scheduler.evict(full, swa, states)
+
+    def bad(self, kind: str) -> None:
+        """Lacking: releases answer bad input in many ways."""
+        raise Misuse(f"no release is sent bad input ({kind})")
+
+    # Mamba states.
+
+    def track(self, request: int) -> None:
+        """A boundary: the state was written to the next track slot."""
+        track(self.memory, self._running(request))
+
+    def boundary(self, request: int) -> None:
+        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        before_boundary(self.memory, self.scheduler.cache, self._running(request))
+
+    def settle(self, request: int) -> None:
+        """After a boundary a lazy buffer gives one slot back."""
+        after_boundary(self.memory, self._running(request))
+
+    # Snapshots.
+
+    def snapshot(self) -> RowsSnapshot:
+        """Rows, session slots, pools, and the pages of the tree."""
+        pools = self._pools()
+        return self._rows(pools, tree_pages(self.memory.reader.read(pools), self.memory.page_size))
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """Rows, session slots and pools, the tree, who holds what of it, and the states."""
+        pools = self._pools()
+        tree = self.memory.reader.read(pools)
+        return CacheSnapshot(self._rows(pools, {}), tree, self._holds(), self._states(tree) if self.stateful else None)
+
+    def _pools(self) -> PairSnapshot:
+        pools = self.memory.pools.snapshot()
+        assert isinstance(pools, PairSnapshot), "requests have full and SWA slots"
+        return pools
+
+    def _rows(self, pools: PairSnapshot, pages: dict[int, TreePage]) -> RowsSnapshot:
+        requests = {number: self._row(self.requests[number]) for number in self.requests if number in self.running}
+        # A session's slot names the row of the turn that runs on it; that row is the request's.
+        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self.requests[n].to_finish is None}
+        sessions = {
+            int(name): self._row(slot)
+            for name, slot in self.scheduler.slots.items()
+            if slot.is_holding_kv and (name, slot.req_pool_idx) not in lent
+        }
+        free_rows = [int(row) for row in self.memory.rows.free_slots]
+        return RowsSnapshot(requests, sessions, free_rows, pools, pages)
+
+    def _row(self, holder: Any) -> RowSnapshot:
+        """The row of a request, or of a session's slot: both name it by fields of the same names."""
+        row, allocated = int(holder.req_pool_idx), int(holder.kv_allocated_len)
+        cursor, committed = int(holder.swa_evicted_seqlen), int(holder.kv_committed_len)
+        lengths = Lengths(int(holder.cache_protected_len), cursor, committed, allocated)
+        return RowSnapshot(row, lengths, self.memory.rows.req_to_token[row, :allocated].tolist())
+
+    def _holds(self) -> dict[tuple[str, int], LockHold]:
+        """What each session slot with a row and each request that runs holds; who holds nothing is left out."""
+        slots = {("session", int(name)): slot for name, slot in self.scheduler.slots.items() if slot.is_holding_kv}
+        requests = {("request", request): self._holder(request) for request in self.running}
+        held = {who: self._hold(holder) for who, holder in (slots | requests).items()}
+        return {who: hold for who, hold in held.items() if hold is not None}
+
+    def _holder(self, request: int) -> Any:
+        """The record that has the request's lock. The lock of a turn that goes on is in its session's slot: the turn
+        itself is given an object that is no node of the tree.
+        """
+        known = self.requests[request]
+        return known if hasattr(known.last_node, "parent") else self.scheduler.slots[self.turns[request]]
+
+    def _hold(self, holder: Any) -> LockHold | None:
+        """The lock that a record names: from its node up to the node of its window token, or else up to the root.
+
+        No record says whether the lock holds the node's state: a node that is matched has one, if the tree has states.
+        """
+        nodes, reader = path(holder.last_node), self.memory.reader
+        if not nodes:
+            return None
+        token = holder.swa_uuid_for_lock
+        top = nodes[-1] if token is None else next((n for n in nodes if reader.window_token(n) == token), None)
+        state = self.stateful and reader.state(nodes[0]) is not None
+        return LockHold(reader.number(nodes[0]), -1 if top is None else reader.number(top), text(nodes), state)
+
+    def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
+        """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
+        its running turn has; each is shown with one of the two.
+        """
+        slots, rows = self.memory.state_slots, self.memory.rows
+        shown = {n: r for n, r in self.requests.items() if n in self.running or r.req_pool_idx is None}
+        busy = {name for request, name in self.turns.items() if request in self.running}
+        buffered = self.memory.buffers.buffered
+        return StatesSnapshot(
+            free=slots.free_slots.tolist(),
+            available=int(slots.available_size()),
+            waiting=self.memory.release.grouped_states(slots),
+            requests={number: slot_names(request) for number, request in shown.items()},
+            rows={n: slots_in_row(rows, self.requests[n].req_pool_idx, buffered) for n in self.running},
+            sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
+            nodes=tree_states(tree),
+        )
+
+
+class TurnedAway(RuntimeError):
+    """The engine did not take a request of a session; the message is the engine's own."""
+
+
+def _name(session: int) -> str:
+    """The engine's name of a session."""
+    return str(session)

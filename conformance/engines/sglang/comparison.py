@@ -1,0 +1,69 @@
+"""SGLang's side of the benchmarks: its allocators, and locks on its unified tree, at the size of a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from conformance.engines.protocol import EngineError, Misuse, Unsupported
+from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.release import Release
+from conformance.engines.sglang.tree import TreeEngine
+
+
+class LockTree:
+    """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
+
+    def __init__(self, tree: Any) -> None:
+        self.tree, self.nodes = tree, dict[int, Any]()
+        below = list(tree.root_node.children.values())
+        while below:
+            node = below.pop()
+            self.nodes[next(iter(node.key))] = node
+            below += node.children.values()
+
+    def batch(self, requests: Sequence[int]) -> Callable[[], None]:
+        """A function that locks the node of each request (``inc_lock_ref``), then gives every lock back."""
+        tree, nodes = self.tree, [self.nodes[request] for request in requests]
+
+        def lock_and_release() -> None:
+            held = [(node, tree.inc_lock_ref(node)) for node in nodes]
+            for node, locked in held:
+                tree.dec_lock_ref(node, locked.to_dec_params())
+
+        return lock_and_release
+
+
+class Comparison:
+    """One release, with tensors on ``device``. ``interpreted``: its Triton kernels are interpreted, hence slow."""
+
+    def __init__(self, release: Release, device: str) -> None:
+        self.release, self.device = release, device
+        self.label, self.interpreted = f"SGLang {release.label}", release.interpreted
+
+    def allocator(self, size: int, page_size: int, need_sort: bool) -> Any:
+        """The allocator of one pool of so many tokens: the release's own object."""
+        return self.release.allocator(size, page_size, need_sort, self.device)
+
+    def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool) -> Any:
+        """The allocator of a full and an SWA pool: the release's own object."""
+        return self.release.swa_allocator(size, size_swa, page_size, need_sort, self.device)
+
+    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> LockTree:
+        """A tree with a node of ``span`` tokens at the end of each path; a path begins below the root, and the path
+        of a parent comes before those of its children. EngineError if the release cannot build it.
+        """
+        wanted = list(paths)
+        size = (len(wanted) + 1) * span
+        try:
+            memory = SGLangMemory(self.release, "unified", ("full", "swa"), 1, size=size, size_swa=size, window=window)
+            engine = TreeEngine(memory)
+            for path in wanted:
+                tokens = [node for node in path for _ in range(span)]
+                engine.insert(tokens, protected=len(tokens) - span)
+        except (Misuse, Unsupported, AttributeError, ImportError) as error:
+            raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
+        tree = LockTree(memory.tree)
+        if len(tree.nodes) != len(wanted):
+            raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
+        return tree

@@ -1,0 +1,149 @@
+"""Find the sources of an SGLang release: downloaded once into an ignored cache, or a checkout on disk.
+
+Nothing of a release is ever part of this repository. ``release`` and ``from_source`` return a folder that has
+``sglang/`` below it; where there is none they raise ``EngineError`` with a message of one line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from conformance.engines.protocol import EngineError
+
+BOOKKEEPING = Path("srt", "mem_cache")
+_VERSION = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?")
+# Large parts of a wheel that no bookkeeping module imports.
+_UNUSED = ("sglang/multimodal_gen/", "sglang/test/", "sglang/benchmark/", "sglang/eval/")
+_KERNELS = ("sglang/jit_kernel/csrc/", "sglang/jit_kernel/include/")
+_PIP = (
+    *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color"),
+    *("download", "--quiet", "--no-deps", "--only-binary=:all:"),
+)
+# From 0.5.11 on a wheel is tagged for one Python version and one platform, but the files that we read are pure Python.
+# Where pip finds no wheel for this interpreter, it is asked for a wheel with that tag.
+_FOREIGN = (
+    *("--python-version", "3.11", "--implementation", "cp"),
+    *("--abi", "cp311", "--abi", "abi3", "--abi", "none"),
+    *(f for n in (34, 35, 31, 28, 17) for f in ("--platform", f"manylinux_2_{n}_x86_64")),
+    *("--platform", "manylinux2014_x86_64", "--platform", "any"),
+)
+_PIP_TIMEOUT_S = 900
+
+
+def release(version: str) -> Path:
+    """Return the folder that holds `sglang/` of this release, downloading it the first time.
+
+    Raises EngineError if `version` is no version number or no such release can be had.
+    """
+    if not _VERSION.fullmatch(version):
+        raise EngineError(f"sglang {version!r}: not a release number such as 0.5.12")
+    target = cache_folder() / "sglang" / version
+    if not target.exists():
+        _download_into(target, version)
+    if not (target / "sglang" / BOOKKEEPING).is_dir():
+        raise EngineError(f"{target} is no unpacked SGLang release: remove it and try again")
+    return target
+
+
+def from_source(folder: Path) -> Path:
+    """Return the folder that holds `sglang/`, given an SGLang checkout, the folder `python` in it, or the package
+    itself.
+
+    Raises EngineError if `folder` is none of the three.
+    """
+    # The checkout comes first: its own folder is often named `sglang` too.
+    for root in (folder / "python", folder):
+        if (root / "sglang" / BOOKKEEPING).is_dir():
+            return root.resolve()
+    package = folder.resolve()
+    if package.name == "sglang" and (package / BOOKKEEPING).is_dir():
+        return package.parent
+    raise EngineError(f"{folder} is no SGLang checkout: expected sglang/srt/mem_cache below it")
+
+
+def cache_folder() -> Path:
+    """Return the folder SLOTPROOF_CACHE if it is set, else `.cache` in this repository or the working directory."""
+    if named := os.environ.get("SLOTPROOF_CACHE"):
+        return Path(named)
+    repository = Path(__file__).resolve().parents[3]
+    return (repository if (repository / "pyproject.toml").is_file() else Path.cwd()) / ".cache"
+
+
+def unpack(wheel: Path, target: Path) -> None:
+    """Unpack the needed files of `wheel` to `target`; `target` appears with all of them or not at all.
+
+    Several processes may do this at the same time: the first one creates `target`, and the others use it.
+    Raises EngineError if the wheel is damaged or has no `sglang/srt/mem_cache`.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpack-") as scratch:
+        staged = Path(scratch, "release")
+        _extract(wheel, staged)
+        try:
+            staged.rename(target)
+        except OSError as error:
+            if not target.is_dir():
+                raise EngineError(f"{wheel.name} cannot be unpacked to {target}: {error}") from error
+
+
+def _extract(wheel: Path, staged: Path) -> None:
+    """Write the needed files of `wheel` below `staged`; EngineError if it is not an SGLang wheel."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(staged, [name for name in archive.namelist() if _is_used(name)])
+    except (zipfile.BadZipFile, OSError) as error:
+        raise EngineError(f"{wheel.name} cannot be unpacked: {error}") from error
+    if not (staged / "sglang" / BOOKKEEPING).is_dir():
+        raise EngineError(f"{wheel.name} holds no sglang/srt/mem_cache")
+
+
+def _is_used(name: str) -> bool:
+    """Whether the bookkeeping needs this file of a wheel: Python files, and CUDA sources whose paths are looked up on
+    import.
+    """
+    return name.startswith(_KERNELS) or (
+        name.startswith("sglang/") and name.endswith(".py") and not name.startswith(_UNUSED)
+    )
+
+
+def _download_into(target: Path, version: str) -> None:
+    """Download the wheel of `version` and unpack it to `target`; EngineError if either fails."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineError(f"sglang {version}: the cache cannot be written: {error}") from error
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as scratch:
+        unpack(_download(version, Path(scratch)), target)
+
+
+def _download(version: str, folder: Path) -> Path:
+    """Return the wheel of `version`, downloaded to `folder`; EngineError with pip's message if there is none."""
+    reasons = []
+    for options in ((), _FOREIGN):
+        reasons.append(_pip_download(version, folder, options))
+        if wheels := sorted(folder.glob("*.whl")):
+            return wheels[0]
+    raise EngineError(f"sglang {version}: no such release can be downloaded (pip said: {reasons[0]})")
+
+
+def _pip_download(version: str, folder: Path, options: tuple[str, ...]) -> str:
+    """Run one `pip download`; return why it failed, in one line, or an empty string."""
+    command = [*_PIP, *options, f"sglang=={version}", "-d", str(folder)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if ran.returncode == 0 else _reason(ran.stderr)
+
+
+def _reason(stderr: str) -> str:
+    """Return the last error line of pip, with a hint if the package index offered no version at all."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    hint = "; is the package index reachable?" if "(from versions: none)" in stderr else ""
+    return (errors or lines or ["nothing"])[-1] + hint

@@ -1,0 +1,65 @@
+"""The memory of one tiny SGLang server on CPU: its pools, the rows of its requests, and its radix tree.
+
+All of them are the release's own objects. Stood in for are the arguments of the server (``Release.serve``) and the
+content of a mamba state, which is one number (``Release.row_pool_with_states``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from conformance.engines.adapters import PairAdapter, PoolAdapter
+from conformance.engines.protocol import Unsupported
+from conformance.engines.sglang.reading import TreeReader
+from conformance.engines.sglang.release import Release, TrackBuffers
+
+# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each.
+COMPONENTS = {
+    "unified": (("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")),
+    "swa_radix": (("full", "swa"),),
+    "mamba_radix": (("full", "mamba"),),
+}
+
+
+@dataclass
+class SGLangMemory:
+    """One tree with its pools and rows. Sizes and the window count tokens; ``states`` counts mamba states."""
+
+    release: Release
+    kind: str
+    components: tuple[str, ...]
+    page_size: int
+    _: KW_ONLY
+    size: int
+    size_swa: int
+    window: int
+    row_count: int = 1
+    states: int = 0
+    buffers: TrackBuffers = TrackBuffers()
+    need_sort: bool = False
+
+    def __post_init__(self) -> None:
+        if self.components not in COMPONENTS.get(self.kind, ()):
+            raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
+        self.release.check(self.kind, self.buffers)
+        self.server = self.release.serve(self.page_size, self.buffers)
+        self.pools = self._pools()
+        self.rows = self._rows()
+        self.state_slots: Any = self.release.state_slots(self.rows)
+        self.tree = self.release.tree(
+            self.kind, self.components, self.rows, self.pools.engine, self.page_size, self.window, self.buffers
+        )
+        keys = {name: self.release.component(name) for name in self.components} if self.kind == "unified" else {}
+        self.reader = TreeReader(self.tree, self.components, keys, self.state_slots, self.page_size)
+
+    def _pools(self) -> PoolAdapter | PairAdapter:
+        if "swa" in self.components:
+            pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
+            return PairAdapter(pair, self.page_size)
+        return PoolAdapter(self.release.allocator(self.size, self.page_size, self.need_sort), self.page_size)
+
+    def _rows(self) -> Any:
+        if "mamba" in self.components:
+            return self.release.row_pool_with_states(self.row_count, self.size, self.states, self.buffers)
+        return self.release.row_pool(self.row_count, self.size)

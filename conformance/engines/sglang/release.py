@@ -1,0 +1,392 @@
+"""Everything that differs between SGLang's releases: where a class is, what a call is named, what a release has.
+
+Each difference is one probe: a method that looks at the imported release itself, never at its version number. The
+other files of this folder ask a ``Release``, so a release whose classes moved is supported by a change of this file
+alone. (The fields of requests, nodes and pools have the same names in all releases and are read where they are
+needed.)
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from array import array
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance.engines.protocol import EngineError, Unsupported
+from conformance.engines.sglang import importing
+from conformance.engines.sglang.importing import Imported
+
+# Modules of SGLang that are stubs, none of them bookkeeping: the command line, which imports half of the engine; the
+# processors of logits, which pickle themselves; and the registry of model configurations (its __init__ alone: the
+# modules below `configs` are the release's own).
+STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor", "sglang.srt.server_args")
+# Where a class may be, the newest place first.
+ALLOCATOR = ("mem_cache.allocator",)
+SWA_ALLOCATOR = ("mem_cache.allocator.swa", "mem_cache.swa_memory_pool")
+SWA_POOL = ("mem_cache.swa_memory_pool",)
+SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
+SESSION_CACHES = (
+    ("StreamingSession", "session.streaming_session"),
+    ("SessionAwareCache", "mem_cache.session_aware_cache"),
+)
+TREES = {
+    "unified": ("UnifiedRadixCache", "mem_cache.unified_radix_cache"),
+    "swa_radix": ("SWARadixCache", "mem_cache.swa_radix_cache"),
+    "mamba_radix": ("MambaRadixCache", "mem_cache.mamba_radix_cache"),
+}
+NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
+AFTER_BOUNDARY = "mamba_lazy_post_decode_at_boundary"
+
+
+class TrackBuffers(NamedTuple):
+    """The buffer in which a request's mamba state is tracked: none, one slot, or two (``doubled``); with ``lazy`` the
+    second slot is allocated before a page boundary and given back after it.
+    """
+
+    buffered: bool = False
+    doubled: bool = True
+    lazy: bool = False
+
+    @property
+    def slots(self) -> int:
+        """How many track slots a request is given when it is admitted."""
+        return (2 if self.doubled and not self.lazy else 1) * self.buffered
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """The options of SGLang's constructors; releases without lazy buffers have no option for them."""
+        return {"enable_mamba_extra_buffer": self.buffered} | (
+            {"enable_mamba_extra_buffer_lazy": True} if self.lazy else {}
+        )
+
+
+class Release:
+    """One imported release of SGLang."""
+
+    def __init__(self, imported: Imported) -> None:
+        self.imported = imported
+        self._server: SimpleNamespace | None = None
+        imported.answer("sglang.srt.server_args", "get_global_server_args", self._server_arguments)
+
+    @property
+    def label(self) -> str:
+        """The version, or the folder of the checkout."""
+        return self.imported.label
+
+    @property
+    def interpreted(self) -> bool:
+        """The Triton kernels are interpreted, so they accept CPU tensors."""
+        return self.imported.interpreted
+
+    # What the release has.
+
+    @cached_property
+    def has_unified_tree(self) -> bool:
+        """The release has ``UnifiedRadixCache``, the tree with full, SWA and mamba parts and with its own sessions."""
+        return self.imported.has(TREES["unified"][1])
+
+    @cached_property
+    def has_lazy_buffers(self) -> bool:
+        """Track buffers can be lazy."""
+        known = inspect.signature(self._memory_pool.HybridReqToTokenPool.__init__).parameters
+        return "enable_mamba_extra_buffer_lazy" in known
+
+    @cached_property
+    def has_tail_allocation(self) -> bool:
+        """The SWA allocator has ``alloc_extend_swa_tail``."""
+        return hasattr(self._swa_class, "alloc_extend_swa_tail")
+
+    @cached_property
+    def counts_needed_pages(self) -> bool:
+        """``alloc_extend`` asks for the pages that it needs; other releases ask for one page more for each row."""
+        return hasattr(self._swa_class, "new_pages_available")
+
+    @cached_property
+    def aborts_between_chunks(self) -> bool:
+        """The scheduler aborts a request between two chunks of its prompt; others abort after the last chunk."""
+        return "def process_pending_chunked_abort" in self.imported.text("managers.scheduler")
+
+    @cached_property
+    def _tokens_are_arrays(self) -> bool:
+        """``RadixKey``, and with it a request, keeps its tokens in an ``array``; other releases keep a list."""
+        return "array" in str(inspect.signature(self._radix_key.__init__).parameters["token_ids"].annotation)
+
+    def check(self, kind: str, buffers: TrackBuffers) -> None:
+        """Raises Unsupported if the release has no tree of this kind, or no such track buffers."""
+        if kind == "unified" and not self.has_unified_tree:
+            raise Unsupported("the release has no unified tree")
+        if buffers.lazy and not (buffers.buffered and buffers.doubled):
+            raise Unsupported("a lazy buffer has two slots")
+        if buffers.lazy and not self.has_lazy_buffers:
+            raise Unsupported("the release has no lazy buffer")
+
+    def tokens(self, ids: Sequence[int]) -> Any:
+        """Token ids in the container that the release uses."""
+        return array("q", ids) if self._tokens_are_arrays else list(ids)
+
+    # Pools and rows.
+
+    def allocator(self, size: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
+        """A TokenToKVPoolAllocator at page size 1, a PagedTokenToKVPoolAllocator at any other."""
+        self._check_device(device)
+        if page_size == 1:
+            token = self.imported.find_class("TokenToKVPoolAllocator", ALLOCATOR)
+            return token(size, torch.bfloat16, device, None, need_sort)
+        paged = self.imported.find_class("PagedTokenToKVPoolAllocator", ALLOCATOR)
+        return paged(size, page_size, torch.bfloat16, device, None, need_sort)
+
+    def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
+        """A SWATokenToKVPoolAllocator. Its SWAKVPool has no buffers, since bookkeeping reads the mapping alone."""
+        self._check_device(device)
+        pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
+        pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
+        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
+
+    def row_pool(self, rows: int, tokens: int) -> Any:
+        """A ReqToTokenPool: the table of each request's slots."""
+        return self._memory_pool.ReqToTokenPool(
+            size=rows, max_context_len=tokens, device="cpu", enable_memory_saver=False
+        )
+
+    def row_pool_with_states(self, rows: int, tokens: int, states: int, buffers: TrackBuffers) -> Any:
+        """A HybridReqToTokenPool: rows, and a pool of mamba states. The content of a state is one number."""
+        state = SimpleNamespace(
+            shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
+            dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
+        )
+        return self._memory_pool.HybridReqToTokenPool(
+            size=rows,
+            max_context_len=tokens,
+            device="cpu",
+            enable_memory_saver=False,
+            mamba_size=states,
+            mamba_spec_state_size=1,
+            cache_params=state,
+            mamba_layer_ids=[0],
+            enable_overlap_schedule=buffers.doubled,
+            **buffers.options,
+        )
+
+    @staticmethod
+    def state_slots(rows: Any) -> Any:
+        """The object that allocates state slots: part of the mamba pool until 0.5.12, an allocator of its own since."""
+        return getattr(rows, "mamba_allocator", None) or getattr(rows, "mamba_pool", None)
+
+    @staticmethod
+    def has_state_groups(slots: Any) -> bool:
+        """State slots can be set aside for a batch (``alloc_group_begin``)."""
+        return hasattr(slots, "alloc_group_begin")
+
+    @staticmethod
+    def grouped_states(slots: Any) -> list[int]:
+        """The state slots that are set aside for a batch and not handed out yet."""
+        waiting = getattr(slots, "_alloc_iter", None)
+        return [] if waiting is None else [int(slot) for slot in copy.copy(waiting)]
+
+    # The tree and the cache of sessions.
+
+    def tree(
+        self, kind: str, components: Sequence[str], rows: Any, allocator: Any, page_size: int, window: int,
+        buffers: TrackBuffers,
+    ) -> Any:  # fmt: skip
+        """A tree of one of the kinds in TREES; a unified tree has these components."""
+        params = self.imported.module("mem_cache.cache_init_params").CacheInitParams(
+            disable=False,
+            req_to_token_pool=rows,
+            token_to_kv_pool_allocator=allocator,
+            page_size=page_size,
+            sliding_window_size=window,
+            **buffers.options,
+        )
+        if kind == "unified":
+            params.tree_components = tuple(self.component(name) for name in components)
+        name, module = TREES[kind]
+        return self.imported.find_class(name, (module,))(params)
+
+    def component(self, name: str) -> Any:
+        """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
+        return self._components.ComponentType[name.upper()]
+
+    def session_cache(self, tree: Any, kind: str) -> Any:
+        """The cache through which requests reach the tree. A unified tree has sessions itself; others are wrapped."""
+        if kind == "unified":
+            return tree
+        name, module = next(found for found in SESSION_CACHES if self.imported.has(found[1]))
+        return self.imported.find_class(name, (module,))(tree)
+
+    @staticmethod
+    def session_slots(session_cache: Any, kind: str) -> dict[Any, Any]:
+        """The slot of each session: what the session keeps between two of its requests."""
+        owner = getattr(session_cache, "session", None) if kind == "unified" else session_cache
+        found: dict[Any, Any] = getattr(owner, "slots", {})
+        return found
+
+    def session_controller(self, session_cache: Any) -> Any:
+        """A SessionController: it opens and closes sessions, and creates their requests."""
+        return self.imported.find_class("SessionController", SESSION_CONTROLLER)(session_cache)
+
+    @staticmethod
+    def length_of_session(session: Any) -> int:
+        """How many tokens of earlier turns the engine puts before the input of a session's next request."""
+        last = [node.req for node in session.req_nodes.values()]
+        if not last:
+            return 0
+        shared = getattr(session, "committed_origin_len", None)
+        answer = last[0].output_ids[: last[0].sampling_params.max_new_tokens]
+        return len(answer) + (len(last[0].origin_input_ids) if shared is None else int(shared))
+
+    # Calls on the tree, whose parameters are objects.
+
+    def match(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
+        """``match_prefix``."""
+        key = self._radix_key(self.tokens(tokens))
+        return tree.match_prefix(self._tree_base.MatchPrefixParams(key=key, **more))
+
+    @staticmethod
+    def protected_length(match: Any) -> int:
+        """How many tokens of a match belong to the tree: some releases say so, in others it is the whole match."""
+        known = getattr(match, "cache_protected_len", None)
+        return len(match.device_indices) if known is None else int(known)
+
+    def insert(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
+        """``insert``."""
+        return tree.insert(self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more))
+
+    def evict(self, tree: Any, full: int, swa: int, states: int) -> None:
+        """``evict``: so many tokens of each pool, and states."""
+        tree.evict(self._tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
+
+    @staticmethod
+    def lock(tree: Any, request: Any) -> Any:
+        """``inc_lock_ref`` of the node that the request matched; the request keeps the window token of the lock."""
+        locked = tree.inc_lock_ref(request.last_node)
+        request.swa_uuid_for_lock = getattr(locked, "swa_uuid_for_lock", None)
+        return locked
+
+    def unlock_params(self, locked: Any, all_of_it: bool) -> Any:
+        """The parameters of ``dec_lock_ref`` for the result of ``inc_lock_ref``: ``all_of_it``, as far as the release
+        can say that, or its window token alone, which is what a request's record keeps.
+        """
+        if all_of_it and hasattr(locked, "to_dec_params"):
+            return locked.to_dec_params()
+        return self._tree_base.DecLockRefParams(swa_uuid_for_lock=locked.swa_uuid_for_lock)
+
+    # Calls of the scheduler.
+
+    def serve(self, page_size: int, buffers: TrackBuffers) -> SimpleNamespace:
+        """From now on SGLang reads the arguments of a server with this page size and these buffers: those returned."""
+        self._server = SimpleNamespace(
+            attention_backend="torch_native",  # rows are then written by plain torch
+            page_size=page_size,
+            mamba_cache_chunk_size=page_size,
+            mamba_track_interval=page_size,
+            enable_int8_mamba_checkpoint=False,
+            enable_mamba_extra_buffer=lambda: buffers.buffered,
+            enable_mamba_extra_buffer_lazy=lambda: buffers.lazy,
+            speculative_algorithm=None,
+            strip_thinking_cache=False,
+            chunked_prefill_size=-1,
+            disaggregation_mode="null",
+        )
+        return self._server
+
+    @cached_property
+    def common(self) -> Any:
+        """``mem_cache.common``: ``evict_from_tree_cache``, ``alloc_for_extend``, ``release_kv_cache`` and others."""
+        return self.imported.module("mem_cache.common")
+
+    @cached_property
+    def schedule_batch(self) -> Any:
+        """``managers.schedule_batch``: ``Req``, ``ScheduleBatch`` and ``FINISH_ABORT``."""
+        module = self.imported.module("managers.schedule_batch")
+        module.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 writes log messages
+        return module
+
+    @cached_property
+    def sampling_params(self) -> Any:
+        """The class SamplingParams."""
+        return self.imported.module("sampling.sampling_params").SamplingParams
+
+    @staticmethod
+    def limit_input(request: Any, upto: int) -> None:
+        """The next prefill of the request computes its input up to so many tokens."""
+        if hasattr(request, "fill_len"):
+            request.fill_len = upto
+        else:
+            request.fill_ids = request.fill_ids[:upto]
+
+    def cache_unfinished(self, request: Any, session_cache: Any, **more: Any) -> None:
+        """The prompt of a request that goes on is put into the cache, as the scheduler does after a prefill."""
+        maybe = getattr(self.common, "maybe_cache_unfinished_req", None)
+        if maybe is None:
+            session_cache.cache_unfinished_req(request, **more)
+        else:
+            maybe(request, session_cache, **more)
+
+    @staticmethod
+    def update_finish_state(request: Any) -> None:
+        """The request finds out whether it has ended (``check_finished`` in some releases)."""
+        (getattr(request, "update_finish_state", None) or request.check_finished)()
+
+    def before_boundary(self, batch: Any, page_size: int) -> None:
+        """``mamba_lazy_prealloc_at_boundary``: the requests of a batch get the second slots of lazy buffers."""
+        self.schedule_batch.ScheduleBatch.mamba_lazy_prealloc_at_boundary(batch, page_size)
+
+    def after_boundary(self, request: Any, batch: Any) -> None:
+        """``mamba_lazy_post_decode_at_boundary``: the request gives one slot of its lazy buffer back."""
+        getattr(self._result_processor, AFTER_BOUNDARY)(None, request, batch)
+
+    # Modules and classes that are used here alone.
+
+    @cached_property
+    def _swa_class(self) -> Any:
+        return self.imported.find_class("SWATokenToKVPoolAllocator", SWA_ALLOCATOR)
+
+    @cached_property
+    def _memory_pool(self) -> Any:
+        return self.imported.module("mem_cache.memory_pool")
+
+    @cached_property
+    def _components(self) -> Any:
+        return self.imported.module("mem_cache.unified_cache_components")
+
+    @cached_property
+    def _tree_base(self) -> Any:
+        return self.imported.module("mem_cache.base_prefix_cache")
+
+    @cached_property
+    def _radix_key(self) -> Any:
+        return self.imported.module("mem_cache.radix_cache").RadixKey
+
+    @cached_property
+    def _result_processor(self) -> Any:
+        """The class of the scheduler that has the call after a boundary."""
+        module = self.imported.module("managers.scheduler_components.batch_result_processor")
+        return next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, AFTER_BOUNDARY))
+
+    def _check_device(self, device: str) -> None:
+        """Raises EngineError if the kernels of this process cannot read tensors of ``device``."""
+        if torch.device(device).type == "cpu" and not self.interpreted:
+            raise EngineError("CPU tensors need TRITON_INTERPRET=1 in the environment before the start")
+
+    def _server_arguments(self) -> SimpleNamespace:
+        if self._server is None:
+            raise EngineError("SGLang reads the arguments of its server, and there is none yet")
+        return self._server
+
+
+@cache
+def _release(imported: Imported) -> Release:
+    return Release(imported)
+
+
+def load(root: Path, label: str) -> Release:
+    """The release whose ``sglang/`` lies below ``root``; EngineError if it cannot be imported into this process."""
+    return _release(importing.load(root, label, STUBBED, NEEDED))

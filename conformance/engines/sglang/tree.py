@@ -1,0 +1,196 @@
+"""The radix trees of a release, as a ``TreeEngine``: UnifiedRadixCache, and the older SWARadixCache.
+
+The engine does what SGLang's callers do around a call of the tree. For an ``insert`` it allocates slots for the
+tokens that the caller does not share with the tree, frees their SWA side below the cursor, and frees what the tree
+did not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot
+from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.release import Release, TrackBuffers
+from spec.lengths import pages_needed
+
+# Who gives a handle back, and what this caller has kept of the result of ``inc_lock_ref``. request: the window token,
+# and whether the SWA part was given back early (cache_finished_req); session: the window token alone (the release of
+# a streaming session); temporary: all of it (a lock around an admission).
+CALLERS = ("request", "session", "temporary")
+
+
+def tree_memory(release: Release, config: Json) -> SGLangMemory:
+    """A tree with one row. Sizes of the configuration count pages; buffers are what SGLang needs at this page size."""
+    page_size = config["page_size"]
+    return SGLangMemory(
+        release,
+        config["kind"],
+        tuple(config["components"]),
+        page_size,
+        size=config["size"] * page_size,
+        size_swa=config["size_swa"] * page_size,
+        window=config["window"],
+        states=config["size_mamba"],
+        buffers=TrackBuffers(page_size > 1),
+    )
+
+
+@dataclass
+class _Handle:
+    node: Any
+    locked: Any  # the result of inc_lock_ref
+    early: bool = False  # its SWA part has been given back
+
+
+class TreeEngine:
+    """One tree over its pools, and the locks that callers have on it."""
+
+    fragile = True
+
+    def __init__(self, memory: SGLangMemory) -> None:
+        self.memory, self.sglang, self.tree = memory, memory.release, memory.tree
+        self.page_size = memory.page_size
+        self.windowed, self.stateful = "swa" in memory.components, "mamba" in memory.components
+        self.lacks = self._lacks()
+        self._handles: dict[int, _Handle] = {}
+        self._count = 0
+
+    def _lacks(self) -> Collection[str]:
+        early = self.windowed and hasattr(self.tree, "dec_swa_lock_only")
+        has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False}
+        return frozenset(name for name, offered in has.items() if not offered)
+
+    # Inserting and matching.
+
+    def insert(self, tokens: list[int], cursor: int = 0, protected: int = 0) -> Inserted | None:
+        """Caches a row, as ``cache_finished_req`` does; ``None``: out of memory."""
+        if cursor % self.page_size or protected % self.page_size or max(cursor, protected) > len(tokens):
+            raise Misuse("cursor and protected prefix are whole pages of the row")
+        row = self._shared(tokens, protected)
+        state = self._new_state() if self.stateful else None
+        fresh = self._allocate(row, len(tokens)) if state is not None or not self.stateful else None
+        if fresh is None:
+            self._free_state(state)
+            return None
+        pools = self.memory.pools
+        if self.windowed:
+            pools.engine.free_swa(torch.tensor(fresh[: max(0, cursor - protected)], dtype=torch.int64))
+        row += fresh
+        whole = len(tokens) // self.page_size * self.page_size
+        answer = self.sglang.insert(
+            self.tree,
+            tokens[:whole],
+            value=torch.tensor(row[:whole], dtype=torch.int64),
+            prev_prefix_len=protected,
+            swa_evicted_seqlen=cursor,
+            mamba_value=None if state is None else torch.tensor([state]),
+        )
+        pools.free(row[whole:])
+        if answer.mamba_exist:  # the node has a state, so the caller frees its own
+            self._free_state(state)
+        return Inserted(int(answer.prefix_len), fresh)
+
+    def match(self, tokens: list[int]) -> Match:
+        """``match_prefix``."""
+        return self._matched(tokens)
+
+    def copy_on_write(self, tokens: list[int]) -> Match:
+        """``match_prefix`` with ``cow_mamba``: the request gets a copy of the state, and the tree may lock and evict
+        for it. The request ends at once, so the copy is freed.
+        """
+        request = SimpleNamespace(mamba_pool_idx=None, session=None)
+        found = self._matched(tokens, cow_mamba=True, req=request)
+        self._free_state(request.mamba_pool_idx)
+        return found
+
+    def _new_state(self) -> int | None:
+        """A state slot for a request that runs; ``None``: out of memory."""
+        slot = self.memory.state_slots.alloc(1)
+        return None if slot is None else int(slot)
+
+    def _free_state(self, slot: Any) -> None:
+        if slot is not None:
+            self.memory.state_slots.free(torch.tensor([int(slot)]))
+
+    def _matched(self, tokens: list[int], **more: Any) -> Match:
+        found = self.sglang.match(self.tree, tokens, **more)
+        slots = [int(slot) for slot in found.device_indices]
+        return Match(len(slots), self.memory.reader.number(found.last_device_node), slots)
+
+    def _shared(self, tokens: list[int], protected: int) -> list[int]:
+        """The tree's slots of the first tokens: the caller has them since its match, and holds them."""
+        row: list[int] = []
+        node = self.tree.root_node
+        while len(row) < protected:
+            rest = tokens[len(row) : protected]
+            step = (c for c in node.children.values() if list(c.key) == rest[: len(c.key)])
+            if (node := next(step, None)) is None:
+                raise Misuse(f"no node of the tree ends after {protected} of these tokens")
+            row += self.memory.reader.full_slots(node)
+        return row
+
+    def _allocate(self, row: list[int], length: int) -> list[int] | None:
+        """Slots for the tokens of a row of this length that it does not have yet; ``None``: out of memory."""
+        pools = self.memory.pools
+        if length == len(row):
+            return []
+        if self.page_size == 1:
+            return pools.alloc(length - len(row))
+        # A call of ``alloc_extend`` with an empty free list is a finding of the stem ``allocator``; callers make room.
+        short = pages_needed(len(row), length, self.page_size) * self.page_size > pools.engine.available_size()
+        return None if short else pools.extend([len(row)], [length], row[-1:] or [-1])
+
+    # Locks.
+
+    def acquire(self, node: int) -> int:
+        """``inc_lock_ref`` of a node; the number of the handle."""
+        found = self.memory.reader.find(node)
+        if found is None:
+            raise Misuse(f"the tree has no node {node}")
+        locked = self.tree.inc_lock_ref(found)
+        self._count += 1
+        self._handles[self._count] = _Handle(found, locked)
+        return self._count
+
+    def release(self, handle: int, caller: str = "request") -> None:
+        """``dec_lock_ref`` with what this caller has kept of the lock's result, see CALLERS."""
+        if caller not in CALLERS:
+            raise Misuse(f"no caller {caller!r}: there are {CALLERS}")
+        held = self._held(handle)
+        params = self.sglang.unlock_params(held.locked, all_of_it=caller == "temporary")
+        early = {"skip_swa": True} if held.early and caller == "request" else {}
+        del self._handles[handle]
+        self.tree.dec_lock_ref(held.node, params, **early)
+
+    def release_swa(self, handle: int) -> None:
+        """``dec_swa_lock_only``: after a long decode the SWA part of a handle that fills its window is given back."""
+        held = self._held(handle)
+        if "release_swa" in self.lacks or held.early or held.locked.swa_uuid_for_lock is None:
+            raise Misuse("no caller of this release would give the SWA part of this handle back")
+        self.tree.dec_swa_lock_only(held.node, held.locked.swa_uuid_for_lock)
+        held.early = True
+
+    def _held(self, handle: int) -> _Handle:
+        if handle not in self._handles:
+            raise Misuse(f"handle {handle} is not held")
+        return self._handles[handle]
+
+    # Evicting, and the snapshot.
+
+    def evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> None:
+        """``evict``: so many tokens of each pool, and states."""
+        self.sglang.evict(self.tree, full, swa, mamba)
+
+    def bad(self, kind: str) -> None:
+        """Lacking: releases answer bad input in many ways."""
+        raise Misuse(f"no release is sent bad input ({kind})")
+
+    def snapshot(self) -> TreeSnapshot:
+        """The tree and the free pages of its pools."""
+        return self.memory.reader.read(self.memory.pools.snapshot())
