@@ -1,1 +1,1 @@
-"""The law held against running code: the same calls to the spec and to a subject, compared after every step."""
+"""The law held against running code: the same calls to the law and to an engine, compared after each of them."""

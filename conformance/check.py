@@ -1,9 +1,10 @@
-"""Runs the stateful machine against a subject and says what it found."""
+"""Runs the machine of a stem against an engine and says what it found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
@@ -11,40 +12,39 @@ from hypothesis import seed as seeded
 from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
-from conformance.allocator import AllocatorRun
-from conformance.busy_rules import SessionRuns
-from conformance.cache import CacheRun
-from conformance.cache_rules import CacheRuns
-from conformance.lock_ref import LockRefRun
-from conformance.lock_rules import LockRefRuns
-from conformance.machine import CONFORMS, LATENT, VIOLATION, Finding, Json, LockStep, Trace
-from conformance.mamba_rules import MambaSlotsRuns
-from conformance.mamba_slots import MambaSlotsRun
-from conformance.session_busy import SessionRun
+from conformance.engines.protocol import Json
+from conformance.lockstep import CONFORMS, LATENT, VIOLATION, Finding
+from conformance.machine import Sink
 from conformance.shrink import shrink
-from conformance.stateful import AllocatorRuns, Machine, Sink, SwaMappingRuns
-from conformance.swa_mapping import SwaMappingRun
+from conformance.stems import STEMS, start
+from conformance.traces import Trace
 
-STEMS: dict[str, tuple[type[Machine], type[LockStep]]] = {
-    "allocator": (AllocatorRuns, AllocatorRun),
-    "swa_mapping": (SwaMappingRuns, SwaMappingRun),
-    "lock_ref": (LockRefRuns, LockRefRun),
-    "session_trim": (SessionRuns, SessionRun),
-    "mamba_slots": (MambaSlotsRuns, MambaSlotsRun),
-    "cache": (CacheRuns, CacheRun),
-}
 STEP_COUNT = 40  # operations in one drawn run
+
+
+@dataclass(frozen=True)
+class Search:
+    """How runs are drawn: how many, from which seed (without one they are always the same), what ends a run, what is left
+    out, and which page sizes there are (``None``: the stem's own).
+    """
+
+    examples: int = 200
+    seed: int | None = None
+    strict: bool = True  # a latent finding fails the run as a violation does
+    exclude: Collection[StrEnum] = ()
+    page_sizes: tuple[int, ...] | None = None
 
 
 @dataclass
 class Result:
-    """What a check found: ``trace`` is the shrunk run that shows ``law`` broken."""
+    """What a check found: ``trace`` is the shrunk run that shows ``law`` broken, ``kind`` what kind of law that is."""
 
     stem: str
     verdict: str
     steps: int
     transitions: dict[str, int]
     law: str | None = None
+    kind: str | None = None
     sentence: str | None = None
     detail: str | None = None
     trace: Trace | None = None
@@ -52,63 +52,44 @@ class Result:
     seconds: float = 0.0
 
 
-def check(
-    stem: str,
-    make: Callable[[Json], Any],
-    examples: int = 200,
-    seed: int | None = None,
-    strict: bool = True,
-    avoid: Sequence[str] = (),
-    page_sizes: tuple[int, ...] | None = None,
-) -> Result:
-    """Draws ``examples`` runs of ``stem`` on subjects from ``make``; without ``seed`` they are always the same.
-
-    ``strict``: a latent finding fails the run as a violation does. ``page_sizes``: other ones than the stem's own.
-    """
+def check(stem: str, make: Callable[[Json], Any], search: Search | None = None) -> Result:
+    """Draws runs of ``stem`` on engines from ``make``."""
+    asked = search or Search()
     sink = Sink()
-    found = _drawn(stem, make, sink, examples, seed, strict, avoid, page_sizes)
+    found = _drawn(stem, make, sink, asked)
     if found is None and sink.latent is not None:
-        found = _drawn(stem, make, Sink(), examples, seed, True, avoid, page_sizes) or sink.latent
+        strictly = Search(asked.examples, asked.seed, True, asked.exclude, asked.page_sizes)
+        found = _drawn(stem, make, Sink(), strictly) or sink.latent
     transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(sink.counts.items())}
     result = Result(stem, CONFORMS, sink.steps, transitions)
-    return result if found is None else _with(result, *found)
-
-
-def _with(result: Result, finding: Finding, trace: Trace) -> Result:
-    result.verdict = LATENT if finding.latent else VIOLATION
-    result.law, result.sentence, result.detail, result.trace = finding.law, finding.sentence, finding.detail, trace
+    if found is not None:
+        finding, result.trace = found
+        result.verdict = LATENT if finding.latent else VIOLATION
+        result.law, result.kind = finding.law, finding.kind
+        result.sentence, result.detail = finding.sentence, finding.detail
     return result
 
 
-def _drawn(
-    stem: str,
-    make: Callable[[Json], Any],
-    sink: Sink,
-    examples: int,
-    seed: int | None,
-    strict: bool,
-    avoid: Sequence[str],
-    page_sizes: tuple[int, ...] | None,
-) -> tuple[Finding, Trace] | None:
+def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace] | None:
     rules, run_class = STEMS[stem]
-    fixed = {"make": staticmethod(make), "run_class": run_class, "sink": sink}
-    sizes = {} if page_sizes is None else {"page_sizes": page_sizes}
-    machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": strict, "avoid": tuple(avoid)})
-    factory: Any = machine if seed is None else seeded(seed)(machine)
+    fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
+    sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
+    machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": search.strict, "exclude": search.exclude})
+    factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
     try:
         with with_reporter(lambda _: None):
-            run_state_machine_as_test(factory, settings=_settings(examples, seed))
+            run_state_machine_as_test(factory, settings=_settings(search))
     except Finding:
         assert sink.failure is not None, "a finding is kept where it is raised"
-        return shrink(*sink.failure, lambda config: run_class(make(config), config, strict, avoid))
+        return shrink(*sink.failure, lambda config: start(stem, make, config, search.strict, search.exclude))
     return None
 
 
-def _settings(examples: int, seed: int | None) -> settings:
+def _settings(search: Search) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=search.examples,
         stateful_step_count=STEP_COUNT,
-        derandomize=seed is None,
+        derandomize=search.seed is None,
         database=None,
         deadline=None,
         print_blob=False,

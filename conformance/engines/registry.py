@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from conformance.engines.protocol import EngineError, Json
 
 GROUP = "slotproof.engines"
-SHARED = ("protocol", "registry")  # what of this folder is no engine
+SHARED = ("adapters", "protocol", "registry")  # what of this folder is no engine
 DEVICES = ("cpu", "cuda")
 
 

@@ -1,8 +1,26 @@
-"""A radix tree as an engine shows it, put in the place of what the law says of it."""
+"""A radix tree as an engine shows it, put in the place of what the law says of it, and who owns which of its slots."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
 from conformance.engines.protocol import Key, NodeSnapshot, TreeSnapshot
+from conformance.lockstep import Finding
+from spec.logic import but
+from spec.tree import Tree
+
+LOCK_COUNTS = {"full": "full_ref", "swa": "swa_ref", "mamba": "mamba_ref"}  # the law's field for each component
+OWNED = "every_slot_has_one_owner"
+OWNED_SENTENCE = "Every slot is free, or belongs to one node of the tree."
+
+
+class KeyedTree(NamedTuple):
+    """A snapshot of a tree, and its nodes as ``paths`` names them."""
+
+    tree: TreeSnapshot
+    nodes: Mapping[Key, NodeSnapshot]
 
 
 def paths(tree: TreeSnapshot) -> dict[Key, NodeSnapshot]:
@@ -17,3 +35,79 @@ def paths(tree: TreeSnapshot) -> dict[Key, NodeSnapshot]:
         keys[node.id] = key
         found[key] = node
     return found
+
+
+def has_part(node: NodeSnapshot, component: str) -> bool:
+    """The node has slots of the component: it is no tombstone, or it has a state."""
+    part = node.parts.get(component)
+    return part is not None and part.slots is not None
+
+
+def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -> Tree:
+    """The tree with the lock counts and sizes that the engine shows; ``law_state`` itself where nothing differs.
+
+    ``numbers``: the law's number of each node.
+    """
+    shown: dict[str, Any] = {}
+    for component, field in LOCK_COUNTS.items():
+        known = counts = getattr(law_state, field)
+        for key, number in numbers.items():
+            part = seen.nodes[key].parts.get(component) if key in seen.nodes else None
+            if part is not None and part.lock != counts(number):
+                counts = counts.put(number, part.lock)
+        if counts is not known:
+            shown[field] = counts
+        for which, sizes in (("evictable", seen.tree.evictable), ("protected", seen.tree.protected)):
+            size = sizes.get(component, 0)
+            if size != getattr(law_state, f"{component}_{which}"):
+                shown[f"{component}_{which}"] = size
+    return but(law_state, **shown) if shown else law_state
+
+
+def judge_slots(
+    seen: KeyedTree, lawful: Mapping[Key, list[int]], pages: Mapping[str, frozenset[int]], page_size: int
+) -> None:
+    """Raises the first thing that is wrong with who owns which slot.
+
+    ``lawful``: the full slots that each node must have. ``pages``: all pages of each component's pool.
+    """
+    for key, node in seen.nodes.items():
+        slots = node.parts["full"].slots
+        if key not in lawful:
+            raise _wrong(f"node {list(key)} is in the tree, and no call has put it there")
+        if slots != lawful[key]:
+            raise _wrong(f"node {list(key)} has the slots {slots}, not {lawful[key]}")
+    for component, known in pages.items():
+        per_page = 1 if component == "mamba" else page_size
+        _judge_owners(component, seen, known, per_page)
+
+
+def _judge_owners(component: str, seen: KeyedTree, pages: frozenset[int], page_size: int) -> None:
+    """Each page of the component's pool is free or belongs to one node."""
+    free = seen.tree.free[component]
+    owners = list(free)
+    for key, node in seen.nodes.items():
+        slots = node.parts[component].slots
+        if slots is None:
+            continue
+        if len(slots) != (1 if component == "mamba" else len(node.key)):
+            raise _wrong(f"node {list(key)} has {len(slots)} {component} slots")
+        owned = {slot // page_size for slot in slots}
+        if not owned.isdisjoint(free):
+            raise _wrong(f"{component} pages {sorted(owned & set(free))} of node {list(key)} are free")
+        owners += owned
+    if len(owners) != len(pages) or pages != set(owners):
+        raise _wrong(_owners_in_words(component, owners, pages))
+
+
+def _owners_in_words(component: str, owners: Iterable[int], pages: frozenset[int]) -> str:
+    count = Counter(owners)
+    twice = sorted(page for page, n in count.items() if n > 1)
+    if twice:
+        return f"{component} pages {twice} have two owners"
+    missing, unknown = sorted(pages - set(count)), sorted(set(count) - pages)
+    return f"{component} pages {missing} have no owner, {unknown} are no pages"
+
+
+def _wrong(what: str) -> Finding:
+    return Finding(OWNED, OWNED_SENTENCE, what)

@@ -1,0 +1,1 @@
+"""The stem ``allocator`` beside an engine: one paged pool."""

@@ -1,0 +1,69 @@
+"""One paged allocator beside the law."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from conformance.allocator.seen import list_problems, lists_released, project_pool
+from conformance.diff import Change
+from conformance.engines.protocol import Json, PoolEngine, PoolSnapshot
+from conformance.lockstep import Law
+from conformance.pool_calls import PoolCalls
+from spec import allocator as law
+from spec.finite import Seq
+from spec.logic import but
+from spec.pool import Pool, some_open
+
+
+class AllocatorRun:
+    """Operations on rows of slots, see ``PoolCalls``; sizes in the configuration count pages."""
+
+    def __init__(self, engine: PoolEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
+        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+        state = law.initial(config["page_size"], config["size"], config["rows"], config["need_sort"])
+        self.law = Law(law.stem, state, strict)
+        self.calls = PoolCalls(self, config)
+        self.operations = self.calls.operations
+        self.seen: PoolSnapshot = engine.snapshot()
+
+    def pool_of(self, state: Any) -> Pool:
+        """The one pool."""
+        pool: Pool = state.now
+        return pool
+
+    def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
+        """Any lawful pages."""
+        return (some_open(state.now, need),)
+
+    def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
+        """The pages that the engine chose."""
+        return (Seq(chosen),)
+
+    # What the driver asks.
+
+    def snapshot(self) -> PoolSnapshot:
+        """The lists and the available size."""
+        return self.engine.snapshot()
+
+    def follow(self) -> None:
+        """An engine sorts its release list into its free list when it likes; the law follows when that is seen."""
+        if not self.seen.released and lists_released(self.calls.pool):
+            self.law.caller_step("merge_and_sort_free")
+
+    def project(self) -> Any:
+        """The pool as its lists show it."""
+        pool = project_pool(self.calls.pool, self.seen)
+        return self.law.state if pool is self.calls.pool else but(self.law.state, now=pool)
+
+    def hidden(self, change: Change) -> bool:
+        """Nothing is hidden from a caller."""
+        del change
+        return False
+
+    def beyond_state(self) -> list[str]:
+        """Pages that are listed twice, and the available size that the engine claims."""
+        return list_problems("", self.calls.pool, self.seen)
+
+    def judge(self) -> None:
+        """The laws say it all."""

@@ -1,0 +1,60 @@
+"""A pool of pages as an engine's lists show it, put in the place of what the law says of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from conformance.engines.protocol import PoolSnapshot
+from spec.finite import Map
+from spec.logic import but
+from spec.pool import FREE, HELD, RELEASED, Pool
+
+
+def project_pool(pool: Pool, seen: PoolSnapshot) -> Pool:
+    """The pool with each page where the lists say that it is, and as many available pages as are listed.
+
+    A page on no list stays where the law has it, unless the law has it free: then it is held by nobody, and ``no_leak``
+    is broken. A page that is listed twice is counted twice, so that ``available_counts`` is broken.
+    """
+    place = _places(pool, seen)
+    available = len(seen.free) + len(seen.released)
+    if place is pool.place and available == pool.available:
+        return pool
+    return but(pool, place=place, available=available)
+
+
+def _places(pool: Pool, seen: PoolSnapshot) -> Map:
+    place: Map = pool.place
+    free, released = set(seen.free), set(seen.released)
+    for page in pool.pages.items():
+        known = pool.place(page)
+        if page in free:
+            now = FREE
+        elif page in released:
+            now = RELEASED
+        else:
+            now = HELD if known in (FREE, RELEASED) else known
+        if now != known:
+            place = place.put(page, now)
+    return place
+
+
+def list_problems(side: str, pool: Pool, seen: PoolSnapshot) -> list[str]:
+    """What the lists show that the law's state has no field for; ``side`` is "full ", "SWA " or nothing."""
+    if len(seen.free) + len(seen.released) == pool.available and seen.available == pool.available * pool.page_size:
+        if len({*seen.free, *seen.released}) == pool.available:
+            return []
+    found = []
+    for name, listed in (("free", seen.free), ("release", seen.released)):
+        found += [f"{side}page {p} is on the {name} list {n} times" for p, n in Counter(listed).items() if n > 1]
+        found += [f"the {name} list has {side}page {p}, which the pool has not" for p in listed if not pool.pages.has(p)]
+    found += [f"{side}page {p} is on both lists" for p in {*seen.free} & {*seen.released}]
+    expected = pool.available * pool.page_size
+    if seen.available != expected:
+        found.append(f"the {side}pool says that {seen.available} tokens are available, the law has {expected}")
+    return sorted(found)
+
+
+def lists_released(pool: Pool) -> bool:
+    """The law has pages on the release list."""
+    return bool(pool.need_sort) and bool(pool.pages.any(lambda p: pool.place(p) == RELEASED))

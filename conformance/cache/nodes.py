@@ -1,0 +1,169 @@
+"""The nodes of a cache's tree, and the steps of the law that explain how they became what they are.
+
+A node is known by the tokens from the root to its end. What a leaving row put into the tree lies on the path of its text;
+splits and evictions are the tree's own. What no step of the law explains is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from conformance.engines.protocol import Key, NodeSnapshot
+from conformance.lockstep import Finding, Law
+from spec.cache_state import CacheState, home
+from spec.rows import full_pool
+from spec.states import OWN
+from spec.tree import ROOT, begin
+
+
+class CacheNodes:
+    """``at``: the law's number of each node; ``seen``: the nodes as the engine shows them, parents first."""
+
+    def __init__(self, page_size: int, law: Law) -> None:
+        self.page_size, self.law = page_size, law
+        self.at: dict[Key, int] = {}
+        self.seen: Mapping[Key, NodeSnapshot] = {}
+
+    @property
+    def state(self) -> CacheState:
+        """The law's state."""
+        found: CacheState = self.law.state
+        return found
+
+    def grown(self) -> bool:
+        """The tree has something."""
+        return bool(self.at)
+
+    def pages(self, key: Sequence[int]) -> int:
+        """How many pages so many tokens have."""
+        return len(key) // self.page_size
+
+    # What the tree does of its own accord.
+
+    def follow(self) -> None:
+        """Nodes that were split, and nodes that were evicted; nothing is there that no row has left to the tree."""
+        self.split()
+        for key in self.seen:
+            if key not in self.at or self._revived(key):
+                what = "is in the tree" if key not in self.at else "has its SWA part back"
+                raise self._wrong("insert_leaf", f"node {list(key)} {what}, and no row left it there")
+        if given := self.given():
+            raise self._wrong("state_copy", f"node {list(given[0])} has a state, and no request gave it one")
+        self.lose(set(self.at) - set(self.seen))
+
+    def split(self) -> None:
+        """Nodes that end where a longer one did not are its upper parts."""
+        for key in self.seen:
+            if key not in self.at and (child := self._across(key)):
+                new = self.spare()
+                self.law.engine_step("split", self.at[child], new, self.pages(key))
+                self.at[key] = new
+
+    def _across(self, key: Key) -> Key | None:
+        """The node of which ``key`` is an upper part: it begins before the end of ``key``, and goes on beyond it.
+
+        It was split there if it still has its own pages below the split, or if ``key`` has its pages above. Otherwise it
+        has left, and a row has left its own pages in its place.
+        """
+        below = (known for known in self.at if known[: len(key)] == key)
+        split = (k for k in below if begin(self.state.tree, self.at[k]) < self.pages(key))
+        return next((k for k in split if self._goes_on(k) or self._same(key, self.at[k])), None)
+
+    def _goes_on(self, key: Key) -> bool:
+        """The engine's node has the last pages of the law's."""
+        now = self._pages_at(key) if key in self.seen else []
+        return bool(now) and self._pages_of(key, self.at[key])[-len(now) :] == now
+
+    def _same(self, key: Key, number: int) -> bool:
+        """Up to its end the engine's node has the pages of the law's."""
+        return self._pages_of(key, number) == self._pages_at(key)
+
+    def _pages_of(self, key: Key, number: int) -> list[int]:
+        """The pages that the law's node has up to the end of ``key``."""
+        st = self.state
+        table = full_pool(st.rows).table
+        return [table(home(st, number), i) for i in range(begin(st.tree, number), self.pages(key))]
+
+    def _pages_at(self, key: Key) -> list[int]:
+        """The pages that the engine's node has."""
+        slots = self.seen[key].parts["full"].slots or []
+        return [slot // self.page_size for slot in slots[:: self.page_size]]
+
+    def lose(self, gone: set[Key]) -> None:
+        """These nodes have left, those with nodes below them only their window; others lost that, or their state."""
+        for key in sorted(gone, key=len, reverse=True):
+            if key in self.seen and any(other[: len(key)] == key for other in self.at if other != key):
+                self.law.engine_step("evict_swa", self.at[key])
+                continue
+            number = self.at.pop(key)
+            stateful = self.state.tree.mamba(number) == 1
+            self.law.engine_step("evict_leaf_and_state" if stateful else "evict_leaf", number)
+        for key, number in self.at.items():
+            if key in self.seen and self.state.tree.swa(number) == 1 and not self._has(key, "swa"):
+                self.law.engine_step("evict_swa", number)
+            if key in self.seen and self.state.tree.mamba(number) == 1 and not self._has_state(key, number):
+                self.law.engine_step("state_evict", number)
+
+    def replaced(self) -> set[Key]:
+        """The nodes that left, and those in whose place a row left others."""
+        return {key for key in self.at if key not in self.seen or self._other(key)}
+
+    def _other(self, key: Key) -> bool:
+        """A node that has its window, and not the pages that it had."""
+        number = self.at[key]
+        live = self.state.tree.swa(number) == 1
+        return bool(live) and not self._same(key, number)
+
+    # What rows leave to it.
+
+    def new(self, text: Sequence[int]) -> list[Key]:
+        """The nodes on the path of a text that were not there, or were tombstones, parents first."""
+        mine = (key for key in self.seen if tuple(text[: len(key)]) == key)
+        return sorted((key for key in mine if key not in self.at or self._revived(key)), key=len)
+
+    def take(self, row: int, text: Sequence[int]) -> None:
+        """A leaving row has put what is new on its path into the tree; what lies between are duplicates."""
+        for key in self.new(text):
+            first = self.pages(key) - self.pages(self.seen[key].key)
+            self.duplicates(row, first)
+            if key in self.at:
+                self.law.engine_step("revive_tombstone", row, self.at[key])
+                continue
+            under, number = self.at.get(key[: first * self.page_size], ROOT), self.spare()
+            self.law.engine_step("insert_leaf", row, under, number, self.pages(key), self._has(key, "swa"))
+            self.at[key] = number
+
+    def duplicates(self, row: int, upto: int) -> None:
+        """The row's pages below ``upto`` that it still owns are duplicates of the tree's."""
+        if self.state.rows.protected(row) < upto:
+            self.law.engine_step("drop_duplicates", row, upto)
+
+    def given(self) -> list[Key]:
+        """The nodes that have a state now, and had none."""
+        tree = self.state.tree
+        return [key for key, n in self.at.items() if key in self.seen and self._has(key, "mamba") and not tree.mamba(n)]
+
+    def _has(self, key: Key, side: str) -> bool:
+        part = self.seen[key].parts.get(side)
+        return part is not None and part.slots is not None
+
+    def _has_state(self, key: Key, number: int) -> bool:
+        """The node has the state that it had; it may have lost that, and have another one since."""
+        part, st = self.seen[key].parts["mamba"], self.state.states
+        return part.slots == [st.table(st.first_node + number, OWN)]
+
+    def _revived(self, key: Key) -> bool:
+        return self._has(key, "swa") and self.state.tree.swa(self.at[key]) != 1
+
+    def spare(self) -> int:
+        """A number that no node has."""
+        taken = set(self.at.values())
+        number: int | None = next((n for n in self.state.tree.nodes.items() if n not in taken), None)
+        if number is None:
+            raise self._wrong("node_owns_its_key", "the tree has more nodes than the pool has pages")
+        return number
+
+    def _wrong(self, name: str, what: str) -> Finding:
+        stem = self.law.stem
+        known = stem.transitions.get(name) or stem.invariants[name].holds
+        return Finding(name, " ".join((known.__doc__ or "").split()), what)

@@ -1,0 +1,165 @@
+"""The runs of ``cache`` that Hypothesis draws: the rules of ``request_rules``, and visitors that leave their prompts to the
+tree.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from conformance.cache.excluded import breaks
+from conformance.engines.protocol import Json
+from conformance.known import CacheExclusion, MambaSlotsExclusion
+from conformance.machine import started
+from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from conformance.request_rules import (
+    CONFIG,
+    REQUESTS,
+    ROWS,
+    RequestRules,
+    chunks,
+    few,
+    forks,
+    lengths,
+    picks,
+    sessions,
+    some,
+)
+
+# The laws go through every page, row and node there can be, so pools are small.
+POOLS = {
+    "size": st.integers(3, 8),
+    "size_swa": st.integers(3, 8),
+    "size_mamba": st.sampled_from((5, 4, 8, 15, 4, 10)),
+}
+SMALL = {**CONFIG, **POOLS}
+ARRIVES = ("admit", "look")
+INSERTS = (*ARRIVES, "chunk", "finish", "abort")
+BUFFERS = (TWO, LAZY, None, LAZY, ONE, NO_BUFFER)  # buffered, doubled, lazy; none: a cache without states
+
+
+class CacheMachine(RequestRules):
+    """Requests and sessions over one tree."""
+
+    @initialize(config=st.fixed_dictionaries(SMALL), kind=picks, more=lengths, session=sessions, chunk=chunks)
+    def start(self, config: Json, kind: int, more: int, session: int, chunk: int) -> None:
+        """An engine and the law, of a drawn size and kind, and the first request; kinds that the engine does not support
+        are passed over.
+        """
+        first = kind % len(BUFFERS)
+        for buffer, rows in product((*BUFFERS[first:], *BUFFERS[:first]), range(ROWS, 0, -1)):
+            states = {} if buffer is None else dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))
+            components = ["full", "swa", *(["mamba"] if states else [])]
+            if self.set_up({**config, **states, "components": components, "rows": rows}):
+                self.arrive_now(more, session, 0, chunk)
+                return
+
+    def do(self, op: str, **arguments: Any) -> None:
+        """One operation, unless it is one that the engine is known to break."""
+        if "slide" in arguments and self.excludes(CacheExclusion.SLIDE_PAST_LEAF):
+            arguments = {**arguments, "slide": False}
+        if op not in INSERTS or not self._breaks(op, arguments):
+            super().do(op, **arguments)
+
+    def _breaks(self, op: str, arguments: Json) -> bool:
+        request = arguments["request"]
+        if op not in ARRIVES or request in self.calls.requests:
+            return breaks(self.run, op, request)
+        self.calls.arrive(**{name: value for name, value in arguments.items() if name != "chunk"})
+        known = breaks(self.run, op, request)
+        del self.calls.requests[request]
+        return known
+
+    def without_session(self, session: int) -> bool:
+        """Nor is there a session where a lazy buffer is known not to outlive its turn."""
+        lost = self.excludes(MambaSlotsExclusion.LAZY_SESSION) and self.run.stateful
+        return bool(lost and self.run.law.state.states.lazy) or super().without_session(session)
+
+    def may_abort(self, request: int) -> bool:
+        """Nor are the states of the request known to leak."""
+        return bool(self.run.may_abort(request))
+
+    # Requests without a session.
+
+    @rule(visits=st.lists(st.tuples(st.integers(1, 3), few, forks, st.integers(0, 5)), min_size=1, max_size=2))
+    @precondition(lambda self: started(self) and len(self.calls.row_of) < self.calls.limit)
+    def visit(self, visits: list[tuple[int, int, int, int]]) -> None:
+        """Requests without a session come, answer and end; lengths count pages. Pages that leave the window of one become
+        a tombstone, which the next request with a prompt as long can revive.
+        """
+        size = self.calls.page_size
+        for prompt, more, fork, answer in visits:
+            self.come_and_go(prompt * size + more, fork, answer)
+            if answer > 1:
+                self.come_and_go((prompt + answer - 1) * size + more, fork, 0)
+
+    def come_and_go(self, prompt: int, fork: int, answer: int) -> None:
+        """A request comes with so many tokens, answers with so many pages and a token more, and ends."""
+        asked, size = self.new(1, 0, fork), self.calls.page_size
+        if asked is None:
+            return
+        self.do("admit", **{**asked, "more": min(prompt, self.most)})
+        request = asked["request"]
+        for _ in range(answer if request in self.answering and self.offers("reserve") else 0):
+            self.step_draft(request, size, size, False)
+        if request in self.decoding and self.room(request, 1):
+            self.do("decode", requests=[request], slide=answer > 1)
+        if request in self.answering:
+            self.use_state(request, 0)
+            self.do("finish", request=request)
+
+    @rule(more=few, fork=forks)
+    @precondition(lambda self: started(self) and self.run.stateful)
+    def burst(self, more: int, fork: int) -> None:
+        """As many requests as can be there ask much alike, and go on; states may be lacking for some."""
+        for longer in range(REQUESTS):
+            if (asked := self.new(1, 0, fork)) is not None:
+                self.do("admit", **{**asked, "more": min(self.calls.page_size + more + longer, self.most)})
+                if asked["request"] in self.answering:
+                    self.use_state(asked["request"], 1)
+
+    @rule(drawn=picks, pages=st.integers(1, 3))
+    @some("answering")
+    def short_prompt(self, drawn: int, pages: int) -> None:
+        """A short request begins as one that runs does, whose window may have left the tree there."""
+        long = self.calls.requests[self.answering[drawn % len(self.answering)]]
+        if (asked := self.new(1, 0, 0)) is not None:
+            self.do("admit", **{**asked, "fork": long.fork, "more": min(pages * self.calls.page_size, self.most)})
+
+    @rule(drawn=picks)
+    @some("answering")
+    def reserve_all(self, drawn: int) -> None:
+        """A request reserves all that its row has room for, now and then; others may find nothing."""
+        request = self.answering[drawn % len(self.answering)]
+        left = self.most - self.calls.tokens(self.calls.row_of[request])
+        if drawn % 3 or not left or not self.offers("reserve"):
+            return
+        self.arrive_now(8, 0, 0, 1)
+        self.do("reserve", request=request, more=left)
+        if others := self.decoding:
+            self.do("decode", requests=others)
+        for other in self.prefilling[:1]:
+            self.do("chunk", request=other)
+
+    # States.
+
+    @rule(drawn=picks, how=picks)
+    @some("answering")
+    def state(self, drawn: int, how: int) -> None:
+        """A request that decodes is at a boundary, or after one."""
+        self.use_state(self.answering[drawn % len(self.answering)], how)
+
+    def use_state(self, request: int, how: int) -> None:
+        """A call on its state, where it has one."""
+        op = ("track", "boundary", "settle")[how % 3]
+        if self.run.stateful and self.offers(op) and (op != "track" or self.run.passed(request)):
+            self.do(op, request=request)
+
+    @rule(states=st.integers(1, 4))
+    @precondition(lambda self: started(self) and self.run.stateful and self.run.tree.grown())
+    def evict_states(self, states: int) -> None:
+        """Somebody needs states."""
+        self.do("evict", states=states)

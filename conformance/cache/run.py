@@ -1,0 +1,327 @@
+"""The whole cache beside the law: requests and sessions over one tree, and whose each page is at every moment.
+
+The operations are those of ``RequestCalls``, and those on the states that requests have; where a row meets the tree, the
+nodes tell what became of its pages, and which node its request holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+
+from conformance.cache.nodes import CacheNodes
+from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, project_cache
+from conformance.cache.states import CacheStates
+from conformance.diff import Change
+from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
+from conformance.kinds import Tokens
+from conformance.known import MambaSlotsExclusion
+from conformance.lock_ref.seen import paths
+from conformance.lockstep import Call, Calls, Finding, Law
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states
+from conformance.request_calls import RequestCalls, looks_past
+from conformance.session_trim.run import first_rows, with_lists_sorted
+from conformance.session_trim.seen import judge_rows, lengths_of, project_rows
+from conformance.swa_mapping.seen import is_read, pair_problems
+from spec import cache as law
+from spec import states, tree
+from spec.cache_state import CacheState
+from spec.finite import Seq
+from spec.lengths import in_pages
+from spec.logic import but
+from spec.rows import SAVED, Rows
+from spec.states import MambaSlots
+
+REQUESTS = 3  # so many requests have numbers in the law of the states
+
+
+def first_state(config: Json, stateful: bool) -> CacheState:
+    """Before the first call. A node has a page at least; a row that goes on with its prefill holds two handles for a
+    moment.
+    """
+    nodes = config["size"]
+    kept = tree.initial(nodes, config["rows"] + 1, -(-config["window"] // config["page_size"]), True, stateful)
+    buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
+    count = config["size_mamba"] if stateful else 1
+    slots = states.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
+    return law.initial(first_rows(config, nodes + 1), kept, slots)
+
+
+class CacheRun:
+    """One cache; ``stateful``: its requests and nodes have mamba states."""
+
+    def __init__(
+        self, engine: CacheEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()
+    ) -> None:
+        self.engine, self.exclude, self.config = engine, exclude, config
+        self.stateful = "mamba" in config["components"]
+        self.law = Law(law.stem, first_state(config, self.stateful), strict, looks_past(exclude))
+        self.tree = CacheNodes(config["page_size"], self.law)
+        self.states = CacheStates(self.law, self.tree)
+        self.lacks = frozenset({*engine.lacks, *self._left_out()})
+        self.calls = self.states.calls = RequestCalls(self, config)
+        self.operations = {
+            **self.calls.operations,
+            "evict": self.evict,
+            "track": self.track,
+            "boundary": self.boundary,
+            "settle": self.settle,
+        }
+        self.law.names.node, self.law.names.row = self._node_name, self._row_name
+        self.law.names.owner = self._owner_name
+        self.seen: CacheSnapshot = self.snapshot()
+        self.view: CacheView = self._by_number()
+
+    def _left_out(self) -> set[str]:
+        """What an engine turns away it aborts, too; the states of turns that are aborted are known to leak in some."""
+        lazy = self.stateful and self.law.state.states.lazy and MambaSlotsExclusion.LAZY_SESSION in self.exclude
+        leaks = lazy or (self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude)
+        return {"overlapping_turn"} if leaks else set()
+
+    # Names.
+
+    def _node_name(self, number: int) -> str:
+        key = next((list(key) for key, n in self.tree.at.items() if n == number), None)
+        if key is None:
+            return "the root" if not number else f"node {number}"
+        st = self.law.state
+        held = [h for h in st.tree.handles.items() if st.tree.active(h) == 1 and tree.over(st.tree, number, st.tree.node(h))]
+        who = [self._row_name(st.holder(h) - 1) for h in held]
+        return f"node {key}" + (f" (held by {', '.join(who)})" if who else "")
+
+    def _row_name(self, row: int) -> str:
+        requests = {r: request for request, r in self.calls.row_of.items()}
+        if row in requests:
+            return f"row {row} (request {requests[row]})"
+        first = self.law.state.rows.limit
+        if row >= first:
+            return self._node_name(row - first)
+        return f"row {row}"
+
+    def _owner_name(self, owner: int) -> str:
+        return owner_names(self.law.state.states, self.states.owners())(owner)
+
+    # The parts of the state, and of what is seen.
+
+    @property
+    def rows(self) -> Rows:
+        """The law's rows and pools."""
+        found: Rows = self.law.state.rows
+        return found
+
+    @property
+    def rows_seen(self) -> RowsSnapshot:
+        """Rows and pools of the last snapshot."""
+        return self.seen.rows
+
+    def snapshot(self) -> CacheSnapshot:
+        """Everything, read once."""
+        seen = self.engine.cache_snapshot()
+        self.tree.seen = paths(seen.tree)
+        if seen.states is not None:
+            self.states.seen = seen.states
+        return seen
+
+    def held(self, kind: str, number: int) -> Held:
+        """What a request, or the slot of a session, holds as the engine shows it."""
+        hold = self.seen.holds.get((kind, number))
+        if hold is None:
+            return NOTHING
+        known = {node.id: self.tree.at.get(key, -1) for key, node in self.tree.seen.items()}
+        return Held(self.tree.at.get(Key(hold.text), -1), known.get(hold.top, -1), int(hold.state))
+
+    def _by_number(self) -> CacheView:
+        """The last snapshot by the law's numbers."""
+        rows = self.rows
+        held = {row: self.held("request", request) for request, row in self.calls.row_of.items()}
+        for session in rows.sessions.items():
+            row = rows.slot(session) - 1
+            if row >= 0 and rows.phase(row) == SAVED:
+                held[row] = self.held("session", session)
+        used = self.calls.used()
+        return CacheView(self.tree.page_size, self.tree.at, self.tree.seen, self.seen.tree, used, held)
+
+    # Where a row meets the tree.
+
+    def follow_tree(self) -> None:
+        """What the tree has split and given back."""
+        self.tree.follow()
+
+    def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
+        """A row begins with the pages of the node that was matched, and holds it."""
+        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, Seq())
+        self.law.engine_step("admit", row, session, *lock)
+        if self.stateful:
+            self.states.begin(request, row)
+
+    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, Seq]:
+        """A handle, what the request holds by it, and the first pages that it reads."""
+        held = self.held("request", request)
+        if held == NOTHING:
+            what = f"request {request} reads {pages} pages of the tree, and holds nothing"
+            raise Finding(name, self.law.sentence(name), what)
+        st, size = self.law.state.tree, self.tree.page_size
+        handle = next(h for h in st.handles.items() if st.active(h) != 1)
+        read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
+        return handle, held.node, held.top, read
+
+    def resume_row(self, request: int, session: int) -> None:
+        """A session's row goes on, with its states."""
+        row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)
+        if self.stateful:
+            self.law.engine_step("state_restore", session, request)
+        self.law.engine_step("resume", session, in_pages(long, self.tree.page_size))
+        if self.stateful:
+            self.states.begin(request, row, copied=False)
+
+    def share(self, request: int, row: int) -> None:
+        """What the tree has of a prompt between two calls is the row's no more; the row goes on, and reads it there."""
+        self.tree.split()
+        self.tree.lose(self.tree.replaced())
+        text, upto = self.calls.requests[request].text, self.calls.view(request).lengths.protected
+        upto //= self.tree.page_size
+        if not self.tree.new(text) and upto == self.rows.protected(row):
+            if self.stateful:
+                self.states.kept_for_want(row)
+                self.states.renew(request)
+            return
+        self.law.engine_step("finish", row)
+        self.tree.take(row, text)
+        self.tree.duplicates(row, upto)
+        if self.stateful:
+            self.states.share(request)
+        old = self.law.state.handle(row)
+        self.law.engine_step("continue_prefill", row, old, *self._lock(request, upto, "continue_prefill"))
+
+    def save_row(self, row: int, session: int, text: list[int]) -> None:
+        """A session's slot has the row, and its states. A state cannot be cut, so the row may be cut further."""
+        size = self.tree.page_size
+        self.law.engine_step("save", row, in_pages(len(text), size))
+        if self.stateful:
+            kept = self.rows_seen.sessions[session].lengths.committed
+            if kept < lengths_of(self.rows, row).committed:
+                self.law.engine_step("restore", session, in_pages(kept, size))
+            self.states.save(row, session)
+
+    def free_row(self, row: int, text: list[int]) -> None:
+        """A row has left: what the tree did not take of it is given back, and its lock."""
+        self.tree.split()
+        self.law.engine_step("finish", row)
+        self.tree.take(row, text)
+        if self.stateful:
+            self.states.leave(row)
+        self.law.engine_step("free_rest", row, self.law.state.handle(row))
+
+    def close_slot(self, session: int) -> None:
+        """The slot's row is given back, and its lock."""
+        if self.stateful:
+            self.law.engine_step("state_close", session)
+        self.law.engine_step("close", session, self.law.state.handle(self.rows.slot(session) - 1))
+
+    def waits(self, request: int) -> None:
+        """A request that waits may have a copy of a state."""
+        if self.stateful:
+            self.states.copied(request)
+
+    def withdrawn(self, request: int) -> None:
+        """A request that waited gives back the state that it has."""
+        if self.stateful:
+            self.states.withdrawn(request)
+
+    def fits_beside(self, request: int, prefix: int) -> bool:
+        """There are the states that a request needs; a session's later turn has them."""
+        session = self.calls.requests[request].session
+        turn = not self.stateful or (session and self.rows.slot(session))
+        return bool(turn or self.states.fits(request, prefix > 0))
+
+    def may_abort(self, request: int) -> bool:
+        """The engine is not known to break what the request has when it is aborted."""
+        leaks = self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude
+        return not (leaks and self.calls.requests[request].session) and self.calls.may_abort(request)
+
+    # States.
+
+    def passed(self, request: int) -> bool:
+        """A request that runs has computed a page beyond the tree's part."""
+        row = self.calls.row_of[request]
+        return bool(self.calls.computed(request) // self.tree.page_size > self.rows.protected(row))
+
+    def tracks(self, request: int) -> bool:
+        """What has slots is computed, and the state at its last page boundary tracked."""
+        if not (self.stateful and self.law.state.states.buffered and self.passed(request)):
+            return False
+        self.states.tracked(request)
+        return True
+
+    def track(self, request: int) -> Calls:
+        """A boundary: the state is tracked."""
+        self.calls.running(request)
+        if self.calls.computed(request) // self.tree.page_size < self.rows.protected(self.calls.row_of[request]):
+            raise Misuse("a boundary lies beyond the tree's part")
+        self.states.tracked(request)
+        yield Call("track", lambda: self.engine.track(request))
+
+    def boundary(self, request: int) -> Calls:
+        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        self.calls.running(request)
+        yield Call("boundary", lambda: self.engine.boundary(request))
+        self.follow_tree()
+        self.states.second(request)
+
+    def settle(self, request: int) -> Calls:
+        """After a boundary a lazy buffer gives the older slot back."""
+        self.calls.running(request)
+        self.law.caller_step("state_give_second", request)
+        yield Call("settle", lambda: self.engine.settle(request))
+
+    def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
+        """The tree is asked for so many tokens of either side, and for states; it chooses them."""
+        yield Call("evict", lambda: self.engine.evict(full, swa, states))
+        self.law.counts["evict", "done"] += 1
+
+    def evict_everything(self) -> None:
+        """Asks the tree for both pools."""
+        size, size_swa = (self.config[name] * self.tree.page_size for name in ("size", "size_swa"))
+        self.engine.evict(size, size_swa, 0)
+
+    def tree_pages(self) -> list[int]:
+        """The pages that the tree has."""
+        size = self.tree.page_size
+        slots = [slot for node in self.tree.seen.values() for slot in node.parts["full"].slots or []]
+        return sorted({slot // size for slot in slots})
+
+    # What the driver asks.
+
+    def follow(self) -> None:
+        """What the tree has split and given back, and lists that were sorted."""
+        self.follow_tree()
+        rows = with_lists_sorted(self.rows, self.rows_seen.pools)
+        if rows is not self.rows:
+            self.law.state = but(self.law.state, rows=rows)
+
+    def project(self) -> CacheState:
+        """The cache as the engine shows it; the law's own state where nothing differs."""
+        st: CacheState = self.law.state
+        view = self.view = self._by_number()
+        rows = project_rows(st.rows, self.rows_seen, view.rows, self.calls.slots())
+        seen = project_cache(st if rows is st.rows else but(st, rows=rows), view)
+        if not self.stateful:
+            return seen
+        slots = project_states(st.states, self.states.seen, self.states.owners(), self.calls.row_of, {})
+        return seen if slots is st.states else but(seen, states=slots)
+
+    def hidden(self, change: Change) -> bool:
+        """The mapping of a slot that no row uses, and what requests that are gone still name."""
+        if isinstance(change.new, MambaSlots):
+            return hidden_state_change(change, self.law.state.states, self.calls.row_of)
+        return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
+
+    def beyond_state(self) -> list[str]:
+        """Pages that are listed twice, the available sizes that the engine claims, and locks that nobody asked for."""
+        found = pair_problems(self.rows.pools.now, self.rows_seen.pools)
+        return found + holds_without_handle(self.law.state, self.view)
+
+    def judge(self) -> None:
+        """Who has which of the engine's rows."""
+        judge_rows(self.rows_seen, self.view.rows.values(), self.calls.limit)
+

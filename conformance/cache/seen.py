@@ -1,0 +1,144 @@
+"""What a cache shows of its tree and of who reads it, put in the place of what the law says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from conformance.engines.protocol import Key, NodeSnapshot, RowSnapshot, TreeSnapshot
+from conformance.lock_ref.seen import LOCK_COUNTS
+from conformance.lockstep import Finding
+from conformance.pool_calls import FILLED, FILLED_SENTENCE
+from spec.cache_state import CacheState, home
+from spec.logic import but
+from spec.tree import Tree
+
+SIDES = ("full", "swa")
+
+
+class Held(NamedTuple):
+    """What a row holds, by the law's numbers (-1 where the law has none): a node, where its window ends, and 1 if it holds
+    the node's state.
+    """
+
+    node: int
+    top: int
+    state: int = 0
+
+
+NOTHING = Held(0, 0)
+
+
+class CacheView(NamedTuple):
+    """A snapshot by the law's numbers: the nodes (by tokens: the number, and what the engine shows), the tree's sizes, the
+    rows in use, and what each of them holds.
+    """
+
+    page_size: int
+    numbers: Mapping[Key, int]
+    nodes: Mapping[Key, NodeSnapshot]
+    tree: TreeSnapshot
+    rows: Mapping[int, RowSnapshot]
+    held: Mapping[int, Held]
+
+
+def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
+    """The pages that these slots fill, each from its first slot on; 0 where there is no slot."""
+    pages = [slot // size for slot in slots[::size]]
+    for i, slot in enumerate(slots):
+        page = pages[i // size]
+        if slot != (page * size + i % size if page else 0):
+            raise Finding(FILLED, FILLED_SENTENCE, f"{what} has the slots {list(slots)}")
+    return pages
+
+
+def project_cache(st: CacheState, view: CacheView) -> CacheState:
+    """The pages of nodes, lock counts, sizes, what each row reads and what it holds; ``st`` itself if nothing differs."""
+    st = _with_nodes(st, view)
+    tree = _with_locks(st, view)
+    st = st if tree is st.tree else but(st, tree=tree)
+    return _with_readers(st, view)
+
+
+def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
+    """The pools with the nodes' pages as they are seen."""
+    pair = st.rows.pools.now
+    tables = {side: getattr(pair, side).table for side in SIDES}
+    for key, number in view.numbers.items():
+        node, row = view.nodes[key], home(st, number)
+        first = (len(key) - len(node.key)) // view.page_size
+        for side in SIDES:
+            pages = whole_pages(node.parts[side].slots or [], view.page_size, f"node {list(key)}")
+            table = tables[side]
+            for i in pair.full.indices.items():
+                page = pages[i - first] if first <= i < first + len(pages) else 0
+                if table(row, i) != page:
+                    table = table.put((row, i), page)
+            tables[side] = table
+    changed = {side: table for side, table in tables.items() if table is not getattr(pair, side).table}
+    if not changed:
+        return st
+    sides = {side: but(getattr(pair, side), table=table) for side, table in changed.items()}
+    return but(st, rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))))
+
+
+def _with_locks(st: CacheState, view: CacheView) -> Tree:
+    """The tree with its lock counts and its sizes, and each row's node and window, as they are seen."""
+    tree, shown = st.tree, {}
+    for component, field in LOCK_COUNTS.items():
+        counts = known = getattr(tree, field)
+        for key, number in view.numbers.items():
+            part = view.nodes[key].parts.get(component)
+            if part is not None and part.lock != counts(number):
+                counts = counts.put(number, part.lock)
+        if counts is not known:
+            shown[field] = counts
+    shown |= _with_handles(st, view) | _sizes(tree, view)
+    return but(tree, **shown) if shown else tree
+
+
+def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
+    tree, shown = st.tree, {}
+    for name in Held._fields:
+        values = known = getattr(tree, name)
+        for row, held in view.held.items():
+            handle, value = st.handle(row), getattr(held, name)
+            if handle and held != NOTHING and values(handle) != value:
+                values = values.put(handle, value)
+        if values is not known:
+            shown[name] = values
+    return shown
+
+
+def _sizes(tree: Tree, view: CacheView) -> dict[str, int]:
+    """The sizes that the tree claims, in pages and states, where they differ from the law's."""
+    found = {}
+    for which, sizes in (("evictable", view.tree.evictable), ("protected", view.tree.protected)):
+        for side, size in sizes.items():
+            unit = 1 if side == "mamba" else view.page_size
+            if size // unit != getattr(tree, f"{side}_{which}"):
+                found[f"{side}_{which}"] = size // unit
+    return found
+
+
+def _with_readers(st: CacheState, view: CacheView) -> CacheState:
+    """What ``req_to_token`` shows of each row, and which rows hold something."""
+    reads, handle = st.reads, st.handle
+    for row, seen in view.rows.items():
+        for i, page in enumerate(whole_pages(seen.slots, view.page_size, f"row {row}")):
+            if reads(row, i) != page:
+                reads = reads.put((row, i), page)
+        if handle(row) and view.held[row] == NOTHING:
+            handle = handle.put(row, 0)
+    if reads is st.reads and handle is st.handle:
+        return st
+    return but(st, reads=reads, handle=handle)
+
+
+def holds_without_handle(st: CacheState, view: CacheView) -> list[str]:
+    """Rows that hold something of the tree though the law has no handle for them."""
+    return [
+        f"row {row} holds node {held.node}, the law has that it holds nothing"
+        for row, held in view.held.items()
+        if held != NOTHING and not st.handle(row)
+    ]

@@ -1,0 +1,133 @@
+"""The mamba states of a cache: which steps of the law explain what requests, sessions and nodes name.
+
+In the law a request has its own number; a session's slot and a node follow, see ``spec.mamba_in_cache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.cache.nodes import CacheNodes
+from conformance.engines.protocol import Key, StatesSnapshot, Three
+from conformance.lockstep import Finding, Law
+from conformance.request_calls import RequestCalls
+from spec.finite import Seq
+from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, kept, needed
+
+
+class CacheStates:
+    """The states of one cache; ``seen``: as the engine shows them."""
+
+    def __init__(self, law: Law, nodes: CacheNodes) -> None:
+        self.law, self.nodes = law, nodes
+        self.calls: RequestCalls
+        self.seen = StatesSnapshot([], 0)
+
+    @property
+    def state(self) -> MambaSlots:
+        """The law's states."""
+        found: MambaSlots = self.law.state.states
+        return found
+
+    def owners(self) -> Mapping[Key, int]:
+        """The owner that each node is."""
+        return {key: self.state.first_node + n for key, n in self.nodes.at.items()}
+
+    def named(self, request: int) -> Three:
+        """What a request names now."""
+        return self.seen.requests[request].slots
+
+    # A request comes.
+
+    def begin(self, request: int, row: int, copied: bool = True) -> None:
+        """A request that has a row gets what it has not; a copy of the state that it matched is set aside first."""
+        tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
+        node = tree.node(handle) if handle and copied else 0
+        if node and tree.mamba(node) == 1 and self.state.names(request, OWN) == ABSENT:
+            self._copy(request, node, named[OWN])
+        new = [ABSENT if self.state.names(request, k) else named[k] for k in ROLES]
+        self.law.engine_step("state_admit", row, request, *new)
+
+    def _copy(self, request: int, node: int, slot: int) -> None:
+        self.law.engine_step("state_group_begin", 1, Seq([slot]))
+        self.law.engine_step("state_match", request, node, slot)
+        self.law.engine_step("state_group_end")
+
+    def copied(self, request: int) -> None:
+        """A request that waits may have a copy already: of the deepest state on its path."""
+        named, text = self.seen.requests.get(request), self.calls.requests[request].tokens
+        if named is None or named.slots[OWN] in (ABSENT, self.state.names(request, OWN)):
+            return
+        on_path = [key for key, slot in self.seen.nodes.items() if tuple(text[: len(key)]) == key and slot]
+        if not on_path:
+            what = f"request {request} has a copy, and no node on its path has a state"
+            raise Finding("state_match", self.law.sentence("state_match"), what)
+        self._copy(request, self.nodes.at[max(on_path, key=len)], named.slots[OWN])
+
+    def withdrawn(self, request: int) -> None:
+        """A request that waited gives back what it has."""
+        if self.state.phase(request) != IDLE:
+            self.law.engine_step("state_release", request)
+
+    def fits(self, request: int, copied: bool) -> bool:
+        """There are states for a request that comes; which of its steps finds none is what is refused."""
+        need, have = sum(map(int, needed(self.state, request))), self.state.available
+        if need > have:
+            self.law.count("state_match" if copied and not have else "state_admit", "refused")
+        return bool(need <= have)
+
+    # It works.
+
+    def tracked(self, request: int) -> None:
+        """The state at a boundary was written to the buffer; a lazy buffer changes at boundaries alone."""
+        if self.state.doubled and not self.state.lazy:
+            self.law.caller_step("state_track", request)
+
+    def second(self, request: int) -> None:
+        """Before a boundary a lazy buffer has its second slot, if there was room."""
+        role = across(self.state, request)
+        if self.state.names(request, role) != ABSENT:
+            return
+        if slot := self.named(request)[role]:
+            self.law.engine_step("state_second", request, slot)
+        else:
+            self.law.refused("state_second", self.state.available > 0)
+
+    def share(self, request: int) -> None:
+        """What a request that goes on has given to nodes: a track, in whose place it has a new one, or a copy."""
+        for key in self.nodes.given():
+            (was, now), number = self._newest(request), self.nodes.at[key]
+            self.law.engine_step("state_copy", number, self.seen.nodes[key] if was == now else now)
+            if was != now:
+                self.law.engine_step("state_swap", request, number)
+        self.renew(request)
+
+    def renew(self, request: int) -> None:
+        """Where the tree had its newest state already, a request may have a new track in its place."""
+        was, now = self._newest(request)
+        if was != now and self.state.buffered:
+            self.law.engine_step("state_renew", request, self.nodes.spare(), now)
+
+    def _newest(self, request: int) -> tuple[int, int]:
+        """The newest state that the request can give away, in the law and as the engine shows it."""
+        role = kept(self.state, request)
+        return self.state.table(request, role), self.named(request)[role]
+
+    def kept_for_want(self, row: int) -> None:
+        """A row keeps what the tree could have, since there is no state for a node."""
+        rows = self.law.state.rows
+        if not self.state.available and rows.protected(row) < rows.committed(row):
+            self.law.counts["state_copy", "refused"] += 1
+
+    # It leaves.
+
+    def leave(self, row: int) -> None:
+        """The newest state of a request that ends is a node's; the rest it gives back."""
+        request = self.law.state.mine(row) - 1
+        for key in self.nodes.given():
+            self.law.engine_step("state_donate", request, self.nodes.at[key])
+        self.law.engine_step("state_release", request)
+
+    def save(self, row: int, session: int) -> None:
+        """All that a turn has goes to its session's slot."""
+        self.law.engine_step("state_save", self.law.state.mine(row) - 1, session)

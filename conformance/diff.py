@@ -1,0 +1,291 @@
+"""How two states of the law differ, field by field: for findings (the engine against the law) and for stories (after an
+operation against before it). How a field is said stands in ``SAID``, once for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from spec.cache_state import CacheState
+from spec.finite import Map, Seq
+from spec.lengths import Length
+from spec.pair import Pair
+from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool
+from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows
+from spec.states import ABSENT, FIRST, GROUPED, NOWHERE, OWN, SECOND, MambaSlots
+from spec.states import FREE as FREE_STATE
+from spec.states import HELD as HELD_STATE
+from spec.tree import Tree
+
+# A number that is said together with another field: pages with the tokens beyond them, a page with an offset.
+TOGETHER = {
+    (Pool, "whole"): "rest",
+    (Pair, "to_page"): "to_offset",
+    **{(Rows, name): f"{name}_rest" for name in ("cursor", "committed", "text")},
+}
+_FIRST = {(cls, second): first for (cls, first), second in TOGETHER.items()}
+PLACES = {FREE: "free", RELEASED: "on the release list", HELD: "held", PENDING: "waiting for the end of a free group"}
+STATE_PLACES = {NOWHERE: "nowhere", FREE_STATE: "free", GROUPED: "set aside in a group", HELD_STATE: "held"}
+PHASES = {IDLE: "idle", RUNNING: "running", SAVED: "in its session's slot", LEAVING: "leaving"}
+ROLES = {OWN: "state", FIRST: "first track", SECOND: "second track"}
+
+
+class Change(NamedTuple):
+    """One place where two states differ. ``old`` and ``new``: the parts of the two states that have the field (the law's
+    and the engine's in a finding), ``path``: where these parts are, ``key``: of a map, else ``None``.
+    """
+
+    path: tuple[str, ...]
+    field: str
+    key: Any
+    was: Any
+    now: Any
+    old: Any
+    new: Any
+
+
+def changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[Change]:
+    """Where two states of one type differ; constants and domains are not looked at."""
+    if old is new:
+        return []
+    found: list[Change] = []
+    for name in _names(type(old)):
+        a, b = getattr(old, name), getattr(new, name)
+        if a is b:
+            continue
+        if isinstance(a, Map):
+            found += _of_map(old, new, path, name)
+        elif is_dataclass(a):
+            found += changes(a, b, (*path, name))
+        elif a != b:
+            found.append(Change(path, name, None, a, b, old, new))
+    return found
+
+
+_NAMES: dict[type, list[str]] = {}
+
+
+def _names(cls: type) -> list[str]:
+    """The fields of a state that can change."""
+    if cls not in _NAMES:
+        _NAMES[cls] = [f.name for f in fields(cls) if not f.metadata.get("constant")]
+    return _NAMES[cls]
+
+
+def _of_map(old: Any, new: Any, path: tuple[str, ...], name: str) -> Iterator[Change]:
+    cls, a, b = type(old), getattr(old, name), getattr(new, name)
+    first = _FIRST.get((cls, name), name)
+    second = TOGETHER.get((cls, first))
+    for key in _keys(a, b):
+        if second is None:
+            yield Change(path, name, key, _at(a, key), _at(b, key), old, new)
+            continue
+        was, now = ((_at(getattr(s, first), key), _at(getattr(s, second), key)) for s in (old, new))
+        if name == first or was[0] == now[0]:  # told once, by its first part where both differ
+            yield Change(path, first, key, was, now, old, new)
+
+
+def _keys(a: Map, b: Map) -> list[Any]:
+    """The keys at which two maps differ."""
+    keys = {key for key, _ in {*a.items()} ^ {*b.items()}}
+    return sorted(key for key in keys if _at(a, key) != _at(b, key))
+
+
+def _at(known: Map, key: Any) -> int:
+    return known(*key) if isinstance(key, tuple) else known(key)
+
+
+# How numbers and fields are said.
+
+
+@dataclass
+class Names:
+    """How the law's numbers are said to a user; a run may know better names (a node by its tokens)."""
+
+    node: Callable[[int], str] = "node {}".format
+    row: Callable[[int], str] = "row {}".format
+    owner: Callable[[int], str] = "owner {}".format
+    handle: Callable[[int], str] = "handle {}".format
+    source: Callable[[int], str] = "insert {}".format
+
+
+class Said(NamedTuple):
+    """How a field is said: what it is (at a key), and a value of it in one of the two states."""
+
+    what: Callable[[Change, Names], str]
+    value: Callable[[Change, Any, Any, Names], str]  # the change, the part that has it, the value
+
+
+def against_law(change: Change, names: Names) -> str:
+    """What the engine shows, and what the law has in its place."""
+    known = _said(change)
+    was, now = known.value(change, change.old, change.was, names), known.value(change, change.new, change.now, names)
+    return f"{known.what(change, names)} is {now}, the law has {was}"
+
+
+def told(change: Change, names: Names) -> str:
+    """What an operation has changed; empty for what only the law knows (who owned a page before)."""
+    if (type(change.new), change.field) not in SAID:
+        return ""
+    known = _said(change)
+    was, now = known.value(change, change.old, change.was, names), known.value(change, change.new, change.now, names)
+    return f"{known.what(change, names)}: {was} → {now}"
+
+
+def _said(change: Change) -> Said:
+    plain = Said(lambda c, _: ".".join((*c.path, c.field)) + ("" if c.key is None else f" of {c.key}"), _number)
+    return SAID.get((type(change.new), change.field), plain)
+
+
+def value_of(parameter: str, value: Any, names: Names) -> str:
+    """An argument of a transition in words."""
+    known: Mapping[str, Callable[[int], str]] = {
+        **dict.fromkeys(("node", "child", "leaf", "under", "top", "new"), names.node),
+        **dict.fromkeys(("handle", "old"), names.handle),
+        "row": names.row,
+    }
+    if parameter == "source":
+        return names.source(value)
+    if isinstance(value, Length):
+        return f"{parameter} {value.pages} pages and {value.rest} tokens"
+    if isinstance(value, Seq):
+        return f"{parameter} {list(value.items())}"
+    if parameter in known and isinstance(value, int):
+        said = known[parameter](value)
+        return said if said.startswith(parameter) else f"{parameter} {said}"
+    return f"{parameter} {value}"
+
+
+def _number(_: Change, __: Any, value: Any, ___: Names) -> str:
+    return str(value)
+
+
+def _side(change: Change) -> str:
+    """The pool in words: ``full``, ``SWA``, or nothing where there is one pool alone."""
+    return {"full": "full ", "swa": "SWA "}.get(change.path[-1] if change.path else "", "")
+
+
+def _page_place(change: Change, pool: Pool, value: int, names: Names) -> str:
+    if value != HELD:
+        return PLACES.get(value, "in no place")
+    row, index = pool.owner(change.key), pool.index(change.key)
+    if pool.table(row, index) == change.key:
+        return f"held by {names.row(row)}"
+    return "held by nobody"
+
+
+def _tokens(_: Change, pool: Pool, value: tuple[int, int], __: Names) -> str:
+    return f"{value[0] * pool.page_size + value[1]} tokens"
+
+
+def _row_tokens(_: Change, rows: Rows, value: tuple[int, int], __: Names) -> str:
+    return f"{value[0] * rows.pools.now.full.page_size + value[1]} tokens"
+
+
+def _pages_as_tokens(_: Change, rows: Rows, value: int, __: Names) -> str:
+    return f"{value * rows.pools.now.full.page_size} tokens"
+
+
+def _page_or_none(change: Change, _: Any, value: int, __: Names) -> str:
+    return f"{_side(change)}page {value}" if value != PADDING else "no page"
+
+
+def _target(_: Change, pair: Pair, value: tuple[int, int], __: Names) -> str:
+    slot = value[0] * pair.full.page_size + value[1]
+    return f"SWA slot {slot}" if slot else "nothing"
+
+
+def _row_of(names: Names, change: Change) -> str:
+    return names.row(change.key[0] if isinstance(change.key, tuple) else change.key)
+
+
+def _slot(_: Change, __: Any, value: int, names: Names) -> str:
+    return names.row(value - 1) if value else "empty"
+
+
+def _count(what: str) -> Said:
+    return Said(lambda c, names: f"{what} of {names.node(c.key)}", _number)
+
+
+def _part(what: str) -> Said:
+    return Said(lambda c, names: f"{what} of {names.node(c.key)}", lambda _, __, v, ___: "there" if v else "absent")
+
+
+def _size(what: str) -> Said:
+    return Said(lambda _, __: what, _number)
+
+
+def _state_place(change: Change, states: MambaSlots, value: int, names: Names) -> str:
+    if value != HELD_STATE:
+        return STATE_PLACES.get(value, "in no place")
+    owner, role = states.owner(change.key), states.role(change.key)
+    return f"held by {names.owner(owner)}" if states.table(owner, role) == change.key else "held by nobody"
+
+
+def _state_slot(_: Change, __: Any, value: int, ___: Names) -> str:
+    return f"slot {value}" if value != ABSENT else "absent"
+
+
+def _role(how: str) -> Said:
+    return Said(lambda c, names: how.format(ROLES.get(c.key[1], c.key[1]), names.owner(c.key[0])), _state_slot)
+
+
+def _handle(_: Change, __: Any, value: int, names: Names) -> str:
+    return names.handle(value) if value else "none"
+
+
+SAID: dict[tuple[type, str], Said] = {
+    (Pool, "place"): Said(lambda c, _: f"{_side(c)}page {c.key}", _page_place),
+    (Pool, "table"): Said(lambda c, names: f"the {_side(c)}page of {_row_of(names, c)} at index {c.key[1]}", _page_or_none),
+    (Pool, "whole"): Said(lambda c, names: f"the allocated {_side(c)}length of {_row_of(names, c)}", _tokens),
+    (Pool, "available"): Said(
+        lambda c, _: f"the available {_side(c)}size", lambda _, pool, v, __: f"{v * pool.page_size} tokens"
+    ),
+    (Pair, "to_page"): Said(
+        lambda c, _: f"the mapping of full slot {c.key[0] * c.new.full.page_size + c.key[1]}", _target
+    ),
+    (Rows, "protected"): Said(lambda c, names: f"the tree's part of {names.row(c.key)}", _pages_as_tokens),
+    (Rows, "cursor"): Said(lambda c, names: f"the SWA cursor of {names.row(c.key)}", _row_tokens),
+    (Rows, "committed"): Said(lambda c, names: f"the committed length of {names.row(c.key)}", _row_tokens),
+    (Rows, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: PHASES.get(v, str(v))),
+    (Rows, "slot"): Said(lambda c, _: f"the slot of session {c.key}", _slot),
+    (Tree, "full_ref"): _count("the full lock count"),
+    (Tree, "swa_ref"): _count("the SWA lock count"),
+    (Tree, "mamba_ref"): _count("the state lock count"),
+    (Tree, "alive"): Said(
+        lambda c, names: names.node(c.key), lambda _, __, v, ___: "in the tree" if v else "not in the tree"
+    ),
+    (Tree, "swa"): _part("the SWA part"),
+    (Tree, "mamba"): _part("the state"),
+    (Tree, "source"): Said(lambda c, names: f"the insert that gave {names.node(c.key)} its slots", _number),
+    (Tree, "node"): Said(lambda c, names: f"the node that {names.handle(c.key)} holds", lambda _, __, v, n: n.node(v)),
+    (Tree, "top"): Said(
+        lambda c, names: f"the end of the window that {names.handle(c.key)} holds",
+        lambda _, __, v, n: n.node(v) if v else "none",
+    ),
+    (Tree, "state"): Said(
+        lambda c, names: f"the state lock of {names.handle(c.key)}", lambda _, __, v, ___: "held" if v else "not held"
+    ),
+    **{
+        (Tree, f"{part}_{which}"): _size(f"the {which} {said} size")
+        for part, said in (("full", "full"), ("swa", "SWA"), ("mamba", "state"))
+        for which in ("evictable", "protected")
+    },
+    (MambaSlots, "place"): Said(lambda c, _: f"state slot {c.key}", _state_place),
+    (MambaSlots, "table"): _role("the {} of {}"),
+    (MambaSlots, "names"): _role("the {} that the record of {} names"),
+    (MambaSlots, "row"): _role("the {} that the row of {} shows"),
+    (MambaSlots, "next"): Said(
+        lambda c, names: f"the next track of {names.owner(c.key)}", lambda _, __, v, ___: "second" if v else "first"
+    ),
+    (MambaSlots, "available"): Said(lambda _, __: "the number of available state slots", _number),
+    (CacheState, "reads"): Said(
+        lambda c, names: f"the page that {_row_of(names, c)} reads at index {c.key[1]}",
+        lambda _, __, v, ___: f"page {v}" if v else "none",
+    ),
+    (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
+}
+
+__all__ = ["SAID", "Change", "Names", "against_law", "changes", "told", "value_of"]

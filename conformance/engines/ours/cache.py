@@ -1,0 +1,355 @@
+"""Our session cache as an engine: a scheduler's calls on it, and its rows, pools, tree, locks and states as they are.
+
+It serves ``session_trim`` (rows, sessions and the tree's pages) and ``cache`` (everything).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.engines.adapters import PairAdapter
+from conformance.engines.ours.pools import pair
+from conformance.engines.protocol import (
+    Admission,
+    Arrival,
+    CacheSnapshot,
+    Json,
+    Lengths,
+    LockHold,
+    Misuse,
+    NodePart,
+    NodeSnapshot,
+    RowSnapshot,
+    RowsSnapshot,
+    SlotNames,
+    StatesSnapshot,
+    Three,
+    TreePage,
+    TreeSnapshot,
+)
+from impl.cache import SessionCache
+from impl.lock_ref import LockHandle, LockTree
+from impl.mamba_slots import Holder, MambaStates
+from impl.radix import ROOT
+from impl.rows import IDLE
+from impl.session_trim import RequestRows
+from impl.swa_mapping import SWATokenToKVPoolAllocator
+
+
+@dataclass
+class Running:
+    """A request that runs: its session, its text so far, how much of that is its prompt, and its row."""
+
+    session: int
+    tokens: list[int]
+    prompt: int
+    row: int
+
+
+class OurCache:
+    """``engine``: the cache; ``running``: the requests that run on it, by number. A ``RowEngine`` and a ``CacheEngine``."""
+
+    fragile = False
+
+    def __init__(self, engine: SessionCache, lacks: Collection[str] = ()) -> None:
+        self.engine, self.rows, self.tree, self.locks = engine, engine.rows, engine.tree, engine.locks
+        self.page_size = engine.page_size
+        self.pools = PairAdapter(engine.allocator, engine.page_size, str(engine.rows.device))
+        self.states: MambaStates | None = engine.mamba.states
+        self.sides = ("full", "swa", "mamba") if self.tree.stateful else ("full", "swa")
+        self.running: dict[int, Running] = {}
+        untracked = {"track"} if self.states is None or not self.states.buffer_size else set()
+        not_lazy = {"boundary", "settle"} if self.states is None or not self.states.lazy else set()
+        # A session has one turn at a time: whoever has a front door for clients has to turn the others away.
+        self.lacks = frozenset({*lacks, *untracked, *not_lazy, "overlapping_turn", "close_running"})
+
+    # A request arrives.
+
+    def look(self, request: int, session: int, tokens: list[int]) -> int:
+        """Matches the session's slot, or the tree."""
+        del request
+        if session not in self.rows.slot:
+            return self.engine.match_prefix(tokens[:-1]).slots.numel()
+        committed = int(self.rows.committed[self.rows.slot[session]])
+        return int(self.engine.restore([session], [min(committed, len(tokens) - 1)])[0])
+
+    def admit(self, request: int, session: int, tokens: list[int], most: int) -> Admission:
+        """On the slot's row, or on a new one after what the tree has."""
+        prefix = self.look(request, session, tokens)
+        upto = min(prefix + most, len(tokens))
+        row = self._resumed(session, tokens, upto) if session in self.rows.slot else self._begun(session, tokens, upto)
+        if row is None:
+            return Admission(prefix, False)
+        self.running[request] = Running(session, list(tokens), len(tokens), row)
+        return Admission(prefix, True)
+
+    def _resumed(self, session: int, tokens: list[int], upto: int) -> int | None:
+        """A slot's row goes on once there is room: a turn that runs does not go back to its slot unchanged."""
+        before, size = int(self.rows.committed[self.rows.slot[session]]), self.page_size
+        room = (-(-upto // size) - -(-before // size)) * size
+        if not self.engine.make_room(room, room):
+            return None
+        (row,) = self.engine.resume([session], [len(tokens)])
+        assert self.engine.extend([row], [upto]) is not None, "there is room"
+        return row
+
+    def _begun(self, session: int, tokens: list[int], upto: int) -> int | None:
+        """A request that gets no slots gives its row and its lock up again."""
+        rows = self.engine.admit([tokens], [session or None])
+        if rows is None or self.engine.extend(rows, [upto]) is not None:
+            return None if rows is None else rows[0]
+        self.engine.abort(rows)
+        return None
+
+    def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
+        """Not offered."""
+        raise Misuse("our cache has no front door for clients")
+
+    # It grows.
+
+    def chunk(self, request: int, most: int) -> bool:
+        """The next chunk."""
+        one = self.running[request]
+        upto = min(int(self.rows.allocated[one.row]) + most, one.prompt)
+        return self.engine.extend([one.row], [upto]) is not None
+
+    def cache(self, request: int, sampled: int | None) -> None:
+        """What of the prompt is computed goes to the tree."""
+        one = self.running[request]
+        self.engine.cache_unfinished([one.row], [one.tokens])
+        one.tokens += [] if sampled is None else [sampled]
+
+    def decode(self, requests: list[int], sampled: list[int]) -> bool:
+        """A step of a batch."""
+        if self.engine.decode([self.running[request].row for request in requests]) is None:
+            return False
+        for request, token in zip(requests, sampled, strict=True):
+            self.running[request].tokens.append(token)
+        return True
+
+    def reserve(self, request: int, more: int) -> bool:
+        """Slots ahead."""
+        row = self.running[request].row
+        return self.engine.reserve([row], [int(self.rows.allocated[row]) + more]) is not None
+
+    def commit(self, request: int, accepted: list[int]) -> None:
+        """Verified tokens."""
+        one = self.running[request]
+        self.engine.commit([one.row], [int(self.rows.committed[one.row]) + len(accepted)])
+        one.tokens += accepted
+
+    def slide(self, request: int) -> None:
+        """By the cache's own reckoning, which leaves a page of margin, and then as far as the window allows."""
+        row, size = self.running[request].row, self.page_size
+        self.engine.slide([row])
+        reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
+        if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
+            self.engine.slide_to([row], [reach])
+
+    # Its state, where the cache has states.
+
+    def track(self, request: int) -> None:
+        """The state at the last page boundary was written."""
+        row = self.running[request].row
+        self.engine.track([row], [int(self.rows.committed[row]) // self.page_size * self.page_size])
+
+    def boundary(self, request: int) -> None:
+        """A lazy buffer gets its second slot, if there is room."""
+        self.engine.boundary([self.running[request].row])
+
+    def settle(self, request: int) -> None:
+        """A lazy buffer gives the older slot back."""
+        self.engine.settle([self.running[request].row])
+
+    # It leaves.
+
+    def finish(self, request: int, sent: int) -> None:
+        """To the session's slot, or to the tree and the pools."""
+        one = self.running.pop(request)
+        if one.session:
+            self.engine.save([one.row], [one.prompt + sent])
+        else:
+            self.engine.cache_finished([one.row], [one.tokens])
+
+    def abort(self, request: int) -> None:
+        """Everything is given back; the session starts anew."""
+        self.engine.abort([self.running.pop(request).row])
+
+    def retract(self, request: int, sent: int) -> None:
+        """To the session's slot, or to the pools."""
+        one = self.running.pop(request)
+        if one.session:
+            self.engine.save([one.row], [one.prompt + sent])
+        else:
+            self.engine.abort([one.row])
+
+    def cancel(self, request: int) -> None:
+        """Nothing is kept of a request that waits."""
+        del request
+
+    def close(self, session: int) -> bool:
+        """What the slot has is given back."""
+        if session in self.rows.slot:
+            self.engine.close([session])
+        return True
+
+    def begin_group(self) -> None:
+        """Opens a free group."""
+        self.engine.free_group_begin()
+
+    def end_group(self) -> None:
+        """Ends it."""
+        self.engine.free_group_end()
+
+    def evict(self, full: int, swa: int, states: int = 0) -> None:
+        """The tree gives back what nobody reads."""
+        self.engine.evict(full, swa, states)
+
+    def bad(self, kind: str) -> None:
+        """Sends bad input."""
+        outside, most = self.rows.rows, self.rows.max_tokens
+        rows = [one.row for one in self.running.values()]
+        texts = [one.tokens for one in self.running.values()]
+        calls: dict[str, Callable[[], Any]] = {
+            "row_outside": lambda: self.engine.decode([*rows, outside]),
+            "row_twice": lambda: self.engine.cache_finished([*(rows or [0]), *(rows or [0])], [*texts, *texts]),
+            "longer_than_a_row": lambda: self.engine.reserve(rows or [0], [most + 1] * max(len(rows), 1)),
+            "shrinks": lambda: self.engine.extend(rows or [0], [-1] * max(len(rows), 1)),
+            "nobodys_slot": lambda: self.engine.restore(["nobody"], [0]),
+            "not_finished": lambda: self.engine.cache_finished(rows or [0], texts[1:]),
+            "empty_prompt": lambda: self.engine.admit([[]]),
+            "tracks_what_is_not_computed": lambda: self.engine.track(rows or [0], [most + 1] * max(len(rows), 1)),
+        }
+        calls[kind]()
+
+    # What it shows: rows and pools.
+
+    def snapshot(self) -> RowsSnapshot:
+        """Rows, slots, pools and the tree's pages."""
+        rows = self._rows()
+        size, mapping = self.page_size, rows.pools.mapping
+        tree = {
+            slot // size: TreePage(entry.start // size + i, mapping[slot] != 0)
+            for entry in self.tree.entries.values()
+            for i, slot in enumerate(entry.slots.tolist()[::size])
+        }
+        return RowsSnapshot(rows.requests, rows.sessions, rows.free_rows, rows.pools, tree)
+
+    def _rows(self) -> RowsSnapshot:
+        lengths: list[list[int]] = self.rows.lengths[:4].T.tolist()
+        table: list[list[int]] = self.rows.req_to_token.tolist()
+
+        def row_snapshot(row: int) -> RowSnapshot:
+            known = Lengths(*lengths[row])
+            return RowSnapshot(row, known, table[row][: known.allocated])
+
+        return RowsSnapshot(
+            requests={request: row_snapshot(one.row) for request, one in self.running.items()},
+            sessions={session: row_snapshot(row) for session, row in self._saved().items()},
+            free_rows=[row for row, phase in enumerate(self.rows.phase.tolist()) if phase == IDLE],
+            pools=self.pools.snapshot(),
+        )
+
+    def _saved(self) -> dict[int, int]:
+        """The rows in the slots of sessions of which no request runs."""
+        busy = {one.session for one in self.running.values()}
+        return {int(s): row for s, row in self.rows.slot.items() if s not in busy}  # type: ignore[call-overload]
+
+    # What it shows: the tree, the locks and the states.
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """Everything."""
+        rows = self._rows()
+        return CacheSnapshot(rows, self._tree(rows), self._holds(), self._states())
+
+    def _tree(self, rows: RowsSnapshot) -> TreeSnapshot:
+        locks, mapping = self.locks, rows.pools.mapping
+        flags = {side: getattr(locks, side).tolist() for side in self.sides[1:]}
+        refs = {side: getattr(locks, f"{side}_ref").tolist() for side in self.sides}
+        nodes = [NodeSnapshot(ROOT, None, [], {side: NodePart(None, 0) for side in self.sides})]
+        for node in sorted((n for n in self.tree.entries if n != ROOT), key=lambda n: self.tree.entries[n].stop):
+            entry = self.tree.entries[node]
+            slots = entry.slots.tolist()
+            there: dict[str, list[int] | None] = {"full": slots}
+            there["swa"] = [mapping[slot] for slot in slots] if flags["swa"][node] else None
+            if self.tree.stateful:
+                there["mamba"] = None if entry.state is None or not flags["mamba"][node] else [int(entry.state)]
+            parts = {side: NodePart(there[side], refs[side][node]) for side in self.sides}
+            nodes.append(NodeSnapshot(node, entry.above, list(entry.key), parts))
+        evictable, protected = (
+            {side: int(getattr(locks, f"{side}_{which}_size")()) for side in self.sides}
+            for which in ("evictable", "protected")
+        )
+        pools = {"full": rows.pools.full, "swa": rows.pools.swa}
+        return TreeSnapshot(nodes, evictable, protected, {n: [*p.free, *p.released] for n, p in pools.items()})
+
+    def _holds(self) -> dict[tuple[str, int], LockHold]:
+        rows = {("request", request): one.row for request, one in self.running.items()}
+        rows |= {("session", session): row for session, row in self._saved().items()}
+        held = {who: self.engine.handles[row] for who, row in rows.items() if row in self.engine.handles}
+        return {who: self._hold(handle) for who, handle in held.items()}
+
+    def _hold(self, handle: LockHandle) -> LockHold:
+        node = handle.node
+        if node not in self.tree.entries:
+            return LockHold(node, -1, [])
+        return LockHold(node, handle.top, self.tree.tokens(node), handle.state)
+
+    def _states(self) -> StatesSnapshot | None:
+        if self.states is None:
+            return None
+        pool, of = self.states.mamba_allocator, self.engine.mamba.of
+        own = self.states.req_index_to_mamba_index_mapping.tolist()
+        tracks = self.states.req_index_to_mamba_ping_pong_track_buffer_mapping.tolist()
+        rows: dict[int, Three] = {r: (own[one.row + 1], *tracks[one.row + 1]) for r, one in self.running.items()}
+        entries = self.tree.entries.items()
+        return StatesSnapshot(
+            pool.free_slots.tolist(),
+            pool.available_size(),
+            pool.group_slots.tolist(),
+            {request: _named(of[one.row]) for request, one in self.running.items()},
+            rows,
+            {session: _named(of[row]) for session, row in self._saved().items()},
+            {tuple(self.tree.tokens(n)): int(entry.state) for n, entry in entries if entry.state is not None},
+        )
+
+
+def _named(holder: Holder) -> SlotNames:
+    slots = (holder.mamba_pool_idx, *(holder.mamba_ping_pong_track_buffer or ()), None, None)
+    own, first, second = (0 if slot is None else int(slot) for slot in slots[:3])
+    return SlotNames((own, first, second), holder.mamba_next_track_idx or 0)
+
+
+def cache(
+    config: Json,
+    device: str = "cpu",
+    lacks: Collection[str] = (),
+    allocator: Callable[..., Any] = SWATokenToKVPoolAllocator,
+    rows: Callable[..., RequestRows] = RequestRows,
+    locks: Callable[..., LockTree] = LockTree,
+    **options: Any,
+) -> OurCache:
+    """The session cache; sizes count pages, the window counts tokens. ``allocator``, ``rows`` and ``locks`` make its parts.
+
+    With ``mamba`` among the ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say
+    what a request's track buffer is.
+    """
+    tokens, window = config["size"] * config["page_size"], config["window"]
+    pools = pair(config, device, allocator, **options)
+    states = _mamba(config, device, **options) if "mamba" in config.get("components", ()) else None
+    nodes = pools.full_attn_allocator.num_pages
+    engine = SessionCache(
+        *(pools, config["rows"], tokens, window, states),
+        request_rows=rows(pools, config["rows"], tokens, window, pools.device),
+        locks=locks(nodes, window=window, stateful=states is not None, debug=pools.debug),
+    )
+    return OurCache(engine, lacks)
+
+
+def _mamba(config: Json, device: str, **options: Any) -> MambaStates:
+    known = {"buffered": True, "doubled": True, "lazy": False, **config}
+    tracks = 0 if not known["buffered"] else 2 if known["doubled"] else 1
+    lazy = known["lazy"] and tracks == 2
+    return MambaStates(config["rows"], config["size_mamba"], buffer_size=tracks, lazy=lazy, device=device, **options)

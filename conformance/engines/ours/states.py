@@ -1,0 +1,316 @@
+"""Our mamba state slots as an engine: ``MambaStates`` under a small tree of states, called as a scheduler does.
+
+The states of our session cache (``impl.mamba_in_cache``) are driven by the stem ``cache``. They cannot stand here: there
+the states stay with a row, so that no request waits with a copy, comes again or is retracted with names of its own, and
+nobody outside opens a group or clears the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.engines.protocol import Json, Key, OutOfMemory, SlotNames, StatesSnapshot, Three
+from impl.mamba_slots import Holder, MambaSlotAllocator, MambaStates, StateHolder
+
+
+@dataclass(eq=False)
+class OurRequest(StateHolder):
+    """A request. ``text``: its tokens; ``tracked``: after so many of them its newest state was tracked; ``resumed``: it
+    goes on from what its session saved.
+    """
+
+    text: Key = ()
+    tracked: int = 0
+    session: int = 0
+    resumed: bool = False
+
+
+class StateTree:
+    """A tree that keeps states by their tokens, and gives up the oldest first."""
+
+    def __init__(self, pool: MambaSlotAllocator) -> None:
+        self.pool = pool
+        self.states: dict[Key, Tensor] = {}
+
+    def longest(self, text: Key) -> Key | None:
+        """The longest prefix of a text that has a state."""
+        return max((key for key in self.states if key == text[: len(key)]), key=len, default=None)
+
+    def keep(self, key: Key, state: Tensor) -> None:
+        """The state is the tree's, or given back where the tree has one for the key."""
+        if key in self.states:
+            self.pool.free(state.view(1))
+        else:
+            self.states[key] = state
+
+    def evict(self, count: int) -> None:
+        """The oldest states are given back."""
+        for key in list(self.states)[:count]:
+            self.pool.free(self.states.pop(key).view(1))
+
+    def make_room(self, slots: int, spared: Key | None = None) -> None:
+        """States are given back until so many slots can be handed out, as far as that is possible; never ``spared``."""
+        while self.pool.available_size() + len(self.pool.group_slots) < slots:
+            key = next((key for key in self.states if key != spared), None)
+            if key is None:
+                return
+            self.pool.free(self.states.pop(key).view(1))
+
+
+def donate_newest(states: MambaStates, request: OurRequest, key: Key, tree: StateTree) -> None:
+    """A request that ends gives its newest state to the tree, as that of ``key``, and the rest back."""
+    if key:
+        tree.keep(key, states.donate(request))
+    states.release([request])
+
+
+def give_all_back(states: MambaStates, request: OurRequest) -> None:
+    """A request that is aborted gives back all that it has."""
+    states.release([request])
+
+
+End = Callable[[MambaStates, OurRequest, Key, StateTree], None]
+Abort = Callable[[MambaStates, OurRequest], None]
+
+
+class OurStates:
+    """Requests and sessions over ``states``: a ``StateEngine``.
+
+    ``end`` is done where a request ends that is no session's, ``abort`` where a request is aborted; a variant with a
+    fault has others.
+    """
+
+    fragile = False
+
+    def __init__(
+        self,
+        states: MambaStates,
+        sessions: int,
+        lacks: Collection[str] = (),
+        end: End = donate_newest,
+        abort: Abort = give_all_back,
+    ) -> None:
+        self.states, self.pool, self.lacks = states, states.mamba_allocator, frozenset(lacks)
+        self.buffered = states.buffer_size > 0
+        self._end, self._abort = end, abort
+        self.tree = StateTree(self.pool)
+        self.requests: dict[int, OurRequest] = {}
+        self.sessions = {session: StateHolder() for session in range(1, sessions + 1)}
+        self.texts: dict[int, Key] = dict.fromkeys(self.sessions, ())
+
+    # A request comes.
+
+    def match(self, request: int, tokens: Sequence[int], session: int, again: bool) -> Key | None:
+        """A request comes and matches its prefix; the node of whose state it was given a slot for a copy."""
+        if not again:
+            self.requests[request] = OurRequest()
+        one = self.requests[request]
+        one.text = (*self.texts.get(session, ()), *tokens)
+        one.session, one.tracked, one.resumed = session, 0, False
+        if session and self.sessions[session].mamba_pool_idx is not None:
+            self.states.restore(self.sessions[session], one)
+            one.resumed = True
+            return None
+        found = self.tree.longest(one.text)
+        if found is None or one.mamba_pool_idx is not None:
+            return None
+        self.tree.make_room(1, found)
+        if self.states.alloc_for_match(one) is None:
+            raise OutOfMemory
+        return found
+
+    def admit(self, requests: Sequence[int]) -> None:
+        """A batch gets rows and slots; the tree gives up states for it first."""
+        batch = [self.requests[request] for request in requests]
+        self.tree.make_room(sum(map(self._missing, batch)))
+        if self.states.alloc(batch) is None:
+            raise OutOfMemory
+        for one in batch:
+            _decode(one)
+
+    def _missing(self, one: OurRequest) -> int:
+        """How many slots an admission gives the request."""
+        tracks = 1 if self.states.lazy else self.states.buffer_size
+        return (one.mamba_pool_idx is None) + tracks * (one.mamba_ping_pong_track_buffer is None)
+
+    # A request works.
+
+    def track(self, request: int) -> None:
+        """A boundary: the state is written to the next track, and (unless the buffer is lazy) the other one is next."""
+        one = self.requests[request]
+        _decode_and_track(one)
+        self.states.track(one)
+
+    def boundary(self, request: int) -> None:
+        """A lazy buffer gets its second slot before a step that tracks."""
+        self.tree.make_room(1)
+        self.states.alloc_second(self.requests[request])
+
+    def settle(self, request: int) -> None:
+        """A lazy buffer gives one slot back after the step."""
+        _decode_and_track(self.requests[request])
+        self.states.give_second(self.requests[request])
+
+    def slide(self, request: int) -> None:
+        """A long decode; this tree keeps states whatever the window is."""
+        for _ in range(4):
+            _decode(self.requests[request])
+
+    def cache(self, request: int) -> None:
+        """A request that goes on puts its state into the tree; where there is one already the tree keeps the old one."""
+        one = self.requests[request]
+        key = self._cached(one)
+        if one.resumed or not key:
+            return
+        self.tree.make_room(1)
+        new = self.pool.alloc(1)
+        if new is None:
+            raise OutOfMemory
+        self.tree.keep(key, self.states.donate_mamba_ping_pong_slot(one, new) if self.buffered else new[0])
+
+    def _cached(self, one: OurRequest) -> Key:
+        """The tokens after which the newest state was made that the request can give away."""
+        return one.text[: one.tracked] if self.buffered else one.text
+
+    # A request leaves.
+
+    def finish(self, request: int) -> None:
+        """A request ends well: a turn is saved, any other request gives its newest state to the tree."""
+        one = self.requests[request]
+        if one.session:
+            self._save(one)
+        else:
+            self._end(self.states, one, self._cached(one), self.tree)
+
+    def _save(self, one: OurRequest) -> None:
+        self.texts[one.session] = one.text
+        self.states.save(one, self.sessions[one.session])
+
+    def abort(self, request: int) -> None:
+        """A running request is aborted: all it has is given back, and its session begins anew."""
+        one = self.requests[request]
+        self.texts[one.session] = ()
+        self._abort(self.states, one)
+
+    def withdraw(self, request: int) -> None:
+        """A waiting request is aborted; a turn that had resumed its session goes back into it."""
+        one = self.requests[request]
+        if one.resumed:
+            self._save(one)
+        else:
+            self.states.release([one])
+
+    def retract(self, request: int) -> None:
+        """A running request makes room for others; a turn is saved."""
+        one = self.requests[request]
+        if one.session:
+            self._save(one)
+        else:
+            self.states.release([one])
+
+    def close(self, session: int) -> None:
+        """A session ends."""
+        self.texts[session] = ()
+        self.states.release([self.sessions[session]])
+
+    # The pool and the tree.
+
+    def evict(self, states: int) -> None:
+        """The tree gives up its oldest states."""
+        self.tree.evict(states)
+
+    def begin_group(self, need: int) -> None:
+        """A group sets slots aside."""
+        self.pool.alloc_group_begin(need)
+
+    def end_group(self) -> None:
+        """A group ends."""
+        self.pool.alloc_group_end()
+
+    def clear(self) -> None:
+        """Everything starts anew between requests."""
+        self.tree.states.clear()
+        self.texts = dict.fromkeys(self.texts, ())
+        self.sessions = {session: StateHolder() for session in self.sessions}
+        self.states.clear()
+
+    def bad(self, kind: str) -> None:
+        """Sends bad input; the kinds are ``BAD`` in conformance/mamba_slots/rules.py."""
+        some = self.pool.free_slots[:1]
+
+        def slots(number: int) -> Tensor:
+            return torch.tensor([number], device=self.pool.device)
+
+        calls: dict[str, Callable[[], Any]] = {
+            "free_padding": lambda: self.pool.free(slots(0)),
+            "free_outside": lambda: self.pool.free(slots(self.pool.size + 1)),
+            "free_again": lambda: self.pool.free(some if some.numel() else slots(0)),
+            "alloc_negative": lambda: self.pool.alloc(-1),
+            "donate_nothing": lambda: self.states.donate(OurRequest()),
+            "row_of_nobody": lambda: self.states.free(OurRequest()),
+        }
+        calls[kind]()
+
+    # What can be seen.
+
+    def snapshot(self) -> StatesSnapshot:
+        """The lists, the table of rows, and what everybody names."""
+        own: list[int] = self.states.req_index_to_mamba_index_mapping.tolist()
+        tracks: list[list[int]] = self.states.req_index_to_mamba_ping_pong_track_buffer_mapping.tolist()
+        rows: dict[int, Three] = {}
+        for number, one in self.requests.items():
+            if (row := one.req_pool_idx) is not None:
+                rows[number] = (own[row], tracks[row][0], tracks[row][1])
+        return StatesSnapshot(
+            self.pool.free_slots.tolist(),
+            self.pool.available_size(),
+            self.pool.group_slots.tolist(),
+            {number: _named(one) for number, one in self.requests.items()},
+            rows,
+            {session: _named(holder) for session, holder in self.sessions.items()},
+            {key: int(slot) for key, slot in self.tree.states.items()},
+        )
+
+
+def _decode(one: OurRequest) -> None:
+    one.text = (*one.text, len(one.text) + 1)
+
+
+def _decode_and_track(one: OurRequest) -> None:
+    """The state after the tokens so far is tracked, then a token follows."""
+    one.tracked = len(one.text)
+    _decode(one)
+
+
+def _named(holder: Holder) -> SlotNames:
+    """What a holder names; 0 for what is absent."""
+    own, tracks = holder.mamba_pool_idx, holder.mamba_ping_pong_track_buffer or ()
+    first, second = (*(0 if slot is None else int(slot) for slot in tracks), 0, 0)[:2]
+    return SlotNames((0 if own is None else int(own), first, second), holder.mamba_next_track_idx or 0)
+
+
+def mamba_slots(
+    config: Json,
+    device: str = "cpu",
+    lacks: Collection[str] = (),
+    states: Callable[..., MambaStates] = MambaStates,
+    allocator: Callable[..., MambaSlotAllocator] = MambaSlotAllocator,
+    end: End = donate_newest,
+    abort: Abort = give_all_back,
+    **options: Any,
+) -> OurStates:
+    """The state slots under a tree of states; bad input is looked for on CUDA too.
+
+    ``states`` and ``allocator`` make the state slots and their pool; ``end`` and ``abort``: see ``OurStates``.
+    """
+    tracks = 0 if not config["buffered"] else 2 if config["doubled"] else 1
+    rows, lazy = config["requests"] + config["sessions"], config["lazy"] and tracks == 2
+    on = {"device": device, "debug": device != "cpu", **options}
+    pool = allocator(config["size"], **on)
+    made = states(rows, config["size"], buffer_size=tracks, lazy=lazy, mamba_allocator=pool, **on)
+    return OurStates(made, config["sessions"], lacks, end, abort)

@@ -1,0 +1,134 @@
+"""Known differences of an engine's releases, and what the rules of a run leave out because of them.
+
+``known/RELEASE.json`` in an engine's folder lists, for each release, the kept traces that show a difference there, each
+with the ``exclude`` that new runs need to look past it. An exclusion is a member of the enumeration of the stem whose
+rules read it; what it leaves out stands beside it. A known difference only saves time: it must still occur where it is
+listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from conformance import traces
+
+
+class AllocatorExclusion(StrEnum):
+    """What runs of ``allocator`` and ``swa_mapping`` leave out."""
+
+    NESTED_GROUP = "allocator.nested_group"  # a free group within a free group
+    RESTORE = "allocator.restore"  # backups, and restoring them
+    SHORT_DECODE = "allocator.short_decode"  # a decode for which there is no room
+    SHORT_EXTEND = "allocator.short_extend"  # a prefill for which there is no room
+    OVERRUN = "allocator.overrun"  # slots beyond what was committed when a row ends or is cut
+
+
+class SwaMappingExclusion(StrEnum):
+    """What runs of ``swa_mapping`` leave out beside."""
+
+    TAIL = "swa_mapping.tail"  # a tail that is shorter than its row
+    EMPTY_TAIL = "swa_mapping.empty_tail"  # a tail of no tokens
+    TAIL_INSIDE_PAGE = "swa_mapping.tail_inside_page"  # a tail that starts inside a page
+
+
+class LockRefExclusion(StrEnum):
+    """What runs of ``lock_ref`` leave out."""
+
+    RESTORE_HELD = "lock_ref.restore_held"  # an insert over a tombstone that somebody holds (also in ``cache``)
+    SESSION_AFTER_EARLY = "lock_ref.session_after_early"  # a session releases what lost its SWA part early
+    EARLY_RELEASE = "lock_ref.early_release"  # the early release of a handle's SWA part
+    EARLY_RELEASE_STATE = "lock_ref.early_release_state"  # the early release in a tree with states
+    COPY_ON_WRITE = "lock_ref.copy_on_write"  # matches that want a copy of a state
+    CURSOR_PAST_KEY = "lock_ref.cursor_past_key"  # an SWA cursor at or beyond the end of the key
+
+
+class SessionTrimExclusion(StrEnum):
+    """What runs of ``session_trim`` and ``cache`` leave out."""
+
+    NO_NEW_TOKEN = "session_trim.no_new_token"  # a turn that adds no token to its session's text
+    CUT_INTO_WINDOW = "session_trim.cut_into_window"  # a cut below what the SWA cursor allows
+    DRAFT_TAIL = "session_trim.draft_tail"  # draft slots that are left when a turn leaves its row
+    RETRACT = "session_trim.retract"  # a retract of a session's turn
+    RETRACT_TWICE = "session_trim.retract_twice"  # a second retract of one turn
+    RETRACT_ABORT = "session_trim.retract_abort"  # an abort of a turn that was retracted before
+    ONE_TOKEN = "session_trim.one_token"  # a retract of a turn whose input is one token then
+    OVERSHOOT = "session_trim.overshoot"  # decoding past what reached the caller
+    OVERLAP = "session_trim.overlap"  # a retract before the last token is known
+    ABORT = "session_trim.abort"  # an abort while a request runs
+    CANCEL = "session_trim.cancel"  # an abort of a session's turn that waits
+    CLOSE_WAITING = "session_trim.close_waiting"  # a close while a turn waits
+    CLOSE_RUNNING = "session_trim.close_running"  # a close while a turn runs
+    GROUP = "session_trim.group"  # free groups
+    OVERLAPPING_TURN = "session_trim.overlapping_turn"  # a second request of a session
+    UNSUPPORTED_TURN = "session_trim.unsupported_turn"  # a request that streaming sessions do not serve
+    SHORT = "session_trim.short"  # the finding that a call was refused though it fits
+    STALE = "session_trim.stale"  # the latent finding that a free slot keeps its mapping
+    INHERITED = "session_trim.inherited"  # what comes of such a mapping when the page is handed out again
+
+
+class MambaSlotsExclusion(StrEnum):
+    """What runs of ``mamba_slots`` leave out."""
+
+    MORE_ROWS = "mamba_slots.more_rows"  # more rows than state slots
+    LAZY_SESSION = "mamba_slots.lazy_session"  # sessions with lazy buffers (also in ``cache``)
+    SAME_AGAIN = "mamba_slots.same_again"  # a request object that comes again
+    SHORT_ADMIT = "mamba_slots.short_admit"  # an admission that may find too few slots
+    SLIDE = "mamba_slots.slide"  # a window that moves past what was tracked
+    SESSION_ABORT = "mamba_slots.session_abort"  # an abort of a session's turn (also in ``cache``)
+    CLOSE = "mamba_slots.close"  # the close of a session with states
+    CLEAR_IN_GROUP = "mamba_slots.clear_in_group"  # a new start while a group is open
+    NESTED_GROUP = "mamba_slots.nested_group"  # a group within a group
+
+
+class CacheExclusion(StrEnum):
+    """What runs of ``cache`` leave out beside."""
+
+    SLIDE_PAST_LEAF = "cache.slide_past_leaf"  # windows that move
+    WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
+
+
+ENUMERATIONS: tuple[type[StrEnum], ...] = (
+    *(AllocatorExclusion, SwaMappingExclusion, LockRefExclusion),
+    *(SessionTrimExclusion, MambaSlotsExclusion, CacheExclusion),
+)
+EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS for member in known}
+
+
+def exclusions(names: Iterable[str]) -> frozenset[StrEnum]:
+    """The exclusions of these names; ``ValueError`` for a name that no enumeration has."""
+    unknown = sorted(set(names) - EXCLUSIONS.keys())
+    if unknown:
+        raise ValueError(f"no exclusion {', '.join(unknown)}: there are {', '.join(EXCLUSIONS)}")
+    return frozenset(EXCLUSIONS[name] for name in names)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference that a release is known to have: the kept trace shows ``verdict`` on ``law``.
+
+    ``exclude``: what new runs leave out to look past it, empty where rules never send the trace.
+    """
+
+    trace: str
+    law: str
+    verdict: str
+    exclude: str
+
+    @property
+    def stem(self) -> str:
+        """The stem of the trace."""
+        return traces.load(self.trace).trace.stem
+
+
+def of_release(folder: Path | None, release: str | None) -> list[Known]:
+    """The known differences of an engine's release, none where there is no list."""
+    path = None if folder is None or release is None else folder / "known" / f"{release}.json"
+    if path is None or not path.is_file():
+        return []
+    found = [Known(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    exclusions(k.exclude for k in found if k.exclude)
+    return found

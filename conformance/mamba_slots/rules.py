@@ -1,0 +1,154 @@
+"""The runs of ``mamba_slots`` that Hypothesis draws: few slots, requests, sessions, and every kind of track buffer.
+
+A rule sends what an engine's scheduler can send in this state, and nothing else. Each run ends with everybody gone:
+requests leave, sessions close, the tree is evicted, and the pool must be full.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from conformance.engines.protocol import Json
+from conformance.known import MambaSlotsExclusion as Exclusion
+from conformance.machine import StemMachine, started
+from conformance.mamba_slots.run import MambaSlotsRun
+
+REQUESTS, SESSIONS = 3, 2
+TREES = ("mamba_radix", "unified", "unified_swa")
+TWO, LAZY, ONE, NO_BUFFER = (True, True, False), (True, True, True), (True, False, False), (False, False, False)
+BUFFERS = (TWO, LAZY, TWO, ONE, NO_BUFFER)  # buffered, doubled, lazy; what engines do by default comes twice
+CONFIG = {
+    "size": st.sampled_from((7, 4, 5, 6, 7, 8, 9)),
+    "tree": st.integers(0, len(TREES) - 1),
+    "buffer": st.integers(0, len(BUFFERS) - 1),
+}
+TEXTS = ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 7, 8], [9, 10])
+BAD = ("free_padding", "free_outside", "free_again", "alloc_negative", "donate_nothing", "row_of_nobody")
+picks, texts = st.integers(0, 11), st.sampled_from((0, 1, 0, 1, 2, 3))
+requests, sessions = st.integers(0, REQUESTS - 1), st.integers(0, SESSIONS + 1)
+
+
+class MambaSlotsMachine(StemMachine):
+    """Requests that come, work and leave, sessions, and a tree."""
+
+    run: MambaSlotsRun | None
+
+    @initialize(config=st.fixed_dictionaries(CONFIG))
+    def start(self, config: Json) -> None:
+        """An engine and the law, of a drawn size and kind; kinds that the engine does not support are passed over."""
+        kinds = [(tree, buffer) for buffer in BUFFERS for tree in TREES]
+        rows = REQUESTS + SESSIONS
+        first = config["buffer"] * len(TREES) + config["tree"]
+        size = max(config["size"], rows if self.excludes(Exclusion.MORE_ROWS) else 0)
+        for tree, buffer in (*kinds[first:], *kinds[:first]):
+            known = {"size": size, "requests": REQUESTS, "sessions": SESSIONS, "tree": tree}
+            if self.begin({**known, **dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))}):
+                return
+
+    @property
+    def begun(self) -> MambaSlotsRun:
+        """The run, after the start."""
+        assert self.run is not None
+        return self.run
+
+    def teardown(self) -> None:
+        """Everybody leaves, and the pool must be full."""
+        try:
+            if self.run is not None and not self.failed:
+                self.drain()
+        finally:
+            super().teardown()
+
+    def drain(self) -> None:
+        """Until nobody has anything."""
+        run = self.begun
+        for _ in range(run.depth):
+            self.do("end_group")
+        for request in list(run.here):
+            self.do("retract" if run.running(request) else "withdraw", request=request)
+        for session in range(1, SESSIONS + 1):
+            if not self.excludes(Exclusion.CLOSE):
+                self.do("close", session=session)
+        self.do("evict", states=len(run.nodes))
+        if not run.nodes and run.idle():
+            self.do("audit")
+
+    # Rules.
+
+    @rule(moves=st.lists(st.tuples(requests, picks, texts, sessions, st.booleans()), min_size=2, max_size=4))
+    @precondition(started)
+    def go(self, moves: list[tuple[int, int, int, int, bool]]) -> None:
+        """Requests do their next steps: they come, are admitted, work, leave."""
+        for request, how, text, session, again in moves:
+            if request in self.begun.here:
+                self._go_on(request, how)
+            else:
+                self._come(request, TEXTS[text], session, again)
+
+    def _go_on(self, request: int, how: int) -> None:
+        run = self.begun
+        if run.depth:
+            self.do("end_group")
+        elif run.running(request) and how % 4:
+            self._work(request, how)
+        elif run.running(request):
+            self._leave(request, ("finish", "abort", "retract")[how // 4])
+        elif how:
+            self._admit(request, how)
+        else:
+            self.do("withdraw", request=request)
+
+    def _come(self, request: int, tokens: list[int], session: int, again: bool) -> None:
+        run = self.begun
+        session = session if session <= SESSIONS and session not in run.here.values() else 0
+        session = 0 if run.state.lazy and self.excludes(Exclusion.LAZY_SESSION) else session
+        again = again and request in run.known and not session and not self.excludes(Exclusion.SAME_AGAIN)
+        self.do("match", request=request, tokens=tokens, session=session, again=again)
+
+    def _admit(self, request: int, how: int) -> None:
+        run = self.begun
+        batch = [r for r in run.here if not run.running(r)] if how % 2 else [request]
+        if not self.excludes(Exclusion.SHORT_ADMIT) or run.surely_fits(batch):
+            self.do("admit", requests=batch)
+
+    def _work(self, request: int, how: int) -> None:
+        state = self.begun.state
+        possible = {"cache": True, "track": bool(state.buffered), "boundary": bool(state.lazy)}
+        possible["settle"] = possible["boundary"]
+        possible["slide"] = "slide" not in self.begun.lacks and not self.excludes(Exclusion.SLIDE)
+        names = [name for name, can in possible.items() if can]
+        self.do(names[how % len(names)], request=request)
+
+    def _leave(self, request: int, how: str) -> None:
+        session = self.begun.here[request]
+        if not (how == "abort" and session and self.excludes(Exclusion.SESSION_ABORT)):
+            self.do(how, request=request)
+
+    @rule(session=st.integers(1, SESSIONS), states=st.integers(1, 2), close=st.booleans())
+    @precondition(started)
+    def give_back(self, session: int, states: int, close: bool) -> None:
+        """A session ends, or somebody needs states of the tree."""
+        run = self.begun
+        if close and session in run.saved() and not self.excludes(Exclusion.CLOSE):
+            self.do("close", session=session)
+        elif run.nodes:
+            self.do("evict", states=states)
+
+    @rule(need=st.integers(0, 4), how=picks)
+    @precondition(started)
+    def group(self, need: int, how: int) -> None:
+        """A batch begins to be made, or has been made; now and then a group in a group, or a new start in one."""
+        run, depth = self.begun, self.begun.depth
+        if how == 0 and not run.here and not (depth and self.excludes(Exclusion.CLEAR_IN_GROUP)):
+            self.do("clear")
+        elif depth and (how > 2 or depth > 1 or self.excludes(Exclusion.NESTED_GROUP)):
+            self.do("end_group")
+        elif self.offers("begin_group"):
+            self.do("begin_group", need=need)
+
+    @rule(kind=st.sampled_from(BAD))
+    @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
+    def bad(self, kind: str) -> None:
+        """Bad input, for engines that promise to answer it."""
+        self.do("bad", kind=kind)

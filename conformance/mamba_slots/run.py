@@ -1,0 +1,366 @@
+"""Mamba state slots beside the law: requests that come, work and leave, sessions, a tree, and groups of slots.
+
+Which slots are handed out, what the tree keeps and what it gives up for a call are the engine's choice. The run reads
+them off what everybody names after each call, and asks the law for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from conformance.diff import Change, Names
+from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
+from conformance.kinds import KeyTokens
+from conformance.lockstep import ENOUGH, REFUSAL, Call, Calls, Finding, Law, refusing
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states
+from spec import mamba_slots as law
+from spec.finite import Seq
+from spec.states import (
+    ABSENT,
+    FIRST,
+    GROUPED,
+    IDLE,
+    LEAVING,
+    OWN,
+    ROLES,
+    RUNNING,
+    SECOND,
+    MambaSlots,
+    across,
+    has_two,
+    kept,
+    owns_nothing,
+)
+
+DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": True, "lazy": False}
+
+
+class MambaSlotsRun:
+    """``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come, each
+    with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the request of that turn.
+    ``known``: the requests that were there once. ``depth``: how many groups are open.
+    """
+
+    def __init__(self, engine: StateEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
+        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+        sizes = {**DEFAULTS, **config}
+        kind = (sizes["buffered"], sizes["doubled"], sizes["lazy"])
+        self.session_count: int = sizes["sessions"]
+        empty = law.initial(sizes["size"], sizes["requests"], self.session_count, sizes["size"] + 1, kind)
+        self.nodes: dict[Key, int] = {}
+        self.here: dict[int, int] = {}
+        self.lent: dict[int, int] = {}
+        self.known: set[int] = set()
+        self.depth = 0
+        self.law = Law(law.stem, empty, strict, Names(owner=owner_names(empty, self.nodes)))
+        self.operations = {
+            "match": self.match,
+            "admit": self.admit,
+            "track": self.track,
+            "boundary": self.boundary,
+            "settle": self.settle,
+            "slide": self.slide,
+            "cache": self.cache,
+            "finish": self.finish,
+            "abort": self.abort,
+            "retract": self.retract,
+            "withdraw": self.withdraw,
+            "close": self.close,
+            "evict": self.evict,
+            "begin_group": self.begin_group,
+            "end_group": self.end_group,
+            "clear": self.clear,
+            "audit": self.audit,
+            "bad": self.bad,
+        }
+        self.seen: StatesSnapshot = engine.snapshot()
+
+    # A request comes.
+
+    def match(self, request: int, tokens: KeyTokens, session: int = 0, again: bool = False) -> Calls:
+        """A request comes; ``again``: the request object that was there before. A later turn goes on from its session."""
+        busy = session and session in self.here.values()
+        if request in self.here or busy or (again and (request not in self.known or session)):
+            raise Misuse("the request is there, or its session is busy")
+        self.here[request] = session
+        self.known.add(request)
+        if session and not owns_nothing(self.state, self.session(session)):
+            self.law.caller_step("restore", self.session(session), request)
+            self.lent[session] = request
+        copied = yield Call("match", lambda: self.engine.match(request, tokens, session, again))
+        if copied is REFUSAL:
+            del self.here[request]
+            self._explain_refusal("alloc_for_match", 1)
+            return
+        self._explain_tree()
+        if copied is not None:
+            slot = self.seen.requests[request].slots[OWN]
+            self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
+
+    def admit(self, requests: list[int]) -> Calls:
+        """A batch is admitted; a running request asks for another chunk and keeps what it has."""
+        if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
+            raise Misuse("a batch of requests that have come is admitted outside a group")
+        before = {r: tuple(self.state.names(r, role) for role in ROLES) for r in requests}
+        answer = yield Call("admit", lambda: self.engine.admit(requests))
+        if answer is REFUSAL:
+            self._explain_refusal("alloc", sum(map(self.missing, requests)))
+            return
+        self._explain_tree()
+        for request in requests:
+            named = self.seen.requests[request].slots
+            new = [ABSENT if had else now for had, now in zip(before[request], named, strict=True)]
+            self.law.caller_step("alloc", request, *new)
+
+    # A request works.
+
+    def track(self, request: int) -> Calls:
+        """A boundary: the state is tracked."""
+        self._must_run(request)
+        if not self.state.buffered:
+            raise Misuse("the request has no track buffer")
+        if self.state.doubled and not self.state.lazy:
+            self.law.caller_step("track", request)
+        yield Call("track", lambda: self.engine.track(request))
+
+    def boundary(self, request: int) -> Calls:
+        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        self._must_be_lazy(request)
+        yield Call("boundary", lambda: self.engine.boundary(request))
+        self._explain_tree()
+        role = across(self.state, request)
+        if self.state.names(request, role) != ABSENT:
+            return
+        slot = self.seen.requests[request].slots[role]
+        if slot == ABSENT:
+            self._explain_refusal("alloc_second", 1)
+        else:
+            self.law.caller_step("alloc_second", request, slot)
+
+    def settle(self, request: int) -> Calls:
+        """After a boundary a lazy buffer gives the other slot back."""
+        self._must_be_lazy(request)
+        self.law.caller_step("give_second", request)
+        yield Call("settle", lambda: self.engine.settle(request))
+
+    def slide(self, request: int) -> Calls:
+        """A long decode moves the window past what was tracked."""
+        self._must_run(request)
+        yield Call("slide", lambda: self.engine.slide(request))
+
+    def cache(self, request: int) -> Calls:
+        """A request that goes on puts its state into the tree: the tree takes one, or has it already."""
+        self._must_run(request)
+        answer = yield Call("cache", lambda: self.engine.cache(request))
+        if answer is REFUSAL:
+            self._explain_refusal("alloc_copy", 1)
+            return
+        self._explain_evictions()
+        new = self._new_keys()
+        role = kept(self.state, request)
+        was, now = self.state.table(request, role), self.seen.requests[request].slots[role]
+        for key in new:
+            self._explain_copy(key, now if self.seen.nodes[key] == was else self.seen.nodes[key])
+        if now == was:
+            return
+        # The request has another slot in the place of the state that it gave away. Where the tree had that state
+        # already, it gave the donated slot back: in the law a node without a name takes it and is evicted.
+        carrier = self.nodes[new[0]] if new else self._new_number()
+        if not new:
+            self.law.caller_step("alloc_copy", carrier, now)
+        self.law.caller_step("donate_and_replace", request, carrier)
+        if not new:
+            self.law.caller_step("evict", carrier)
+
+    # A request leaves.
+
+    def finish(self, request: int) -> Calls:
+        """A request ends well."""
+        self._must_run(request)
+        return self._leave("finish", request, self.engine.finish)
+
+    def abort(self, request: int) -> Calls:
+        """A running request is aborted."""
+        self._must_run(request)
+        return self._leave("abort", request, self.engine.abort)
+
+    def retract(self, request: int) -> Calls:
+        """A running request makes room."""
+        self._must_run(request)
+        return self._leave("retract", request, self.engine.retract)
+
+    def withdraw(self, request: int) -> Calls:
+        """A waiting request is aborted."""
+        if request not in self.here or self.running(request):
+            raise Misuse("the request is not waiting")
+        return self._leave("withdraw", request, self.engine.withdraw)
+
+    def _leave(self, name: str, request: int, send: Callable[[int], None]) -> Calls:
+        """The request is gone: its newest state may be the tree's, or all it has its session's; the rest is free."""
+        session = self.here.pop(request)
+        yield Call(name, lambda: send(request))
+        self.lent.pop(session, None)
+        self._explain_evictions()
+        for key in self._new_keys():
+            self.nodes[key] = number = self._new_number()
+            self.law.caller_step("donate", request, number)
+        phase = self.state.phase(request)
+        if phase == IDLE:
+            return
+        if session and phase != LEAVING and self.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS:
+            self.law.caller_step("save", request, self.session(session))
+        else:
+            self.law.caller_step("release", request)
+
+    def close(self, session: int) -> Calls:
+        """A session ends between turns."""
+        if session in self.here.values():
+            raise Misuse("a turn of the session is there")
+        self.law.caller_step("close", self.session(session))
+        yield Call("close", lambda: self.engine.close(session))
+
+    # The pool and the tree.
+
+    def evict(self, states: int) -> Calls:
+        """The tree gives up states."""
+        yield Call("evict", lambda: self.engine.evict(states))
+        self._explain_tree()
+
+    def begin_group(self, need: int) -> Calls:
+        """A group sets slots aside."""
+        yield Call("begin_group", lambda: self.engine.begin_group(need))
+        new = [slot for slot in self.seen.waiting if self.state.place(slot) != GROUPED]
+        self.law.caller_step("begin_group", need, Seq(new))
+        self.depth += 1
+
+    def end_group(self) -> Calls:
+        """A group ends."""
+        self.law.caller_step("end_group")
+        self.depth -= 1
+        yield Call("end_group", self.engine.end_group)
+
+    def clear(self) -> Calls:
+        """Everything starts anew between requests."""
+        if self.here:
+            raise Misuse("a request is there")
+        self.law.caller_step("clear")
+        self.nodes.clear()
+        self.depth = 0
+        yield Call("clear", self.engine.clear)
+
+    def audit(self) -> Calls:
+        """The end of a run: nobody has anything, and the pool is full."""
+        if self.here or self.depth or not self.idle():
+            raise Misuse("somebody has a slot")
+        self.law.counts["quiescence", "done"] += 1
+        yield from ()
+
+    def bad(self, kind: str) -> Calls:
+        """Bad input: a clear error, and nothing changed."""
+        yield refusing(lambda: self.engine.bad(kind), self.law, kind)
+
+    # What callers can send now.
+
+    @property
+    def state(self) -> MambaSlots:
+        """The law's state slots."""
+        state: MambaSlots = self.law.state
+        return state
+
+    def session(self, number: int) -> int:
+        """The law's owner number of a session's slot."""
+        return int(self.state.limit) + number - 1
+
+    def saved(self) -> list[int]:
+        """The sessions whose slot has states."""
+        return [s for s in range(1, self.session_count + 1) if not owns_nothing(self.state, self.session(s))]
+
+    def running(self, request: int) -> bool:
+        """The request is admitted."""
+        return bool(self.state.phase(request) == RUNNING)
+
+    def idle(self) -> bool:
+        """Nobody has a slot."""
+        return all(owns_nothing(self.state, owner) for owner in self.state.owners.items())
+
+    def surely_fits(self, requests: list[int]) -> bool:
+        """The free slots suffice for a batch."""
+        return bool(sum(map(self.missing, requests)) <= self.state.available)
+
+    def missing(self, request: int) -> int:
+        """How many slots the request gets when it is admitted."""
+        st = self.state
+        bare = st.names(request, FIRST) == st.names(request, SECOND) == ABSENT
+        tracks = 0 if not st.buffered else 2 if st.doubled and not st.lazy else 1
+        return int(st.names(request, OWN) == ABSENT) + (tracks if bare else 0)
+
+    def _must_run(self, request: int) -> None:
+        if request not in self.here or not self.running(request):
+            raise Misuse("the request is not running")
+
+    def _must_be_lazy(self, request: int) -> None:
+        self._must_run(request)
+        if not (self.state.lazy and has_two(self.state)):
+            raise Misuse("the buffer is not lazy")
+
+    # What the engine has done.
+
+    def _explain_refusal(self, name: str, need: int) -> None:
+        """A refusal is lawful where the slots do not suffice, after what the tree has given up for the call."""
+        self._explain_tree()
+        st = self.state
+        have = st.available + st.slots.count(lambda slot: st.place(slot) == GROUPED)
+        if need <= have:
+            detail = f"{name} needs {need} of {have} slots, but was refused"
+            raise Finding(ENOUGH, "A call that fits is granted.", detail)
+        self.law.counts[name, "refused"] += 1
+
+    def _explain_tree(self) -> None:
+        """States that left the tree are evicted in the law too, and new ones were copied into it."""
+        self._explain_evictions()
+        for key in self._new_keys():
+            self._explain_copy(key, self.seen.nodes[key])
+
+    def _explain_evictions(self) -> None:
+        shown, table = self.seen.nodes, self.state.table
+        for key in [key for key, node in self.nodes.items() if shown.get(key) != table(node, OWN)]:
+            self.law.caller_step("evict", self.nodes.pop(key))
+
+    def _new_keys(self) -> list[Key]:
+        return [key for key in self.seen.nodes if key not in self.nodes]
+
+    def _explain_copy(self, key: Key, slot: int) -> None:
+        """A node of the tree has a new slot, into which a state was copied."""
+        number = self._new_number()
+        self.law.caller_step("alloc_copy", number, slot)
+        self.nodes[key] = number
+
+    def _new_number(self) -> int:
+        """The number of an owner that is no node of the tree now."""
+        st, taken = self.state, set(self.nodes.values())
+        return next(int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken)
+
+    # What the driver asks.
+
+    def snapshot(self) -> StatesSnapshot:
+        """The lists, and what everybody names."""
+        return self.engine.snapshot()
+
+    def follow(self) -> None:
+        """The slots do not change of their own accord: each operation explains what its calls have changed."""
+
+    def project(self) -> Any:
+        """The lists, the records, the rows, and what sessions and nodes have."""
+        return project_states(self.state, self.seen, self.nodes, self.here, self.lent)
+
+    def hidden(self, change: Change) -> bool:
+        """What is left in the record or the row of a request that is gone."""
+        return hidden_state_change(change, self.state, self.here)
+
+    def beyond_state(self) -> list[str]:
+        """The law's state has a field for everything that a snapshot shows."""
+        return []
+
+    def judge(self) -> None:
+        """The laws say it all."""

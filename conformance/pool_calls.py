@@ -1,0 +1,239 @@
+"""What a caller of an allocator does: its table of slots for each row, and the operations on these rows.
+
+The operations are those of one pool of pages and of a full and an SWA pool alike; the run that uses them says which pools
+there are (``PoolRun``). Which pages are handed out is the engine's choice, judged as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from conformance.engines.protocol import Json
+from conformance.lockstep import CHOICE, Call, Calls, Finding, Law, Operation, refusing
+from spec.finite import Seq, Set
+from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
+from spec.pool import Pool, length
+
+HOLE = -1  # a token whose slot the row has given back
+FILLED = "slots_fill_pages"
+FILLED_SENTENCE = "A row's slots fill its pages in order."
+
+
+class PoolRun(Protocol):
+    """A run whose rows are measured in a pool."""
+
+    law: Law
+    engine: Any
+
+    def pool_of(self, state: Any) -> Pool:
+        """The pool of a state that rows are measured in."""
+
+    def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
+        """Any lawful pages, for each pool that a row grows in."""
+
+    def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
+        """The pages that the engine chose, for each pool; ``chosen`` are those of the pool that rows are measured in."""
+
+
+def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[int]:
+    """The pages that new slots add to a row of ``before`` tokens; the slots must fill the row's pages in order."""
+    size = pool.page_size
+    needed = pages_needed(before, before + len(answer), size)
+    start = ceil_align(before, size) - before
+    chosen = [slot // size for slot in answer[start::size]][:needed]
+    table = [pool.table(row, i) for i in range(touched(length(pool, row)))] + chosen
+    for offset, slot in enumerate(answer):
+        index, within = divmod(before + offset, size)
+        if slot != table[index] * size + within:
+            what = f"token {before + offset} of row {row} got slot {slot}, not slot {within} of page {table[index]}"
+            raise Finding(FILLED, FILLED_SENTENCE, what)
+    return chosen
+
+
+class PoolCalls:
+    """``slots[row]``: what the caller's table holds for each token, ``HOLE`` where the row gave the slot back."""
+
+    def __init__(self, run: PoolRun, config: Json) -> None:
+        self.run, self.law, self.engine = run, run.law, run.engine
+        self.page_size: int = config["page_size"]
+        self.slots: dict[int, list[int]] = {row: [] for row in range(config["rows"])}
+        self._saved: dict[int, list[int]] | None = None
+        self.operations: dict[str, Operation] = {
+            "alloc": self.alloc,
+            "extend": self.extend,
+            "decode": self.decode,
+            "free": self.free,
+            "trim": self.trim,
+            "finish": self.finish,
+            "begin_group": self.begin_group,
+            "end_group": self.end_group,
+            "backup": self.backup,
+            "restore": self.restore,
+            "clear": self.clear,
+            "bad": self.bad,
+        }
+
+    # The caller's table.
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that rows are measured in now."""
+        return self.run.pool_of(self.law.state)
+
+    def tokens(self, row: int) -> int:
+        """How many tokens the row has."""
+        return in_tokens(length(self.pool, row), self.page_size)
+
+    def owned(self, row: int, first: int, last: int) -> list[int]:
+        """The slots that the row still owns among its tokens ``[first, last)``."""
+        return [s for s in self.slots[row][first:last] if s != HOLE]
+
+    def page_slots(self, row: int, first: int, last: int) -> list[int]:
+        """The slots that the row owns in its pages ``[first, last)``."""
+        return self.owned(row, first * self.page_size, last * self.page_size)
+
+    def named(self, slots: Sequence[int]) -> tuple[Set, Set]:
+        """The pages of slots, and the slots as (page, offset)."""
+        pairs = [divmod(s, self.page_size) for s in slots]
+        return Set(p for p, _ in pairs), Set(pairs)
+
+    def last_slot(self, row: int) -> int:
+        """The slot of the row's last token, -1 for an empty row."""
+        return self.slots[row][-1] if self.slots[row] else -1
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """The rows gave these slots back."""
+        gone = {s // self.page_size for s in slots}
+        for row, table in self.slots.items():
+            self.slots[row] = [HOLE if s != HOLE and s // self.page_size in gone else s for s in table]
+
+    # Growing.
+
+    def alloc(self, row: int, pages: int) -> Calls:
+        """Whole pages for a row whose last page is full."""
+        tokens = pages * self.page_size
+        return self._grow("alloc", [row], [tokens], lambda: self.engine.alloc(tokens))
+
+    def extend(self, rows: list[int], more: list[int]) -> Calls:
+        """A batch of rows grows, each by its number of tokens (a prefill)."""
+        before, last = [self.tokens(r) for r in rows], [self.last_slot(r) for r in rows]
+        after = [b + m for b, m in zip(before, more, strict=True)]
+        return self._grow("alloc_extend", rows, more, lambda: self.engine.extend(before, after, last))
+
+    def decode(self, rows: list[int]) -> Calls:
+        """A batch of rows grows by one token each."""
+        after, last = [self.tokens(r) + 1 for r in rows], [self.last_slot(r) for r in rows]
+        return self._grow("alloc_decode", rows, [1] * len(rows), lambda: self.engine.decode(after, last))
+
+    def _grow(self, name: str, rows: list[int], more: list[int], send: Callable[[], Any]) -> Calls:
+        fits = self.fits(name, self.grown(rows, more))
+        answer = yield Call(name, send, risky=self.engine.fragile and not fits)
+        if answer is None:
+            self.law.refused(name, fits)
+            return
+        self.law.must_fit(name, fits)
+        for row, part in zip(rows, self.split(answer, more, name), strict=True):
+            chosen = row_pages(self.pool, row, self.tokens(row), part)
+            self._take(name, row, in_pages(self.tokens(row) + len(part), self.page_size), chosen)
+            self.slots[row] = self.slots[row] + part
+
+    def grown(self, rows: Sequence[int], more: Sequence[int]) -> list[tuple[int, Length]]:
+        """The rows with their lengths after growing by ``more`` tokens each."""
+        return [(r, in_pages(self.tokens(r) + m, self.page_size)) for r, m in zip(rows, more, strict=True)]
+
+    def fits(self, name: str, targets: list[tuple[int, Length]]) -> bool:
+        """The law's word on a batch: one row after the other, each with any lawful pages."""
+        state, extend = self.law.state, self.law.stem.transitions["alloc_extend"]
+        for row, to in targets:
+            need = touched(to) - touched(length(self.run.pool_of(state), row))
+            step = extend(state, row, to, *self.run.some_pages(state, need))
+            self.law.must_keep(name, step)
+            if not step.fits:
+                return False
+            state = step.then
+        return True
+
+    def split(self, answer: Sequence[int], more: Sequence[int], name: str) -> list[list[int]]:
+        """The answer, row by row."""
+        if len(answer) != sum(more):
+            what = f"{len(answer)} slots for {sum(more)} tokens"
+            raise Finding(name, self.law.sentence(name), what, kind=CHOICE)
+        cuts = [sum(more[:k]) for k in range(len(more) + 1)]
+        return [list(answer[a:b]) for a, b in pairwise(cuts)]
+
+    def _take(self, name: str, row: int, to: Length, chosen: list[int]) -> None:
+        """The row takes the pages that the engine chose."""
+        pages = self.run.chosen_pages(chosen)
+        arguments = {"alloc": (row, len(chosen), *pages), "alloc_decode": (row, *pages)}
+        self.law.caller_step(name, *arguments.get(name, (row, to, *pages)))
+
+    # Giving back.
+
+    def free(self, row: int, first: int, last: int) -> Calls:
+        """The pages ``[first, last)`` of a row are given back."""
+        slots = self.page_slots(row, first, last)
+        self.law.caller_step("free", *self.named(slots))
+        yield Call("free", lambda: self.engine.free(slots))
+        self.forget(slots)
+
+    def trim(self, row: int, tokens: int) -> Calls:
+        """A row is cut; the caller frees from the first page on that keeps no token."""
+        tail = self._tail(row, tokens)
+        self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
+        yield Call("free", lambda: self._free_parts(tail))
+        self.slots[row] = self.slots[row][:tokens]
+
+    def finish(self, row: int, committed: int) -> Calls:
+        """A row ends: its committed tokens are freed, then the pages after them that decoding had run ahead into."""
+        head, tail = self.owned(row, 0, committed), self._tail(row, committed)
+        self.law.caller_step("trim", row, NOTHING)
+        yield Call("free", lambda: self._free_parts(head, tail))
+        self.slots[row] = []
+
+    def _tail(self, row: int, tokens: int) -> list[int]:
+        return self.owned(row, ceil_align(tokens, self.page_size), self.tokens(row))
+
+    def _free_parts(self, *parts: list[int]) -> None:
+        for slots in parts:
+            if slots:
+                self.engine.free(slots)
+
+    # The rest.
+
+    def begin_group(self) -> Calls:
+        """A free group opens."""
+        self.law.caller_step("free_group_begin")
+        yield Call("free_group_begin", self.engine.begin_group)
+
+    def end_group(self) -> Calls:
+        """A free group ends."""
+        self.law.caller_step("free_group_end")
+        yield Call("free_group_end", self.engine.end_group)
+
+    def backup(self) -> Calls:
+        """A backup is taken, of the caller's tables too."""
+        self.law.caller_step("backup_state")
+        yield Call("backup_state", self.engine.backup)
+        self._saved = {row: list(table) for row, table in self.slots.items()}
+
+    def restore(self) -> Calls:
+        """The last backup is restored."""
+        self.law.caller_step("restore_state")
+        yield Call("restore_state", self.engine.restore)
+        assert self._saved is not None, "the law allows a restore only after a backup"
+        self.slots = {row: list(table) for row, table in self._saved.items()}
+
+    def clear(self) -> Calls:
+        """Every page is free again."""
+        self.law.caller_step("clear")
+        yield Call("clear", self.engine.clear)
+        self.slots = {row: [] for row in self.slots}
+
+    def bad(self, kind: str, row: int) -> Calls:
+        """Bad input: a clear error, and nothing changed. The end of a group is bad input where none is open."""
+        sent = "free_padding" if kind == "end_group" and self.law.state.group else kind
+        yield refusing(lambda: self.engine.bad(sent, row), self.law, kind)
+
+

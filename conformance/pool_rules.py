@@ -1,0 +1,163 @@
+"""The rules of a caller that has rows of slots, for one pool and for two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from conformance.engines.protocol import Json
+from conformance.known import AllocatorExclusion as Exclusion
+from conformance.machine import StemMachine, started
+from spec.lengths import in_pages, touched
+from spec.pool import PADDING, Pool, length
+
+ROWS = 3
+rows = st.integers(0, ROWS - 1)
+batches = st.lists(rows, min_size=1, max_size=ROWS, unique=True)
+counts = st.integers(0, 9)
+few = st.integers(1, 3)
+SIZES = {
+    "page_size": st.integers(0, 11),  # an index into the page sizes that are asked for
+    "size": st.integers(1, 6),  # pages
+    "size_swa": st.integers(1, 4),
+    "need_sort": st.booleans(),
+}
+BAD = ("free_again", "free_padding", "alloc_negative", "free_outside", "end_group")
+
+
+def busy(machine: Any) -> bool:
+    """A row has tokens."""
+    return machine.run is not None and any(machine.calls.tokens(r) for r in machine.calls.slots)
+
+
+class PoolRules(StemMachine):
+    """The rules that every stem with rows of slots shares."""
+
+    @initialize(config=st.fixed_dictionaries(SIZES))
+    def start(self, config: Json) -> None:
+        """An engine and the law, of a drawn size; sizes count pages."""
+        page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        self.begin({**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS})
+
+    # What a caller can send now.
+
+    @property
+    def calls(self) -> Any:
+        """The caller's rows."""
+        return self.run.calls
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that rows are measured in."""
+        pool: Pool = self.calls.pool
+        return pool
+
+    def some(self, row: int) -> int:
+        """A row with tokens, ``row`` itself if it has some."""
+        ready = [r for r in self.calls.slots if self.calls.tokens(r)]
+        return row if row in ready else ready[row % len(ready)]
+
+    def index(self, row: int, drawn: int) -> int:
+        """An index among the pages of the row that ``some`` names."""
+        return int(drawn % touched(length(self.pool, self.some(row))))
+
+    def room(self, row: int, more: int) -> bool:
+        """The row still owns the page that it would fill, and has room for ``more`` tokens."""
+        pool, now = self.pool, length(self.pool, row)
+        to = in_pages(self.calls.tokens(row) + more, self.calls.page_size)
+        return bool(pool.indices.has(touched(to))) and (not now.rest or pool.table(row, now.pages) != PADDING)
+
+    def whole_pages(self, row: int) -> int:
+        """How many pages of the row are full."""
+        return int(length(self.pool, row).pages)
+
+    def owns(self, row: int, first: int, last: int) -> bool:
+        """The row owns a page among ``[first, last)``."""
+        return bool(self.calls.page_slots(row, first, last))
+
+    def affordable(self, batch: list[int], more: int, difference: Exclusion) -> bool:
+        """The batch fits, unless no difference is known in how the engine refuses it."""
+        return not self.excludes(difference) or self.calls.fits("", self.calls.grown(batch, [more] * len(batch)))
+
+    # Rules.
+
+    @rule(row=rows, more=st.integers(1, 5))
+    def extend(self, row: int, more: int) -> None:
+        """Prefill of one request."""
+        self.extend_batch([row], more)
+
+    @rule(batch=batches)
+    @precondition(busy)
+    def decode(self, batch: list[int]) -> None:
+        """One token for each request that has one already."""
+        ready = [r for r in dict.fromkeys(map(self.some, batch)) if self.room(r, 1)]
+        if ready and self.offers("decode") and self.affordable(ready, 1, Exclusion.SHORT_DECODE):
+            self.do("decode", rows=ready)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def free(self, row: int, first: int, pages: int) -> None:
+        """A range of a row's pages, to the row's end if it reaches that far."""
+        row, first = self.some(row), self.index(row, first)
+        if self.owns(row, first, first + pages):
+            self.do("free", row=row, first=first, last=first + pages)
+
+    @rule(row=rows, overrun=st.integers(0, 5))
+    @precondition(busy)
+    def finish(self, row: int, overrun: int) -> None:
+        """A request ends; speculative decoding may have run ahead of what was committed."""
+        row, overrun = self.some(row), 0 if self.excludes(Exclusion.OVERRUN) else overrun
+        self.do("finish", row=row, committed=max(self.calls.tokens(row) - overrun, 0))
+
+    @rule(batch=batches, more=st.integers(1, 5))
+    @precondition(started)
+    def extend_batch(self, batch: list[int], more: int) -> None:
+        """Prefill of several requests."""
+        ready = [r for r in batch if self.room(r, more)]
+        if ready and self.offers("extend") and self.affordable(ready, more, Exclusion.SHORT_EXTEND):
+            self.do("extend", rows=ready, more=[more] * len(ready))
+
+    @rule(row=rows, pages=few)
+    @precondition(started)
+    def alloc(self, row: int, pages: int) -> None:
+        """Whole pages."""
+        if self.offers("alloc") and not length(self.pool, row).rest and self.room(row, pages * self.calls.page_size):
+            self.do("alloc", row=row, pages=pages)
+
+    @rule(row=rows, keep=counts)
+    @precondition(busy)
+    def trim(self, row: int, keep: int) -> None:
+        """A row is cut, as after a rejected draft or an overshoot."""
+        row = self.some(row)
+        keep -= keep % self.calls.page_size if self.excludes(Exclusion.OVERRUN) else 0
+        if keep < self.calls.tokens(row):
+            self.do("trim", row=row, tokens=keep)
+
+    @rule(pick=counts)
+    @precondition(started)
+    def group(self, pick: int) -> None:
+        """A free group ends or begins, also within another."""
+        state, deepest = self.run.law.state, 1 if self.excludes(Exclusion.NESTED_GROUP) else 3
+        self.pick(pick, {"end_group": state.group > 0, "begin_group": state.group < deepest})
+
+    @rule(pick=counts)
+    @precondition(started)
+    def draft(self, pick: int) -> None:
+        """Draft slots are taken back, or a backup is taken before they are handed out."""
+        usable = not self.excludes(Exclusion.RESTORE)
+        self.pick(pick, {"restore": usable and self.run.law.state.backed_up, "backup": usable})
+
+    @rule(sure=st.booleans())
+    @precondition(busy)
+    def clear(self, sure: bool) -> None:
+        """The cache is flushed, now and then."""
+        if sure:
+            self.do("clear")
+
+    @rule(kind=st.sampled_from(BAD), row=rows)
+    @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
+    def bad(self, kind: str, row: int) -> None:
+        """Bad input, for engines that promise to answer it."""
+        self.do("bad", kind=kind, row=row)

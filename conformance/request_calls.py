@@ -1,0 +1,569 @@
+"""What a scheduler does with requests and streaming sessions: the operations of ``session_trim`` and ``cache``.
+
+Operations name requests, sessions and numbers of tokens. What the engine chooses (the prefix, the pages, how far the
+window moves, what its tree takes) is read off its snapshot and explained by steps of the law; where a row meets the tree,
+the run that uses these operations explains it (``RowRun``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Any, Protocol
+
+from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot
+from conformance.kinds import Tokens
+from conformance.known import SessionTrimExclusion as Exclusion
+from conformance.lockstep import ENOUGH, Call, Calls, Finding, Law, Operation, refusing
+from conformance.pool_calls import row_pages
+from conformance.requests import Request, token
+from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
+from spec.finite import Seq
+from spec.lengths import in_pages, in_tokens, touched
+from spec.pool import length
+from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
+
+QUIESCENT = "quiescent"
+QUIET = "With no request, no session and an evicted tree, every pool is full and every row is idle."
+OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
+# Findings that are looked past where they are known, since no caller can do anything about them; the first two only where
+# the finding is latent.
+LOOKED_PAST_LATENT = {ENOUGH: Exclusion.SHORT, "free_maps_to_nothing": Exclusion.STALE}
+LOOKED_PAST = {"mapping_is_live": Exclusion.INHERITED}
+
+
+def looks_past(exclude: Collection[StrEnum]) -> Callable[[Finding], bool]:
+    """Which findings a run with these exclusions looks past."""
+
+    def ignores(finding: Finding) -> bool:
+        known = {**LOOKED_PAST, **LOOKED_PAST_LATENT} if finding.latent else LOOKED_PAST
+        return known.get(finding.law) in exclude
+
+    return ignores
+
+
+class RowRun(Protocol):
+    """A run of rows: what of its state and snapshot is about rows, and what happens where a row meets the tree."""
+
+    law: Law
+    engine: Any
+    lacks: Collection[str]
+    exclude: Collection[StrEnum]
+
+    @property
+    def rows(self) -> Rows:
+        """Rows and pools of the law's state."""
+
+    @property
+    def rows_seen(self) -> RowsSnapshot:
+        """Rows and pools of the last snapshot."""
+
+    def follow_tree(self) -> None:
+        """Explains what the tree has given back of its own accord."""
+
+    def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
+        """A request gets a row that begins with so many of the tree's pages."""
+
+    def resume_row(self, request: int, session: int) -> None:
+        """A session's next turn runs on the row in its slot."""
+
+    def share(self, request: int, row: int) -> None:
+        """What the tree has of a request's prompt after ``cache``, the row reads there."""
+
+    def save_row(self, row: int, session: int, text: list[int]) -> None:
+        """A turn has left its row in its session's slot."""
+
+    def free_row(self, row: int, text: list[int]) -> None:
+        """A row has left: the tree has taken a part of it, the rest is given back."""
+
+    def close_slot(self, session: int) -> None:
+        """A session has ended: the row in its slot is given back."""
+
+    def waits(self, request: int) -> None:
+        """A request was matched and is not admitted."""
+
+    def withdrawn(self, request: int) -> None:
+        """A request that waited is gone."""
+
+    def fits_beside(self, request: int, prefix: int) -> bool:
+        """There is room for what a request needs beside pages and a row."""
+
+    def tracks(self, request: int) -> bool:
+        """After a forward pass the request's state is tracked; the law has taken the step."""
+
+    def evict_everything(self) -> None:
+        """Asks the engine's tree for more than it can have."""
+
+    def tree_pages(self) -> list[int]:
+        """The pages that the tree has."""
+
+
+class RequestCalls:
+    """``requests``: those that run or wait; ``row_of``: the law's row of each that runs; ``texts``: what the next turn's
+    input of a session begins with.
+    """
+
+    def __init__(self, run: RowRun, config: Json) -> None:
+        self.run, self.law, self.engine = run, run.law, run.engine
+        self.config: Json = config
+        self.page_size: int = config["page_size"]
+        self.limit: int = config["rows"]
+        self.requests: dict[int, Request] = {}
+        self.row_of: dict[int, int] = {}
+        self.texts: dict[int, list[int]] = {}
+        self.label: dict[int, int] = {}  # the law's row -> the engine's number for it
+        self.retracted: set[int] = set()  # the requests that gave their row up once
+        # Requests in whose place the engine runs one token, and then aborts it, and the sessions that they named.
+        self.turned_away: dict[int, int] = {}
+        self.operations: dict[str, Operation] = {
+            "look": self.look,
+            "admit": self.admit,
+            "chunk": self.chunk,
+            "decode": self.decode,
+            "reserve": self.reserve,
+            "commit": self.commit,
+            "finish": self.finish,
+            "abort": self.abort,
+            "retract": self.retract,
+            "cancel": self.cancel,
+            "close": self.close,
+            "overlapping_turn": self.overlapping_turn,
+            "begin_group": self.begin_group,
+            "end_group": self.end_group,
+            "quiesce": self.quiesce,
+            "bad": self.bad,
+        }
+
+    # Who is where.
+
+    def offers(self, name: str) -> bool:
+        """The engine has the call."""
+        return name not in self.run.lacks
+
+    def must_offer(self, name: str) -> None:
+        """A call that the engine does not have cannot be sent."""
+        if not self.offers(name):
+            raise Misuse(f"the engine has no {name} in this configuration")
+
+    def view(self, request: int) -> RowSnapshot:
+        """The row of a request that runs, as the engine shows it."""
+        if request not in self.run.rows_seen.requests:
+            raise Finding(ROW_OWNED, ROW_SENTENCE, f"request {request} runs and has no row")
+        return self.run.rows_seen.requests[request]
+
+    def used(self) -> dict[int, RowSnapshot]:
+        """The rows that requests and session slots have, as the engine shows them, by the law's row."""
+        found = {row: self.view(request) for request, row in self.row_of.items()}
+        rows, sessions = self.run.rows, self.run.rows_seen.sessions
+        for session in rows.sessions.items():
+            row = rows.slot(session) - 1
+            if row >= 0 and rows.phase(row) == SAVED:
+                if session not in sessions:
+                    raise Finding(ROW_OWNED, ROW_SENTENCE, f"the slot of session {session} has lost its row")
+                found[row] = sessions[session]
+        return found
+
+    def slots(self) -> dict[int, int]:
+        """The law's row plus one of each session that has one as the engine shows it, running or saved."""
+        inverse = {label: row for row, label in self.label.items()}
+        running = {self.requests[r].session: inverse.get(self.view(r).row, -1) + 1 for r in self.row_of}
+        saved = {session: inverse.get(view.row, -1) + 1 for session, view in self.run.rows_seen.sessions.items()}
+        return {session: row for session, row in {**running, **saved}.items() if session}
+
+    def running(self, request: int) -> Request:
+        """A request that runs."""
+        if request not in self.row_of:
+            raise Misuse(f"request {request} does not run")
+        return self.requests[request]
+
+    def turns(self, session: int) -> list[int]:
+        """The requests of a session, those that wait too."""
+        return [request for request, known in self.requests.items() if known.session == session]
+
+    def tokens(self, row: int) -> int:
+        """How many tokens of a row have slots."""
+        return in_tokens(length(full_pool(self.run.rows), row), self.page_size)
+
+    def computed(self, request: int) -> int:
+        """How many tokens of a request that runs are computed."""
+        return lengths_of(self.run.rows, self.row_of[request]).committed
+
+    def prefilling(self, request: int) -> bool:
+        """The prompt of a request that runs is not computed to its end."""
+        return self.computed(request) < len(self.requests[request].tokens)
+
+    def decoding(self, request: int) -> bool:
+        """The request can decode a token: nothing is allocated ahead, and the row has room."""
+        self.running(request)
+        now = self.computed(request)
+        room = now < self.config["size"] * self.page_size
+        return room and not self.prefilling(request) and self.tokens(self.row_of[request]) == now
+
+    def row_for(self, known: Request) -> bool:
+        """The request has its session's row, or one is idle."""
+        slot = known.session and self.run.rows.slot(known.session)
+        return bool(slot) or any(self.run.rows.phase(r) == IDLE for r in range(self.limit))
+
+    def room_for(self, request: int, prefix: int, upto: int) -> bool:
+        """There is all that a request needs to be admitted."""
+        room = self.row_for(self.requests[request]) and self.fits([(prefix, upto)])
+        return room and self.run.fits_beside(request, prefix)
+
+    def fits(self, growth: Sequence[tuple[int, int]]) -> bool:
+        """Both pools have the pages for rows that grow from so many tokens to so many."""
+        need = sum(touched(in_pages(b, self.page_size)) - touched(in_pages(a, self.page_size)) for a, b in growth)
+        rows = self.run.rows
+        return bool(need <= full_pool(rows).available and need <= swa_pool(rows).available)
+
+    # A request arrives.
+
+    def arrive(self, request: int, more: int, session: int, fork: int) -> Request:
+        """The request that waits; a new one adds ``more`` tokens to its session's text."""
+        waits = self.requests.get(request)
+        if request in self.row_of or (waits and more):
+            raise Misuse("a request arrives once, and then waits")
+        if waits:
+            return waits
+        if session and self.turns(session):
+            raise Misuse("a session has one request at a time")
+        text = list(self.texts.get(session, []))
+        new = Request(session, text + [token(n, fork) for n in range(len(text), len(text) + more)], fork)
+        self._may_arrive(new)
+        self.requests[request] = new
+        return new
+
+    def _may_arrive(self, new: Request) -> None:
+        row = self.run.rows.slot(new.session) - 1
+        tree = lengths_of(self.run.rows, row).protected if new.session and row >= 0 else 0
+        if not tree < len(new.tokens) <= self.config["size"] * self.page_size:
+            raise Misuse("an input has a token beyond what its session has from the tree, and room in the pool")
+
+    def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
+        """A request looks for its prefix and is not admitted."""
+        known = self.arrive(request, more, session, fork)
+        prefix = yield Call("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
+        self.run.follow_tree()
+        self._matched(known, prefix)
+        self.run.waits(request)
+
+    def admit(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0) -> Calls:
+        """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
+        known = self.arrive(request, more, session, fork)
+        most = chunk * self.page_size or len(known.tokens)
+        answer = yield Call("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
+        self.run.follow_tree()
+        self._matched(known, answer.prefix)
+        upto = min(answer.prefix + most, len(known.tokens))
+        if not answer.granted:
+            self.law.refused("admit", self.room_for(request, answer.prefix, upto))
+            self.run.waits(request)
+            return
+        self._begin(request, known, answer.prefix)
+        yield from self._prefilled(request, upto)
+
+    def _matched(self, known: Request, prefix: int) -> None:
+        if known.session and self.run.rows.slot(known.session):
+            self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
+
+    def _begin(self, request: int, known: Request, prefix: int) -> None:
+        sessions = self.run.rows_seen.sessions
+        if known.session in sessions:
+            law = self.law.stem.invariants["one_row_a_session"]
+            row, other = self.view(request).row, sessions[known.session].row
+            raise Finding(law.name, law.sentence, f"request {request} got row {row}, the slot has row {other}")
+        if known.session and self.run.rows.slot(known.session):
+            row = self.run.rows.slot(known.session) - 1
+            self.run.resume_row(request, known.session)
+        else:
+            row = next(r for r in range(self.limit) if self.run.rows.phase(r) == IDLE)
+            if prefix % self.page_size:
+                what = f"the request goes on at {prefix} tokens of the tree's, which are no whole pages"
+                raise Finding("admit", self.law.sentence("admit"), what)
+            self.run.begin_row(request, row, known.session, prefix // self.page_size)
+            label = self.view(request).row
+            self.label = {**{r: other for r, other in self.label.items() if other != label}, row: label}
+        self.row_of[request] = row
+
+    # It grows.
+
+    def chunk(self, request: int, chunk: int = 0) -> Calls:
+        """The next ``chunk`` pages of a prompt are computed (0: the rest)."""
+        known, row = self.running(request), self.row_of[request]
+        if not self.prefilling(request):
+            raise Misuse("the prompt is computed")
+        most, now = chunk * self.page_size or len(known.tokens), self.tokens(row)
+        upto = min(now + most, len(known.tokens))
+        granted = yield Call("chunk", lambda: self.engine.chunk(request, most))
+        self.run.follow_tree()
+        if not granted:
+            self.law.refused("extend", self.fits([(now, upto)]))
+            return
+        yield from self._prefilled(request, upto)
+
+    def _prefilled(self, request: int, upto: int) -> Calls:
+        """The row has its slots; then the prompt goes to the tree, as far as the engine does that."""
+        self.grow("extend", request, upto)
+        yield None
+        tracks = self.run.tracks(request)
+        known, row = self.requests[request], self.row_of[request]
+        sampled = None if self.prefilling(request) else known.next()[0]
+
+        def send() -> None:
+            if tracks:
+                self.engine.track(request)
+            self.engine.cache(request, sampled)
+
+        yield Call("cache", send)
+        known.sampled += [] if sampled is None else [sampled]
+        self.run.share(request, row)
+
+    def grow(self, name: str, request: int, upto: int) -> None:
+        """The row takes the pages that the engine chose."""
+        row, view = self.row_of[request], self.view(request)
+        chosen = row_pages(full_pool(self.run.rows), row, before := self.tokens(row), view.slots[before:upto])
+        mapping = self.run.rows_seen.pools.mapping
+        pages = Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
+        to = [] if name == "decode" else [in_pages(upto, self.page_size)]
+        self.law.engine_step(name, row, *to, *pages)
+
+    def decode(self, requests: list[int], slide: bool = False) -> Calls:
+        """One step of a batch; before it the windows may move."""
+        if not all(self.decoding(r) for r in requests):
+            raise Misuse("a request decodes when nothing is allocated beyond what is computed")
+        growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
+        yield from self._slide(requests if slide and self.fits(growth) else [])
+        sampled = [self.requests[r].next()[0] for r in requests]
+        granted = yield Call("decode", lambda: self.engine.decode(list(requests), list(sampled)))
+        self.run.follow_tree()
+        if not granted:
+            self.law.refused("decode", self.fits(growth))
+            return
+        for request, one in zip(requests, sampled, strict=True):
+            self.grow("decode", request, self.tokens(self.row_of[request]) + 1)
+            self.requests[request].sampled.append(one)
+
+    def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
+        """Slots for draft tokens; before it the window may move."""
+        self.running(request)
+        if self.prefilling(request) or more < 1:
+            raise Misuse("a draft has a token, and follows a prompt")
+        now = self.tokens(self.row_of[request])
+        yield from self._slide([request] if slide and self.fits([(now, now + more)]) else [])
+        granted = yield Call("reserve", lambda: self.engine.reserve(request, more))
+        self.run.follow_tree()
+        if not granted:
+            self.law.refused("reserve", self.fits([(now, now + more)]))
+            return
+        self.grow("reserve", request, now + more)
+
+    def commit(self, request: int, count: Tokens) -> Calls:
+        """So many draft tokens are accepted."""
+        known, row = self.running(request), self.row_of[request]
+        if count < 1:
+            raise Misuse("a verified draft has one token at least")
+        accepted = known.next(count)
+        self.law.caller_step("commit", row, in_pages(self.computed(request) + count, self.page_size))
+        yield Call("commit", lambda: self.engine.commit(request, list(accepted)))
+        known.sampled += accepted
+
+    def _slide(self, requests: Sequence[int]) -> Calls:
+        for request in requests:
+            yield Call("slide", partial(self.engine.slide, request))
+            self.run.follow_tree()
+            row, at = self.row_of[request], self.view(request).lengths.cursor
+            known = lengths_of(self.run.rows, row)
+            if at > max(known.cursor, known.protected):
+                self.law.engine_step("slide", row, at // self.page_size)
+
+    # It leaves.
+
+    def finish(self, request: int, sent: Tokens | None = None) -> Calls:
+        """A request ends; ``sent`` tokens of its answer reached the caller (``None``: all)."""
+        known = self.running(request)
+        out = len(known.sampled) if sent is None else sent
+        if self.prefilling(request) or not 0 <= out <= len(known.sampled):
+            raise Misuse("a request ends with an answer, of which so much was sent")
+        yield Call("finish", lambda: self.engine.finish(request, out))
+        self._left(request, known.tokens + known.sampled[:out])
+
+    def abort(self, request: int) -> Calls:
+        """A request is aborted while it runs."""
+        known = self.running(request)
+        if self.prefilling(request):
+            self.must_offer("abort_chunked")
+        yield Call("abort", lambda: self.engine.abort(request))
+        self._left(request, known.text)
+
+    def may_abort(self, request: int) -> bool:
+        """The engine is not known to break what the request has when it is aborted."""
+        turn = bool(self.requests[request].session)
+        return not (turn and Exclusion.RETRACT_ABORT in self.run.exclude and request in self.retracted)
+
+    def retract(self, request: int, sent: Tokens | None = None) -> Calls:
+        """A request gives its row up and waits, with ``sent`` tokens of its answer (``None``: all) in its input."""
+        known = self.running(request)
+        out = len(known.sampled) if sent is None else sent
+        if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
+            raise Misuse("a request that decodes is retracted, with all of its answer but the last token at most")
+        again = Request(known.session, known.tokens + known.sampled[:out], known.fork)
+        self._may_arrive(again)
+        yield Call("retract", lambda: self.engine.retract(request, out))
+        self._left(request, again.tokens)
+        self.requests[request] = again
+        self.retracted.add(request)
+
+    def _left(self, request: int, text: list[int]) -> None:
+        """The engine has kept the row in the session's slot, or has given it back."""
+        row, known = self.row_of.pop(request), self.requests.pop(request)
+        self.turned_away.pop(request, None)
+        self.retracted.discard(request)
+        session, seen = known.session, self.run.rows_seen
+        if session in seen.sessions and seen.sessions[session].row not in seen.free_rows:
+            self.run.save_row(row, session, text)
+            self.texts[session] = text
+        else:
+            self.run.free_row(row, known.text)
+
+    def cancel(self, request: int) -> Calls:
+        """A request that waits is aborted."""
+        if request not in self.requests or request in self.row_of:
+            raise Misuse("the request does not wait")
+        yield Call("cancel", lambda: self.engine.cancel(request))
+        del self.requests[request]
+        self.run.follow_tree()
+        self.run.withdrawn(request)
+
+    # Sessions.
+
+    def close(self, session: int) -> Calls:
+        """A session ends, unless the engine puts that off because of a turn."""
+        turns = self.turns(session)
+        if turns:
+            self.must_offer("close_running" if set(turns) & set(self.row_of) else "close_waiting")
+        if not self.run.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
+        closed = yield Call("close", lambda: self.engine.close(session))
+        self.run.follow_tree()
+        if not closed and not turns:
+            what = "the close is put off, though no turn of the session runs or waits"
+            raise Finding("close", self.law.sentence("close"), what)
+        if closed:
+            if self.run.rows.slot(session):
+                self.run.close_slot(session)
+            self.texts.pop(session, None)
+
+    def overlapping_turn(self, request: int, session: int, more: Tokens = 1, unsupported: bool = False) -> Calls:
+        """A request of a session arrives while another one of it runs or waits, or one that sessions do not serve."""
+        if request in self.requests or not (unsupported or self.turns(session)):
+            raise Misuse("an overlapping request arrives while another one of its session is there")
+        new = [OVERLAPPING + n for n in range(more)]
+        kind, text = yield Call(
+            "overlapping_turn", lambda: self.engine.overlapping_turn(request, session, new, unsupported)
+        )
+        if kind == "stub":
+            self.turned_away[request] = session
+        self.requests[request] = Request(session if kind == "turn" else 0, text, 0)
+
+    # The rest.
+
+    def begin_group(self) -> Calls:
+        """A free group opens, while an engine goes through the results of a batch."""
+        self.law.caller_step("free_group_begin")
+        yield Call("free_group_begin", self.engine.begin_group)
+
+    def end_group(self) -> Calls:
+        """The free group ends."""
+        self.law.caller_step("free_group_end")
+        yield Call("free_group_end", self.engine.end_group)
+
+    def bad(self, kind: str) -> Calls:
+        """Bad input: a clear error, and nothing changed."""
+        yield refusing(lambda: self.engine.bad(kind), self.law, kind)
+
+    # The end of everything, looking past what is known.
+
+    def quiesce(self) -> Calls:
+        """Everything ends: requests, sessions, and what the tree keeps. Then all must be as at the start."""
+        if self.run.rows.pools.group:
+            yield from self._then(self.end_group())
+        for request in self._deepest_first():
+            if not (yield from self._let_go(request)):
+                return
+        yield from self._make_room()
+        for request in self._turns_first():
+            if not (yield from self._dismiss(request)):
+                return
+        yield from self._make_room()
+        self._is_quiet()
+
+    @staticmethod
+    def _then(operation: Calls) -> Calls:
+        """An operation of the end, judged as any other."""
+        yield from operation
+        yield None
+
+    def _deepest_first(self) -> list[int]:
+        """The requests that run, those first that have most of the tree: others may read what they have."""
+        protected = self.run.rows.protected
+        return sorted(self.row_of, key=lambda request: (-protected(self.row_of[request]), request))
+
+    def _turns_first(self) -> list[int]:
+        """The requests that wait, those first for which a slot waits that holds something."""
+        slot = self.run.rows.slot
+        return sorted(self.requests, key=lambda request: (not slot(self.requests[request].session), request))
+
+    def _let_go(self, request: int) -> Any:
+        """A request that runs ends. An engine that aborts between chunks does that, another computes the prompt first;
+        false: it could not.
+        """
+        before = -1
+        while self.prefilling(request) and not (self.offers("abort_chunked") and self.may_abort(request)):
+            if before == self.computed(request):
+                return False
+            before = self.computed(request)
+            yield from self._then(self.chunk(request))
+        if self.prefilling(request) or request in self.turned_away:
+            yield from self._then(self.abort(request))
+            return True
+        yield from self._settle(request)
+        yield from self._then(self.finish(request, len(self.requests[request].sampled)))
+        return True
+
+    def _settle(self, request: int) -> Calls:
+        """The draft of a turn becomes part of its answer, where a draft's tail is known to stay."""
+        ahead = self.tokens(self.row_of[request]) - self.computed(request)
+        if Exclusion.DRAFT_TAIL in self.run.exclude and self.requests[request].session and ahead:
+            yield from self._then(self.commit(request, ahead))
+
+    def _dismiss(self, request: int) -> Any:
+        """A request that waits is aborted, or has its turn where an engine is known to forget the abort of a turn."""
+        if not self.requests[request].session or Exclusion.CANCEL not in self.run.exclude:
+            yield from self._then(self.cancel(request))
+            return True
+        yield from self._then(self.admit(request))
+        left = request in self.row_of and (yield from self._let_go(request))
+        yield from self._make_room()
+        return left
+
+    def _make_room(self) -> Calls:
+        """Sessions without a turn end, and the tree gives everything back."""
+        for session in self.run.rows.sessions.items():
+            if not self.turns(session):
+                yield from self._then(self.close(session))
+        yield Call("evict", self.run.evict_everything)
+        self.law.counts["evict", "done"] += 1
+        yield None
+
+    def _is_quiet(self) -> None:
+        seen, tree = self.run.rows_seen, self.run.tree_pages()
+        sides = (("full", seen.pools.full, self.config["size"]), ("SWA", seen.pools.swa, self.config["size_swa"]))
+        found = [
+            f"{size - len({*lists.free, *lists.released})} {name} pages are leaked"
+            for name, lists, size in sides
+            if len({*lists.free, *lists.released}) != size
+        ]
+        found += [f"the tree keeps pages {tree}"] if tree else []
+        found += [f"{self.limit - len(seen.free_rows)} rows are taken"] if len(seen.free_rows) != self.limit else []
+        if found:
+            raise Finding(QUIESCENT, QUIET, "; ".join(found))

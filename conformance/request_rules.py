@@ -1,0 +1,372 @@
+"""The rules of a scheduler and its clients: a few requests and sessions over tiny pools, prompts that share prefixes.
+
+A rule sends what a scheduler, or a client that does not wait, can send in this state, and nothing else. What is known to
+be broken in an engine is left out by the name of what a rule would send. A run ends with the end of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from conformance.engines.protocol import Json
+from conformance.known import SessionTrimExclusion as Exclusion
+from conformance.machine import StemMachine, started
+from conformance.request_calls import RequestCalls
+from conformance.session_trim.seen import lengths_of
+from spec import rows as noun
+from spec.lengths import in_pages
+
+REQUESTS, SESSIONS, ROWS = 3, 2, 3
+CONFIG = {
+    "page_size": st.integers(0, 11),  # an index into the page sizes that are asked for
+    "size": st.integers(3, 10),  # pages
+    "size_swa": st.integers(3, 10),
+    "window": st.integers(1, 5),  # tokens
+    "need_sort": st.booleans(),
+    "tree": st.sampled_from(("unified", "swa_radix")),
+}
+sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
+picks, few, forks, chunks = st.integers(0, 11), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2)
+BAD = ("row_outside", "row_twice", "longer_than_a_row", "shrinks", "nobodys_slot", "not_finished", "empty_prompt")
+
+
+def some(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A precondition: the list ``what`` of the machine is not empty."""
+    return precondition(lambda self: self.run is not None and bool(getattr(self, what)))
+
+
+class RequestRules(StemMachine):
+    """Requests that come, grow and leave, sessions that stay between them, and clients that do not wait."""
+
+    page_sizes = (1, 2, 4, 16)
+
+    def set_up(self, config: Json) -> bool:
+        """A run of a drawn size, if the engine supports it."""
+        page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
+        known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
+        known["window"] = self.scaled(config["window"], page_size)
+        return self.begin(known)
+
+    def teardown(self) -> None:
+        """The end of everything, where the run has not failed before."""
+        if self.run is not None and not self.failed:
+            self.do("quiesce")
+        super().teardown()
+
+    # What a caller can send now.
+
+    @property
+    def calls(self) -> RequestCalls:
+        """The requests and sessions of the run."""
+        found: RequestCalls = self.run.calls
+        return found
+
+    @staticmethod
+    def scaled(tokens: int, page_size: int) -> int:
+        """Large pages need long texts."""
+        return tokens * max(1, page_size // 4)
+
+    def tokens(self, drawn: int) -> int:
+        """A number of tokens."""
+        return self.scaled(drawn, self.calls.page_size)
+
+    @property
+    def most(self) -> int:
+        """How many tokens a row can have."""
+        return int(self.run.config["size"]) * self.calls.page_size
+
+    @property
+    def waiting(self) -> list[int]:
+        """The requests that wait."""
+        return [r for r in self.calls.requests if r not in self.calls.row_of]
+
+    @property
+    def prefilling(self) -> list[int]:
+        """The requests whose prompt is computed in part."""
+        return [r for r in self.calls.row_of if self.calls.prefilling(r)]
+
+    @property
+    def answering(self) -> list[int]:
+        """The requests that have a first token of their answer."""
+        turned_away = self.calls.turned_away
+        return [r for r in self.calls.row_of if not self.calls.prefilling(r) and r not in turned_away]
+
+    @property
+    def decoding(self) -> list[int]:
+        """Those of them that nothing is allocated ahead for."""
+        return [r for r in self.answering if self.calls.decoding(r)]
+
+    @property
+    def rejected(self) -> list[int]:
+        """The requests that run in the place of those that were turned away."""
+        return [r for r in self.calls.row_of if r in self.calls.turned_away]
+
+    @property
+    def busy(self) -> list[int]:
+        """The sessions with a turn."""
+        return sorted({known.session for known in self.calls.requests.values()} - {0})
+
+    @property
+    def free(self) -> list[int]:
+        """Numbers that no request has."""
+        return [r for r in range(REQUESTS) if r not in self.calls.requests]
+
+    def ahead(self, request: int) -> int:
+        """How many tokens are allocated and not computed."""
+        return self.calls.tokens(self.calls.row_of[request]) - self.calls.computed(request)
+
+    def without_session(self, session: int) -> bool:
+        """A request that is not there yet comes without its session, since that has a turn, or since the abort of one that
+        was turned away is known to end a turn's mark.
+        """
+        marked = self.excludes(Exclusion.OVERLAPPING_TURN) and session in self.calls.turned_away.values()
+        return marked or bool(session and self.calls.turns(session))
+
+    def new(self, more: int, session: int, fork: int) -> Json | None:
+        """What a request that is not there yet asks, if it may."""
+        rows, session = self.run.rows, 0 if self.without_session(session) else session
+        known, slot = len(self.calls.texts.get(session, [])), rows.slot(session) - 1 if session else -1
+        held = lengths_of(rows, slot).protected if slot >= 0 else 0
+        more = min(self.tokens(more), self.most - known)
+        nothing = self.excludes(Exclusion.NO_NEW_TOKEN) and not more
+        if not self.free or more < 0 or known + more <= held or nothing:
+            return None
+        return {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
+
+    def cuts_window(self, request: int, to: int) -> bool:
+        """A request that goes on at ``to`` has given its window back, and the engine is known not to see it."""
+        row = self.calls.row_of[request]
+        there = noun.resumable(self.run.rows, row, in_pages(to, self.calls.page_size))
+        return self.excludes(Exclusion.CUT_INTO_WINDOW) and not there
+
+    def settle(self, request: int) -> None:
+        """The draft of a turn that leaves becomes part of its answer, where a draft's tail is known to stay."""
+        turn = self.calls.requests[request].session
+        if self.excludes(Exclusion.DRAFT_TAIL) and turn and not self.calls.prefilling(request):
+            self.accept(request, self.ahead(request))
+
+    def forgets(self, request: int, long: int) -> bool:
+        """The engine is known to go wrong with a turn that is retracted now, and asks so many tokens then."""
+        again = self.excludes(Exclusion.RETRACT_TWICE) and request in self.calls.retracted
+        one = self.excludes(Exclusion.ONE_TOKEN) and long == 1
+        return bool(self.calls.requests[request].session) and (self.excludes(Exclusion.RETRACT) or again or one)
+
+    def may_abort(self, request: int) -> bool:
+        """The engine is not known to break what the request has when it is aborted."""
+        return self.calls.may_abort(request)
+
+    def room(self, request: int, more: int) -> bool:
+        """The request can grow by so many tokens at once."""
+        now = self.calls.tokens(self.calls.row_of[request])
+        return now + more <= self.most and self.calls.fits([(now, now + more)])
+
+    # Requests come.
+
+    @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
+    @precondition(started)
+    def arrive(self, more: int, session: int, fork: int, chunk: int, drawn: int) -> None:
+        """A request comes and is admitted, or (now and then) only looked at."""
+        if drawn % 4 != 3:
+            self.arrive_now(more, session, fork, chunk)
+        elif self.offers("look") and (asked := self.new(more, session, fork)) is not None:
+            self.do("look", **asked)
+
+    def arrive_now(self, more: int, session: int, fork: int, chunk: int) -> None:
+        """A request comes and is admitted."""
+        asked = self.new(more, session, fork)
+        if asked is not None:
+            self.do("admit", **asked, chunk=chunk)
+
+    @rule(drawn=picks, chunk=chunks, look=st.booleans())
+    @some("waiting")
+    def again(self, drawn: int, chunk: int, look: bool) -> None:
+        """A request that waits is looked at again, or admitted."""
+        request = self.waiting[drawn % len(self.waiting)]
+        if look and self.offers("look"):
+            self.do("look", request=request)
+        elif not look:
+            self.do("admit", request=request, chunk=chunk)
+
+    @rule(drawn=picks, chunk=chunks)
+    @some("prefilling")
+    def chunk(self, drawn: int, chunk: int) -> None:
+        """The next chunk of a prompt."""
+        self.do("chunk", request=self.prefilling[drawn % len(self.prefilling)], chunk=chunk)
+
+    # They grow.
+
+    @rule(batch=st.lists(picks, min_size=1, max_size=3), times=st.integers(1, 4), slide=st.booleans())
+    @some("decoding")
+    def decode(self, batch: list[int], times: int, slide: bool) -> None:
+        """A few steps of a batch; the windows may move in the last."""
+        for left in reversed(range(times)):
+            ready = self.decoding
+            chosen = list(dict.fromkeys(ready[n % len(ready)] for n in batch)) if ready else []
+            fits = chosen and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, chosen)])
+            if chosen and (fits or left == 0):
+                self.do("decode", requests=chosen, slide=slide and left == 0)
+
+    @rule(drawn=picks, times=st.integers(3, 12), ahead=st.integers(0, 3), sent=st.sampled_from((-1, 0, 2)))
+    @some("answering")
+    def answer(self, drawn: int, times: int, ahead: int, sent: int) -> None:
+        """A long answer, drafted or not: the window moves; it may have ended long before."""
+        request = self.answering[drawn % len(self.answering)]
+        for left in reversed(range(times)):
+            if ahead and self.offers("reserve"):
+                more = self.tokens(ahead)
+                self.step_draft(request, more, more - (left + 1) % 2, left % 3 == 0)
+            elif request in self.decoding and self.room(request, 1):
+                self.do("decode", requests=[request], slide=left % 3 == 0)
+        if sent >= 0 and not self.excludes(Exclusion.OVERSHOOT):
+            self.end(request, max(0, len(self.calls.requests[request].sampled) - sent))
+
+    def step_draft(self, request: int, more: int, accepted: int, slide: bool) -> None:
+        """A draft where there is room, and what of it is accepted."""
+        if self.room(request, more):
+            self.do("reserve", request=request, more=more, slide=slide)
+        self.accept(request, accepted)
+
+    def accept(self, request: int, accepted: int) -> None:
+        """So many draft tokens are accepted, if there are any."""
+        if accepted and self.ahead(request):
+            self.do("commit", request=request, count=min(accepted, self.ahead(request)))
+
+    @rule(drawn=picks, more=few, accepted=st.integers(0, 4), slide=st.booleans())
+    @some("answering")
+    def draft(self, drawn: int, more: int, accepted: int, slide: bool) -> None:
+        """A draft, and what of it is accepted."""
+        request = self.answering[drawn % len(self.answering)]
+        now = self.calls.tokens(self.calls.row_of[request])
+        if now + more <= self.most and self.offers("reserve"):
+            self.do("reserve", request=request, more=more, slide=slide)
+        self.accept(request, accepted)
+
+    # They leave.
+
+    @rule(drawn=picks, lost=st.sampled_from((0, 2, 6, 1)))
+    @some("answering")
+    def finish(self, drawn: int, lost: int) -> None:
+        """A request ends; decoding may have run past what was sent."""
+        request = self.answering[drawn % len(self.answering)]
+        self.end(request, 0 if self.excludes(Exclusion.OVERSHOOT) else self.tokens(lost))
+
+    def end(self, request: int, lost: int) -> None:
+        """A request ends, and so many of its last tokens do not reach the caller."""
+        self.settle(request)
+        known = self.calls.requests[request]
+        sent = max(0, len(known.sampled) - lost)
+        if not lost or (known.session and self.cuts_window(request, len(known.tokens) + sent)):
+            self.do("finish", request=request)
+        else:
+            self.do("finish", request=request, sent=sent)
+
+    @rule(drawn=picks, unknown=st.booleans())
+    @some("answering")
+    def retract(self, drawn: int, unknown: bool) -> None:
+        """A request gives its row up; an overlapping scheduler does not know its last token yet."""
+        request = self.answering[drawn % len(self.answering)]
+        known, held = self.calls.requests[request], lengths_of(self.run.rows, self.calls.row_of[request]).protected
+        sent = len(known.sampled) - unknown
+        long = len(known.tokens) + sent
+        fits = (held if known.session else 0) < long <= self.most
+        left_out = self.forgets(request, long) or (unknown and self.excludes(Exclusion.OVERLAP))
+        if fits and not left_out and not self.cuts_window(request, long - 1) and self.offers("retract"):
+            self.do("retract", request=request, **({"sent": sent} if unknown else {}))
+
+    @rule(drawn=picks)
+    @precondition(lambda self: started(self) and bool(self.calls.row_of))
+    def abort(self, drawn: int) -> None:
+        """A request is aborted while it runs, now and then."""
+        ready = sorted(self.calls.row_of)
+        request = ready[drawn % len(ready)]
+        left_out = self.excludes(Exclusion.ABORT) or not self.may_abort(request)
+        if drawn % 3 == 0 and not left_out and (request in self.answering or self.offers("abort_chunked")):
+            self.settle(request)
+            self.do("abort", request=request)
+
+    @rule(drawn=picks)
+    @some("waiting")
+    def cancel(self, drawn: int) -> None:
+        """A request that waits is aborted, now and then."""
+        request = self.waiting[drawn % len(self.waiting)]
+        if drawn % 2 and not (self.excludes(Exclusion.CANCEL) and self.calls.requests[request].session):
+            self.do("cancel", request=request)
+
+    @rule(drawn=picks, session=st.integers(1, SESSIONS))
+    @precondition(started)
+    def close(self, drawn: int, session: int) -> None:
+        """A session ends between two turns, or while a turn waits, now and then."""
+        turns = set(self.calls.turns(session))
+        waits = turns and (self.excludes(Exclusion.CLOSE_WAITING) or not self.offers("close_waiting"))
+        if drawn % 3 == 0 and self.calls.texts.get(session) and not waits and not turns & set(self.calls.row_of):
+            self.do("close", session=session)
+
+    # The tree, groups, bad input.
+
+    @rule(full=st.integers(0, 3), swa=few, drawn=picks)
+    @precondition(lambda self: started(self) and self.run.tree.grown())
+    def evict(self, full: int, swa: int, drawn: int) -> None:
+        """Somebody needs room in the tree, now and then."""
+        if drawn % 3 == 0:
+            self.do("evict", full=full * self.calls.page_size, swa=swa * self.calls.page_size)
+
+    @rule(batch=st.lists(picks, max_size=2))
+    @some("answering")
+    def results(self, batch: list[int]) -> None:
+        """An engine goes through the results of a batch: what ends gives its pages back together."""
+        if self.excludes(Exclusion.GROUP):
+            return
+        self.do("begin_group")
+        for drawn in batch:
+            ready = self.answering
+            if ready:
+                request = ready[drawn % len(ready)]
+                self.settle(request)
+                self.do("finish", request=request)
+        self.do("end_group")
+
+    @rule(kind=st.sampled_from(BAD), drawn=picks)
+    @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
+    def bad(self, kind: str, drawn: int) -> None:
+        """Bad input, now and then, for engines that promise to answer it."""
+        if drawn == 7:
+            self.do("bad", kind=kind)
+
+    # Clients that do not wait.
+
+    @rule(drawn=picks, more=st.integers(1, 3))
+    @some("busy")
+    def overlapping_turn(self, drawn: int, more: int) -> None:
+        """A client does not wait for its answer, now and then."""
+        left_out = self.excludes(Exclusion.OVERLAPPING_TURN)
+        if drawn % 3 == 0 and self.free and not left_out and self.offers("overlapping_turn"):
+            session = self.busy[drawn % len(self.busy)]
+            self.do("overlapping_turn", request=self.free[0], session=session, more=more)
+
+    @rule(drawn=picks, session=st.integers(1, SESSIONS))
+    @precondition(started)
+    def unsupported_turn(self, drawn: int, session: int) -> None:
+        """A client asks what its session does not serve, now and then."""
+        overlaps = self.excludes(Exclusion.OVERLAPPING_TURN) and self.calls.turns(session)
+        left_out = self.excludes(Exclusion.UNSUPPORTED_TURN) or overlaps
+        if drawn == 5 and self.free and not left_out and self.offers("overlapping_turn"):
+            self.do("overlapping_turn", request=self.free[0], session=session, unsupported=True)
+
+    @rule(drawn=picks)
+    @some("rejected")
+    def reject(self, drawn: int) -> None:
+        """The engine aborts what it runs in the place of a request that it turned away."""
+        self.do("abort", request=self.rejected[drawn % len(self.rejected)])
+
+    @rule(drawn=picks, session=st.integers(1, SESSIONS))
+    @precondition(lambda self: started(self) and bool(self.calls.row_of))
+    def close_running(self, drawn: int, session: int) -> None:
+        """A client closes its session under a turn, now and then."""
+        runs = set(self.calls.turns(session)) & set(self.calls.row_of)
+        if drawn % 4 == 0 and runs and not self.excludes(Exclusion.CLOSE_RUNNING) and self.offers("close_running"):
+            self.do("close", session=session)
+
+

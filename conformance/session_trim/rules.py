@@ -1,0 +1,19 @@
+"""The runs of ``session_trim`` that Hypothesis draws: the rules of ``request_rules`` over rows and pools."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from conformance.engines.protocol import Json
+from conformance.request_rules import CONFIG, RequestRules, chunks, lengths, sessions
+
+
+class SessionTrimMachine(RequestRules):
+    """Requests and sessions over request rows."""
+
+    @initialize(config=st.fixed_dictionaries(CONFIG), more=lengths, session=sessions, chunk=chunks)
+    def start(self, config: Json, more: int, session: int, chunk: int) -> None:
+        """An engine and the law, of a drawn size, and the first request."""
+        if self.set_up(config):
+            self.arrive_now(more, session, 0, chunk)

@@ -1,0 +1,127 @@
+"""Rows and session slots as an engine shows them, put in the place of what the law says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from conformance.engines.protocol import Lengths, RowSnapshot, RowsSnapshot
+from conformance.lockstep import Finding
+from conformance.swa_mapping.seen import project_pair
+from spec.lengths import Length, in_pages, in_tokens, touched
+from spec.logic import but
+from spec.pool import Pool
+from spec.rows import Rows, allocated, committed, cursor, full_pool, swa_pool, window_is_kept
+
+ROW_OWNED = "every_row_has_one_owner"
+ROW_SENTENCE = "Every row is idle, or belongs to one request or to one session's slot."
+SLOT_OWNED = "every_slot_has_one_owner"
+SLOT_SENTENCE = "What the tree has, the tree alone owns, and what a row reads of it is there."
+
+
+def lengths_of(st: Rows, row: int) -> Lengths:
+    """The law's lengths of a row, in tokens."""
+    size = full_pool(st).page_size
+    found = (in_tokens(length(st, row), size) for length in (cursor, committed, allocated))
+    return Lengths(st.protected(row) * size, *found)
+
+
+def project_rows(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], slots: Mapping[int, int]) -> Rows:
+    """Pools, the rows in use, and each session's slot as the engine shows them; ``st`` itself where nothing differs.
+
+    ``used``: the snapshots of the rows in use, by the law's row; ``slots``: by session the law's row plus one.
+    """
+    pair = project_pair(st.pools.now, seen.pools)
+    if pair is not st.pools.now:
+        st = but(st, pools=but(st.pools, now=pair))
+    for row, view in used.items():
+        st = _with_row(st, row, view, seen.pools.mapping)
+    if any(st.slot(session) != slots.get(session, 0) for session in {*st.sessions.items(), *slots}):
+        slot = st.slot
+        for session in {*st.sessions.items(), *slots}:
+            slot = slot.put(session, slots.get(session, 0))
+        st = but(st, slot=slot)
+    return st
+
+
+def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> Rows:
+    """The state with one row as the engine shows it. A cursor within the tree's part says nothing."""
+    size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
+    full_pages, swa_pages = _pages(size, view, mapping)
+    long = in_pages(seen.allocated, size)
+    full, swa = (_with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages)))
+    if full is not pair.full or swa is not pair.swa:
+        st = but(st, pools=but(st.pools, now=but(pair, full=full, swa=swa)))
+    at = law.cursor if max(law.cursor, seen.cursor) <= seen.protected else seen.cursor
+    if (seen.protected, at, seen.committed) == law[:3]:
+        return st
+    return but(
+        st,
+        protected=st.protected.put(row, seen.protected // size),
+        cursor=st.cursor.put(row, at // size),
+        cursor_rest=st.cursor_rest.put(row, at % size),
+        committed=st.committed.put(row, seen.committed // size),
+        committed_rest=st.committed_rest.put(row, seen.committed % size),
+    )
+
+
+def _pages(size: int, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """The full and the SWA page that a row has at each index from the tree's part on."""
+    full, swa = {}, {}
+    for i in range(view.lengths.protected // size, touched(in_pages(view.lengths.allocated, size))):
+        slots = view.slots[i * size : (i + 1) * size]
+        if slots:
+            full[i] = slots[0] // size
+            swa[i] = max(mapping[slot] for slot in slots) // size
+    return full, swa
+
+
+def _with_pages(pool: Pool, row: int, pages: Mapping[int, int], long: Length) -> Pool:
+    """The pool with a row of this length that has these pages, by index, and no others."""
+    table = pool.table
+    for i in {*pool.indices.items(), *pages}:
+        if table(row, i) != pages.get(i, 0):
+            table = table.put((row, i), pages.get(i, 0))
+    if table is pool.table and (pool.whole(row), pool.rest(row)) == (long.pages, long.rest):
+        return pool
+    return but(pool, table=table, whole=pool.whole.put(row, long.pages), rest=pool.rest.put(row, long.rest))
+
+
+def judge_rows(seen: RowsSnapshot, used: Collection[RowSnapshot], rows: int) -> None:
+    """Each of the engine's rows is idle or has one owner."""
+    owners = Counter([*seen.free_rows, *(view.row for view in used)])
+    twice = sorted(row for row, n in owners.items() if n > 1)
+    if twice:
+        raise Finding(ROW_OWNED, ROW_SENTENCE, f"the engine's rows {twice} have two owners")
+    if len(owners) != rows:
+        raise Finding(ROW_OWNED, ROW_SENTENCE, f"{rows - len(owners)} rows have no owner")
+
+
+def judge_tree(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], owners: Mapping[int, int]) -> None:
+    """The tree has what rows have donated to it (``owners``: the law's row of each full page), and rows read nothing else
+    of it.
+    """
+    full, swa = full_pool(st), swa_pool(st)
+    for page, there in seen.tree.items():
+        if page not in owners:
+            raise Finding(SLOT_OWNED, SLOT_SENTENCE, f"the tree has page {page}, which no row donated to it")
+        index = full.index(page)
+        if (there.index, there.swa) != (index, swa.table(owners[page], index) != 0):
+            raise Finding(SLOT_OWNED, SLOT_SENTENCE, f"the tree has page {page} as {there}, not at index {index}")
+    for row, view in used.items():
+        _reads_the_tree(st, seen, row, view)
+
+
+def _reads_the_tree(st: Rows, seen: RowsSnapshot, row: int, view: RowSnapshot) -> None:
+    """The first pages of a row are the tree's, and those in its window have their SWA side."""
+    size = full_pool(st).page_size
+    begin = view.lengths.committed - (st.window * size + st.window_rest)
+    for i in range(view.lengths.protected // size):
+        slots = view.slots[i * size : (i + 1) * size]
+        there = seen.tree.get(slots[0] // size)
+        if there is None or there.index != i or slots != list(range(slots[0] // size * size, slots[0] + size)):
+            what = f"row {row} reads the slots {slots} at index {i}, which are no page of the tree there"
+            raise Finding(SLOT_OWNED, SLOT_SENTENCE, what)
+        if begin < (i + 1) * size and not there.swa:
+            what = f"row {row} reads page {slots[0] // size} of the tree, whose SWA side is gone"
+            raise Finding(window_is_kept.__name__, " ".join((window_is_kept.__doc__ or "").split()), what)

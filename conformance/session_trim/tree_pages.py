@@ -1,0 +1,82 @@
+"""Owner of each page that rows donated to the tree: in the law these are rows of their own, as the nodes are in ``cache``.
+
+Which pages the tree takes and which it gives back is the engine's choice; each difference is explained by a step of the
+law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+from conformance.engines.protocol import RowsSnapshot
+from conformance.lockstep import Law
+from spec.rows import Rows, full_pool, swa_pool
+
+
+class TreePages:
+    """``owner``: the law's row of each full page of the tree."""
+
+    def __init__(self, law: Law) -> None:
+        self.law = law
+        self.owner: dict[int, int] = {}
+
+    @property
+    def rows(self) -> Rows:
+        """The law's rows."""
+        found: Rows = self.law.state
+        return found
+
+    def grown(self) -> bool:
+        """The tree has something."""
+        return bool(self.owner)
+
+    def follow(self, seen: RowsSnapshot) -> None:
+        """The tree has given back the pages, and the SWA sides, that it does not show any more."""
+        gone = [page for page in self.owner if page not in seen.tree]
+        self._lose("drop", gone)
+        for page in [page for page in self.owner if page not in seen.tree]:
+            del self.owner[page]
+        swa, full = swa_pool(self.rows), full_pool(self.rows)
+        mapped = [page for page, row in self.owner.items() if swa.table(row, full.index(page))]
+        self._lose("drop_swa", [page for page in mapped if not seen.tree[page].swa])
+
+    def _lose(self, name: str, pages: list[int]) -> None:
+        for row in sorted({self.owner[page] for page in pages}):
+            mine = {page for page, owner in self.owner.items() if owner == row}
+            if mine <= set(pages):
+                self.law.engine_step(name, row)
+                continue
+            for first, last in spans(full_pool(self.rows).index(page) for page in mine & set(pages)):
+                self.law.engine_step("pass_on", row, part := self._spare(), first, last)
+                self._own(part, first, last)
+                self.law.engine_step(name, part)
+
+    def take(self, row: int, last: int, kept: Callable[[int], bool]) -> None:
+        """The pages of a row up to index ``last`` go to the tree where it has ``kept`` them; the others are duplicates."""
+        first = self.rows.protected(row)
+        for is_kept, part in groupby(range(first, last), lambda i: kept(full_pool(self.rows).table(row, i))):
+            end = list(part)[-1] + 1
+            if not is_kept:
+                self.law.engine_step("dedupe", row, end)
+                continue
+            begin, to = self.rows.protected(row), self._spare()
+            self.law.engine_step("donate", row, to, end)
+            self._own(to, begin, end)
+
+    def _own(self, row: int, first: int, last: int) -> None:
+        pool = full_pool(self.rows)
+        self.owner |= {page: row for i in range(first, last) if (page := pool.table(row, i))}
+
+    def _spare(self) -> int:
+        st, taken = self.rows, set(self.owner.values())
+        found: int = next(row for row in full_pool(st).rows.items() if row >= st.limit and row not in taken)
+        return found
+
+
+def spans(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring indices as ranges, from the first up to the one after the last."""
+    ordered = sorted(indices)
+    for _, part in groupby(enumerate(ordered), lambda item: item[1] - item[0]):
+        found = [index for _, index in part]
+        yield found[0], found[-1] + 1

@@ -1,0 +1,46 @@
+"""The six stems that engines are driven on: for each the machine that draws its runs, and the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from conformance.allocator.rules import AllocatorMachine
+from conformance.allocator.run import AllocatorRun
+from conformance.cache.rules import CacheMachine
+from conformance.cache.run import CacheRun
+from conformance.engines.protocol import Json
+from conformance.lock_ref.rules import LockRefMachine
+from conformance.lock_ref.run import LockRefRun
+from conformance.lockstep import LockStep
+from conformance.machine import StemMachine
+from conformance.mamba_slots.rules import MambaSlotsMachine
+from conformance.mamba_slots.run import MambaSlotsRun
+from conformance.session_trim.rules import SessionTrimMachine
+from conformance.session_trim.run import SessionTrimRun
+from conformance.swa_mapping.rules import SwaMappingMachine
+from conformance.swa_mapping.run import SwaMappingRun
+
+
+class Driven(NamedTuple):
+    """How a stem is driven."""
+
+    machine: type[StemMachine]
+    run: Callable[..., Any]
+
+
+STEMS: dict[str, Driven] = {
+    "allocator": Driven(AllocatorMachine, AllocatorRun),
+    "swa_mapping": Driven(SwaMappingMachine, SwaMappingRun),
+    "lock_ref": Driven(LockRefMachine, LockRefRun),
+    "session_trim": Driven(SessionTrimMachine, SessionTrimRun),
+    "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun),
+    "cache": Driven(CacheMachine, CacheRun),
+}
+
+
+def start(
+    stem: str, make: Callable[[Json], Any], config: Json, strict: bool = True, exclude: Collection[str] = ()
+) -> LockStep:
+    """A fresh run of a stem on a fresh engine; ``Unsupported`` where the engine has no such configuration."""
+    return LockStep(STEMS[stem].run(make(config), config, strict, exclude), config)

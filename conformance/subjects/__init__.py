@@ -1,1 +1,0 @@
-"""What can be driven: our implementation, and the allocators of SGLang's releases."""

@@ -1,0 +1,94 @@
+"""The runs of ``swa_mapping`` that Hypothesis draws: the rules of ``pool_rules``, and those that tell the pools apart."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from conformance.known import SwaMappingExclusion as Exclusion
+from conformance.machine import started
+from conformance.pool_rules import PoolRules, busy, counts, few, rows
+from spec.pool import PADDING, held, length
+
+
+class SwaMappingMachine(PoolRules):
+    """Rows of slots over a full and an SWA pool."""
+
+    def room(self, row: int, more: int) -> bool:
+        """The page that is filled further must have its SWA page too."""
+        now = length(self.pool, row)
+        mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
+        return bool(mapped) and super().room(row, more)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def evict(self, row: int, first: int, pages: int) -> None:
+        """The window moves past whole pages."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        if first < last and self.owns(row, first, last):
+            self.do("evict", row=row, first=first, last=last)
+
+    @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))
+    @precondition(started)
+    def tail(self, row: int, tokens: int, tail: int) -> None:
+        """Disaggregated decode allocates a prompt whose window alone was transferred."""
+        tail = min(tail, tokens)
+        empty = [r for r in (row, *self.calls.slots) if not self.calls.tokens(r) and self.room(r, tokens)]
+        if self.offers("tail") and empty and not self._excluded(tokens, tail):
+            self.do("tail", row=empty[0], tokens=tokens, tail=tail)
+
+    def _excluded(self, tokens: int, tail: int) -> bool:
+        inside = (tokens - tail) % self.calls.page_size != 0
+        return (
+            (self.excludes(Exclusion.TAIL) and tail < tokens)
+            or (self.excludes(Exclusion.EMPTY_TAIL) and not tail)
+            or (self.excludes(Exclusion.TAIL_INSIDE_PAGE) and tail > 0 and inside)
+        )
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def free_full(self, row: int, first: int, pages: int) -> None:
+        """A tree gives back the full side of pages whose SWA side it gave back before."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        pair = self.run.pair
+        owned = [p for i in range(first, last) if (p := pair.full.table(row, i)) and held(pair.full, p)]
+        mapped = any(pair.to_page(p, o) for p in owned for o in pair.full.offsets.items())
+        if owned and not mapped:
+            self.do("free_full", row=row, first=first, last=last)
+
+    @rule(row=rows, to=counts)
+    @precondition(busy)
+    def slide(self, row: int, to: int) -> None:
+        """The window of a row moves on."""
+        row = self.some(row)
+        to = min(to, self.whole_pages(row))
+        if self.owns(row, 0, to):
+            self.do("slide", row=row, to=to)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def free_pages(self, row: int, first: int, pages: int) -> None:
+        """A row gives back whole pages that are duplicates."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        if first < last and self.owns(row, first, last):
+            self.do("free_pages", row=row, first=first, last=last)
+
+    @rule(row=rows, to=rows, first=counts, pages=few)
+    @precondition(busy)
+    def hand_over(self, row: int, to: int, first: int, pages: int) -> None:
+        """Whole pages go to another row, which may be empty and begin after them."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        whole = not length(self.pool, to).rest
+        if row != to and first < last and whole and not self.owns(to, first, last):
+            self.do("hand_over", row=row, to=to, first=first, last=last)
+
+    @rule(row=rows, pages=few)
+    @precondition(started)
+    def adopt(self, row: int, pages: int) -> None:
+        """A row begins after pages of others."""
+        if not self.calls.tokens(row) and self.pool.indices.has(pages):
+            self.do("adopt", row=row, pages=pages)

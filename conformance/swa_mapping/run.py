@@ -1,0 +1,160 @@
+"""A full and an SWA pool with their mapping beside the law."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from conformance.diff import Change
+from conformance.engines.protocol import Json, PairEngine, PairSnapshot
+from conformance.lockstep import Call, Calls, Law
+from conformance.pool_calls import HOLE, PoolCalls, row_pages
+from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides
+from spec import swa_mapping as law
+from spec.finite import Seq
+from spec.lengths import in_pages, touched
+from spec.logic import but
+from spec.pair import Pair
+from spec.pool import Pool, some_open
+
+
+class SwaMappingRun:
+    """The operations of ``PoolCalls`` on both pools, and those that tell the pools apart."""
+
+    def __init__(self, engine: PairEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
+        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+        sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"], config["need_sort"])
+        self.law = Law(law.stem, law.initial(*sizes), strict)
+        self.page_size: int = config["page_size"]
+        self.calls = PoolCalls(self, config)
+        self.operations = {
+            **self.calls.operations,
+            "tail": self.tail,
+            "evict": self.evict,
+            "free_full": self.free_full,
+            "slide": self.slide,
+            "free_pages": self.free_pages,
+            "adopt": self.adopt,
+            "hand_over": self.hand_over,
+        }
+        self.seen: PairSnapshot = engine.snapshot()
+
+    @property
+    def pair(self) -> Pair:
+        """The two pools and the mapping."""
+        pair: Pair = self.law.state.now
+        return pair
+
+    def pool_of(self, state: Any) -> Pool:
+        """Rows are measured in the full pool."""
+        pool: Pool = state.now.full
+        return pool
+
+    def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
+        """Any lawful pages of both pools."""
+        return some_open(state.now.full, need), some_open(state.now.swa, need)
+
+    def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
+        """The full pages that the engine chose, and the SWA pages that it mapped them to."""
+        mapping = self.seen.mapping
+        return Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
+
+    # Growing.
+
+    def tail(self, row: int, tokens: int, tail: int) -> Calls:
+        """A new row, of which only the last ``tail`` tokens get SWA slots (disaggregated decode)."""
+        name = "alloc_extend_swa_tail"
+        start, to = in_pages(tokens - tail, self.page_size), in_pages(tokens, self.page_size)
+        need_swa = touched(to) - start.pages if tail else 0
+        lawful = some_open(self.pair.full, touched(to)), some_open(self.pair.swa, need_swa)
+        step = law.alloc_extend_swa_tail(self.law.state, row, start, to, *lawful)
+        self.law.must_keep(name, step)
+        fits = bool(step.fits)
+        answer = yield Call(name, lambda: self.engine.tail(tokens, tail), risky=self.engine.fragile and not fits)
+        if answer is None:
+            self.law.refused(name, fits)
+            return
+        self.law.must_fit(name, fits)
+        (slots,) = self.calls.split(answer, [tokens], name)
+        chosen = row_pages(self.pair.full, row, 0, slots)
+        self.law.caller_step(name, row, start, to, Seq(chosen), Seq(self._tail_pages(slots, tokens - tail)))
+        self.calls.slots[row] = slots
+
+    def _tail_pages(self, slots: list[int], start: int) -> list[int]:
+        """The SWA pages that the engine mapped a tail to: one for each full page, read at its first tail token."""
+        firsts = [t for t in range(start, len(slots)) if t == start or t % self.page_size == 0]
+        return [self.seen.mapping[slots[t]] // self.page_size for t in firsts]
+
+    # Giving back.
+
+    def evict(self, row: int, first: int, last: int) -> Calls:
+        """The window moved past the whole pages ``[first, last)`` of a row."""
+        slots = self.calls.page_slots(row, first, last)
+        self.law.caller_step("free_swa", *self.calls.named(slots))
+        yield Call("free_swa", lambda: self.engine.free_swa(slots))
+
+    def free_full(self, row: int, first: int, last: int) -> Calls:
+        """The full side alone of pages whose SWA side is gone, as a tree evicts a tombstone."""
+        slots = self.calls.page_slots(row, first, last)
+        self.law.caller_step("free_full", *self.calls.named(slots))
+        yield Call("full_attn_allocator.free", lambda: self.engine.free_full(slots))
+        self.calls.forget(slots)
+
+    # What a caller of many rows does with them.
+
+    def slide(self, row: int, to: int) -> Calls:
+        """The window of a row moved past its whole pages below index ``to``."""
+        slots = self.calls.page_slots(row, 0, to)
+        self.law.caller_step("slide", row, to)
+        yield Call("free_swa", lambda: self.engine.free_swa(slots))
+
+    def free_pages(self, row: int, first: int, last: int) -> Calls:
+        """Whole pages of a row are duplicates of others and are given back."""
+        slots = self.calls.page_slots(row, first, last)
+        self.law.caller_step("free_pages", row, first, last)
+        yield Call("free", lambda: self.engine.free(slots))
+        self.calls.forget(slots)
+
+    def adopt(self, row: int, pages: int) -> Calls:
+        """An empty row begins after pages of others; the pools do not learn of it."""
+        self.law.caller_step("adopt", row, pages)
+        self.calls.slots[row] = [HOLE] * (pages * self.page_size)
+        yield from ()
+
+    def hand_over(self, row: int, to: int, first: int, last: int) -> Calls:
+        """Whole pages change their owner; the pools do not learn of it."""
+        cuts = first * self.page_size, last * self.page_size
+        self.law.caller_step("hand_over", row, to, first, last)
+        given, taken = self.calls.slots[row], self.calls.slots[to]
+        taken = taken + [HOLE] * (cuts[1] - len(taken))
+        moved = [max(pair) for pair in zip(taken[slice(*cuts)], given[slice(*cuts)], strict=True)]
+        self.calls.slots[to] = [*taken[: cuts[0]], *moved, *taken[cuts[1] :]]
+        self.calls.slots[row] = [*given[: cuts[0]], *([HOLE] * (cuts[1] - cuts[0])), *given[cuts[1] :]]
+        yield from ()
+
+    # What the driver asks.
+
+    def snapshot(self) -> PairSnapshot:
+        """Both pools and the mapping."""
+        return self.engine.snapshot()
+
+    def follow(self) -> None:
+        """An engine sorts a release list into its free list when it likes; the law follows when that is seen."""
+        for of_swa in sorted_sides(self.pair, self.seen):
+            self.law.caller_step("merge_and_sort_free", of_swa)
+
+    def project(self) -> Any:
+        """Both pools as their lists show them, and the mapping tensor."""
+        pair = project_pair(self.pair, self.seen)
+        return self.law.state if pair is self.pair else but(self.law.state, now=pair)
+
+    def hidden(self, change: Change) -> bool:
+        """The mapping of a slot that no row uses."""
+        return change.field == "to_page" and not is_read(self.pair, *change.key)
+
+    def beyond_state(self) -> list[str]:
+        """Pages that are listed twice, and the available sizes that the engine claims."""
+        return pair_problems(self.pair, self.seen)
+
+    def judge(self) -> None:
+        """The laws say it all."""

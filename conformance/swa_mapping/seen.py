@@ -1,0 +1,47 @@
+"""Two pools and their mapping as an engine shows them, put in the place of what the law says of them."""
+
+from __future__ import annotations
+
+import immutables
+
+from conformance.allocator.seen import list_problems, lists_released, project_pool
+from conformance.engines.protocol import PairSnapshot
+from spec.finite import Map
+from spec.logic import but
+from spec.pair import Pair
+from spec.pool import filled, held
+
+
+def project_pair(pair: Pair, seen: PairSnapshot) -> Pair:
+    """Both pools as their lists show them, and the mapping; the law's own pair where nothing differs."""
+    full, swa = project_pool(pair.full, seen.full), project_pool(pair.swa, seen.swa)
+    to_page, to_offset = _mapping(pair, seen.mapping)
+    if full is pair.full and swa is pair.swa and to_page is pair.to_page and to_offset is pair.to_offset:
+        return pair
+    return but(pair, full=full, swa=swa, to_page=to_page, to_offset=to_offset)
+
+
+def _mapping(pair: Pair, mapping: list[int]) -> tuple[Map, Map]:
+    size = pair.full.page_size
+    seen = {(slot // size, slot % size): entry for slot, entry in enumerate(mapping) if entry}
+    known = {key: page * size + pair.to_offset(*key) for key, page in pair.to_page.items() if page}
+    if seen == known:
+        return pair.to_page, pair.to_offset
+    pages = immutables.Map({key: entry // size for key, entry in seen.items()})
+    return Map(2, 0, pages), Map(2, 0, immutables.Map({key: entry % size for key, entry in seen.items()}))
+
+
+def pair_problems(pair: Pair, seen: PairSnapshot) -> list[str]:
+    """What the lists show that the law's state has no field for."""
+    return list_problems("full ", pair.full, seen.full) + list_problems("SWA ", pair.swa, seen.swa)
+
+
+def is_read(pair: Pair, page: int, offset: int) -> bool:
+    """A row uses this full slot, so that its mapping is read."""
+    return bool(held(pair.full, page)) and offset < filled(pair.full, page)
+
+
+def sorted_sides(pair: Pair, seen: PairSnapshot) -> list[bool]:
+    """The pools whose release list the engine has sorted into its free list since: false the full one, true the SWA one."""
+    sides = ((False, pair.full, seen.full), (True, pair.swa, seen.swa))
+    return [of_swa for of_swa, pool, lists in sides if not lists.released and lists_released(pool)]
