@@ -336,7 +336,7 @@ def test_no_transition_waits_for_the_device(page: int, need_sort: bool) -> None:
     """As on CUDA without debug: nothing is looked at, and rows of known length are freed without a wait."""
     a = swa(12, 12, page, need_sort=need_sort, debug=False)
     for part in (a, a.full_attn_allocator, a.swa_attn_allocator):
-        part._looks = False
+        part._check_content = False
     with NoSync():  # type: ignore[no-untyped-call]
         slots = got(a.alloc(2 * page))
         state = a.backup_state()

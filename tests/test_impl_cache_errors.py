@@ -127,9 +127,9 @@ def test_nothing_waits_for_the_device(page: int) -> None:
     a, r, root = c.allocator, c.rows, c.tree.entries[0]
     pools = (a.full_attn_allocator, a.swa_attn_allocator)
     for part in (a, r, *pools):
-        part._looks = False
+        part._check_content = False
     lists = [t for pool in pools for t in (pool._stack, pool._in_page)]
-    for tensor in (r.req_to_token, r._flat, a.full_to_swa_index_mapping, root.slots, *lists):
+    for tensor in (r.req_to_token, r.token_slots.flat, a.full_to_swa_index_mapping, root.slots, *lists):
         tensor.on_device = True  # type: ignore[attr-defined]
     with NoSlotRead():  # type: ignore[no-untyped-call]
         a_day(c)
