@@ -72,7 +72,8 @@ class SessionCache:
         checks.integer("window", window, 1)
         self.allocator, self.page_size, self.debug = allocator, allocator.page_size, allocator.debug
         self.rows = request_rows or RequestRows(allocator, rows, max_tokens, window, allocator.device)
-        self._check_rows(rows, max_tokens, window)
+        if request_rows is not None:
+            self._check_rows(request_rows, rows, max_tokens, window)
         # A node has at least one page, so the tree cannot be full before the pool is.
         nodes, stateful = allocator.full_attn_allocator.num_pages, states is not None
         if tree is not None and locks is not None:
@@ -80,14 +81,14 @@ class SessionCache:
         self.tree = tree or RadixTree(
             nodes, self.page_size, window, allocator.device, stateful=stateful, debug=self.debug, locks=locks
         )
-        self._check_tree(nodes, window, stateful)
+        if tree is not None:
+            self._check_tree(tree, nodes, window, stateful)
         self.locks = self.tree.locks
         self.mamba = MambaInCache(states, self.rows, self.tree, copy_state)
         self.handles: dict[int, LockHandle] = {}
         self._insert = TreeInsert(self.rows, self.tree)
 
-    def _check_rows(self, rows: int, max_tokens: int, window: int) -> None:
-        made = self.rows
+    def _check_rows(self, made: RequestRows, rows: int, max_tokens: int, window: int) -> None:
         if made.allocator is not self.allocator:
             raise ValueError("request_rows must have this cache's allocator, got rows over another one")
         checks.part(
@@ -98,8 +99,7 @@ class SessionCache:
             available_size=(made.available_size(), rows),
         )
 
-    def _check_tree(self, nodes: int, window: int, stateful: bool) -> None:
-        made = self.tree
+    def _check_tree(self, made: RadixTree, nodes: int, window: int, stateful: bool) -> None:
         checks.part(
             "tree",
             page_size=(made.page_size, self.page_size),
@@ -194,13 +194,13 @@ class SessionCache:
         rows = self.rows.admit([self.tree.slots(spans) for spans in found], sessions)
         if rows is None:
             return None
-        begun = [(row, self._node_at_end(spans)) for row, spans in zip(rows, found, strict=True) if spans]
-        handles = self.locks.acquire([node for _, node in begun])
-        self.handles.update((row, handle) for (row, _), handle in zip(begun, handles, strict=True))
+        begun = {row: self._node_at_end(spans) for row, spans in zip(rows, found, strict=True) if spans}
+        if begun:
+            self.handles.update(zip(begun, self.locks.acquire(list(begun.values())), strict=True))
         if not self.make_room(0, 0, self.mamba.need(len(rows))):
             self._leave(rows[::-1])  # in this order the idle rows are handed out again as before
             return self._checked(None)
-        self.mamba.begin(rows, dict(begun))
+        self.mamba.begin(rows, begun)
         return self._checked(rows)
 
     def extend(self, rows: Numbers, to: Numbers) -> Tensor | None:
@@ -328,7 +328,9 @@ class SessionCache:
         self._release_locks(batch)
 
     def _release_locks(self, rows: Sequence[int]) -> None:
-        self.locks.release([self.handles.pop(row) for row in rows if row in self.handles])
+        held = [self.handles.pop(row) for row in rows if row in self.handles]
+        if held:
+            self.locks.release(held)
 
     def _given(self, rows: Numbers, texts: Texts) -> list[tuple[int, list[int]]]:
         """Running rows, each with its text, which begins with what the row holds of the tree."""

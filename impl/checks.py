@@ -52,7 +52,7 @@ def int_tensor(name: str, value: Tensor, device: torch.device, length: int | Non
         raise TypeError(f"{name} must hold integers, got {value.dtype}")
     if value.dim() != 1:
         raise ValueError(f"{name} must have one dimension, got shape {tuple(value.shape)}")
-    if not same_device(value.device, device):
+    if value.device != device and not same_device(value.device, device):
         raise ValueError(f"{name} must be on {device}, got {value.device}")
     if length is not None and value.numel() != length:
         raise ValueError(f"{name} must have {length} entries (one for each row), got {value.numel()}")

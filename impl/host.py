@@ -20,9 +20,9 @@ def numbers(name: str, values: Any, count: int | None = None) -> Tensor:
     """
     if not isinstance(values, Tensor):
         values = torch.tensor(values) if len(values) else torch.zeros(0, dtype=torch.int64)
-    checks.int_tensor(name, values, checks.HOST, count)
-    found: Tensor = values.to(torch.int64)
-    return found
+    found: Tensor = values
+    checks.int_tensor(name, found, checks.HOST, count)
+    return found if found.dtype == torch.int64 else found.to(torch.int64)
 
 
 def names(name: str, values: Sequence[Hashable]) -> list[Hashable]:

@@ -108,18 +108,22 @@ class RadixTree:
         self.page_size, self.window, self.stateful = page_size, window, stateful
         self.device = torch.device(device)
         self.locks = locks or LockTree(nodes, window=window, stateful=stateful, device=checks.HOST, debug=debug)
-        checks.part(
-            "locks",
-            window=(self.locks.window, window),
-            windowed=(self.locks.windowed, True),
-            stateful=(self.locks.stateful, stateful),
-            device=(self.locks.device, checks.HOST),
-            nodes=(int(self.locks.alive.sum()), 0),
-        )
-        if self.locks.capacity < nodes:
-            raise ValueError(f"locks must have a capacity of at least {nodes} nodes, got {self.locks.capacity}")
+        if locks is not None:
+            self._check_locks(locks, nodes)
         self.entries = {ROOT: Entry([], torch.zeros(0, dtype=torch.int64, device=device), ROOT, 0, 0)}
         self._clock = 0
+
+    def _check_locks(self, locks: LockTree, nodes: int) -> None:
+        checks.part(
+            "locks",
+            window=(locks.window, self.window),
+            windowed=(locks.windowed, True),
+            stateful=(locks.stateful, self.stateful),
+            device=(locks.device, checks.HOST),
+            nodes=(int(locks.alive.sum()), 0),
+        )
+        if locks.capacity < nodes:
+            raise ValueError(f"locks must have a capacity of at least {nodes} nodes, got {locks.capacity}")
 
     # Looking.
 

@@ -53,7 +53,8 @@ class TokenSlots:
 
     def before(self, places: Tensor, lengths: Tensor) -> Tensor:
         """``[n]`` int64: the slot just before each place, -1 for a row of length 0. All ``[n]`` on the device."""
-        return torch.where(lengths > 0, self.flat[(places - 1).clamp(min=0)].to(torch.int64), -1)
+        # Place 0 has none before it; there the index -1 reads some entry, which is not used, since the length is 0.
+        return torch.where(lengths > 0, self.flat[places - 1].to(torch.int64), -1)
 
     def write(self, places: Tensor, slots: Tensor) -> None:
         """Store ``slots`` (``[n]`` integers) at ``places`` (``[n]``, both on the device)."""

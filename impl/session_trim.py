@@ -377,13 +377,11 @@ class RequestRows:
     def _lengths(self, name: str, lengths: Numbers, least: Tensor, most: Tensor | None, why: str) -> Tensor:
         """``[n]`` int64 on the host: one length for each row, from ``least`` to ``most`` (``[n]``, None: no end)."""
         found = numbers(name, lengths, least.numel())
-        valid = least <= found if most is None else (least <= found) & (found <= most)
-
-        def bounds(i: int) -> str:
-            upper = "on" if most is None else f"to {int(most[i])}"
-            return f"expected a length from {int(least[i])} {upper} ({why})"
-
-        require(valid, name, bounds, found)
+        highest = [None] * found.numel() if most is None else most.tolist()
+        for i, (low, length, high) in enumerate(zip(least.tolist(), found.tolist(), highest, strict=True)):
+            if length < low or (high is not None and length > high):
+                upper = "on" if high is None else f"to {high}"
+                raise ValueError(f"{name}[{i}]: expected a length from {low} {upper} ({why}), got {length}")
         return found
 
     def _part(self, row: int, upto: int) -> tuple[Tensor, Tensor, Tensor]:
