@@ -1,2 +1,19 @@
-"""KV-cache bookkeeping an engine can put in place of its own: device-resident torch tensors, no host wait when it
-allocates."""
+"""KV-cache bookkeeping that an engine can use in place of its own, with SGLang's names and signatures.
+
+All state is torch tensors on the device of the KV cache. What must be counted before a call can go on is counted on the
+host, from host copies of the lengths, so allocating, growing, freeing and locking never wait for the GPU.
+
+===================  ==================================================================================================
+``allocator``        one pool of pages: ``TokenToKVPoolAllocator``, ``PagedTokenToKVPoolAllocator``
+``swa_mapping``      a full and an SWA pool with the mapping between them: ``SWATokenToKVPoolAllocator``
+``lock_ref``         locks on the nodes of a radix tree: ``LockTree``, ``LockHandle``
+``session_trim``     request rows (``req_to_token``) and the slots of streaming sessions: ``RequestRows``
+``mamba_slots``      recurrent states of requests and sessions: ``MambaStates``
+``cache``            all of these together: ``SessionCache``
+===================  ==================================================================================================
+
+The other modules are parts of these. ``kernels`` (plain torch and Triton): slots and mapping of an allocation.
+``paths``: the paths and lock counts of ``LockTree``. ``rows``: the table of token slots. ``states``: the pool of state
+slots. ``radix``: the texts and slots of tree nodes. ``tree_insert``: how a row's pages go to the tree.
+``mamba_in_cache``: the states of the cache's rows. ``checks`` and ``host``: what callers pass in.
+"""

@@ -1,21 +1,23 @@
-"""Paged slot pools on torch tensors: page lists, backup and restore.
+"""Pools of KV-cache slots in pages: allocation, free groups, backup and restore.
 
-A *slot* is one token's place in the KV cache, ``slot // page_size`` its page. Page 0 is padding and never handed out,
-so a pool of ``size`` tokens owns pages ``1..size // page_size``. What an allocation needs is counted on the host from
-the host copies of the lengths, so that no allocation waits for the device.
+A *slot* is the place of one token in the KV cache; ``slot // page_size`` is its page. Page 0 is padding and is never
+handed out, so a pool of ``size`` tokens owns the pages ``1..size // page_size``. The pages that an allocation needs are
+counted on the host, from the host copies of the lengths, so no allocation waits for the device.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from impl import checks, kernels
-from impl.checks import Backup, FreeBatch
-from impl.slots import SlotAllocator
+from impl.checks import Rows
 
 __all__ = [
     "BaseTokenToKVPoolAllocator",
@@ -25,10 +27,256 @@ __all__ = [
     "TokenToKVPoolAllocator",
 ]
 
+Span = tuple[int, int]  # first and last + 1 position in a list of pages
+
+
+@dataclass(frozen=True)
+class FreeBatch:
+    """The pages of one ``free``, which may wait for the end of a free group.
+
+    ``exact``: no page is there twice. ``mapped``: the spans of ``pages`` that have an SWA page, None if that is
+    unknown.
+    """
+
+    pages: Tensor
+    exact: bool
+    mapped: tuple[Span, ...] | None = None
+
+    @staticmethod
+    def join(batches: Sequence[FreeBatch]) -> FreeBatch:
+        """All pages of the batches in one."""
+        pages = torch.cat([batch.pages for batch in batches])
+        if not all(batch.exact for batch in batches):
+            return FreeBatch(torch.unique(pages), exact=False)
+        if any(batch.mapped is None for batch in batches):
+            return FreeBatch(pages, exact=True)
+        starts = accumulate((batch.pages.numel() for batch in batches), initial=0)
+        spans = ((at + a, at + b) for at, own in zip(starts, batches, strict=False) for a, b in own.mapped or ())
+        return FreeBatch(pages, exact=True, mapped=tuple(spans))
+
+
+def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: int) -> tuple[Span, ...]:
+    """The spans of ``checks.row_pages`` with an SWA page, if the last ``swa_lens[i]`` tokens of row ``i`` have one."""
+    spans, base = [], 0
+    for tokens, tail in zip(row_lens, swa_lens, strict=True):
+        pages = -(-tokens // page_size)
+        if tail:
+            spans.append((base + (tokens - tail) // page_size, base + pages))
+        base += pages
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What every backup records: the allocator that made it, and a number that no other backup has."""
+
+    owner: object
+    serial: int
+
+
+class Backups:
+    """The backups of ``owner`` that can still be restored: nothing was freed, and no earlier one restored, since."""
+
+    _serials = count()
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        self._usable: list[int] = []
+
+    def new(self) -> tuple[object, int]:
+        """Owner and serial of a new backup."""
+        self._usable.append(next(self._serials))
+        return self._owner, self._usable[-1]
+
+    def void(self) -> None:
+        """Something is freed: no backup made before can be restored."""
+        self._usable.clear()
+
+    def require(self, state: object, kind: type[Backup]) -> None:
+        """TypeError, ValueError or RuntimeError if ``state`` cannot be restored."""
+        if not isinstance(state, kind):
+            raise TypeError(f"state must be what backup_state returned, got {type(state).__name__}")
+        if state.owner is not self._owner:
+            raise ValueError("state must be a backup of this allocator, got one of another")
+        if state.serial not in self._usable:
+            raise RuntimeError("state: pages were freed since this backup, or an earlier one was restored")
+
+    def back_to(self, state: Backup) -> None:
+        """``state`` is restored: the backups made after it are void."""
+        del self._usable[self._usable.index(state.serial) + 1 :]
+
+
+class SlotAllocator(ABC):
+    """What one pool and a pair of pools have in common: allocating for rows, freeing, free groups."""
+
+    page_size: int
+    full_to_swa_index_mapping: Tensor | None = None
+    _device: torch.device
+    _ops: kernels.Ops
+    _check_content: bool  # read device tensors to find bad input: always on CPU, on CUDA with debug=True
+    _kvcache: Any
+
+    def get_kvcache(self) -> Any:
+        """The KV cache that the constructor was given."""
+        return self._kvcache
+
+    def _forget(self) -> None:
+        """No group is open, nothing waits, no backup can be restored."""
+        self._depth = 0
+        self.pending: list[FreeBatch] = []
+        self.backups = Backups(self)
+
+    # Free groups.
+
+    @property
+    def is_not_in_free_group(self) -> bool:
+        """No free group is open: ``free`` acts at once."""
+        return self._depth == 0
+
+    @property
+    def free_group(self) -> list[Tensor]:
+        """The first slots of the pages that wait for the end of the group: one int64 tensor for each ``free``."""
+        return [batch.pages * self.page_size for batch in self.pending]
+
+    def free_group_begin(self) -> None:
+        """Collect the pages of every ``free`` in ``pending`` until the matching ``free_group_end``.
+
+        Groups nest: the pages that wait in an outer group keep waiting.
+        """
+        self._depth += 1
+
+    def free_group_end(self) -> None:
+        """End a group; the end of the outermost one frees all pending pages. RuntimeError if no group is open."""
+        if self._depth == 0:
+            raise RuntimeError("free_group_end without free_group_begin")
+        if self._depth == 1 and self.pending:
+            self._release(FreeBatch.join(self.pending))
+            self.pending = []
+        self._depth -= 1
+
+    def free(
+        self, free_index: Tensor, *, row_lens: Sequence[int] | None = None, swa_lens: Sequence[int] | None = None
+    ) -> None:
+        """Free every page that a slot of ``free_index`` lies in.
+
+        ``free_index``: ``[n]`` integers on the device, slots. Without ``row_lens`` the pages are found by sorting; on
+        CUDA the host waits for the result. ``row_lens``: the slots are those of rows, one after the other, with so many
+        tokens each (they sum to ``n``); each row begins on a page boundary and its slots are in order. Then the host
+        does not wait. ``swa_lens[i]``, for an allocator with an SWA pool: so many trailing tokens of row ``i`` lie in
+        pages that have an SWA page (one token of the first such page is enough). It spares reading the mapping, and a
+        single pool ignores it.
+
+        ValueError, with nothing changed, for slots that are out of range, on page 0, there twice or free already, and
+        for a page whose first slot is missing. Without ``row_lens`` this is checked on CPU; with ``debug`` always.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        checks.row_lengths(row_lens, swa_lens, free_index.numel())
+        if free_index.numel() == 0:
+            return
+        batch = self._batch(free_index, row_lens, swa_lens)
+        if self._full_pool().debug:
+            self._check_batch(batch)
+        self._void_backups()
+        if self._depth:
+            self._full_pool().mark(batch.pages, held=False)
+            self.pending.append(batch)
+        else:
+            self._release(batch)
+
+    def _batch(self, slots: Tensor, row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None) -> FreeBatch:
+        pool = self._full_pool()
+        if row_lens is None:
+            batch = FreeBatch(pool.pages_to_free(slots), exact=self._check_content)
+        else:
+            spans = None if swa_lens is None else mapped_spans(row_lens, swa_lens, self.page_size)
+            pages = checks.row_pages(slots, row_lens, self.page_size)
+            batch = FreeBatch(pages, exact=True, mapped=spans)
+            pool.check_row_pages(slots, pages)
+        waiting = sum(other.pages.numel() for other in self.pending)
+        if batch.pages.numel() + waiting + pool.free_count() > pool.num_pages:
+            raise ValueError("free_index: more pages freed than were handed out (double free)")
+        return batch
+
+    # Allocating for rows.
+
+    def alloc_extend(
+        self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
+        extend_num_tokens: int, num_new_pages: int | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Slots for the tokens ``prefix..seq`` of each row; with an SWA pool all of them are mapped.
+
+        A row's tokens first fill the page of its ``last_loc``, then new pages. ``prefix_lens``, ``seq_lens``,
+        ``last_loc`` (the slot of token ``prefix - 1``, or -1 for a row without tokens): ``[rows]`` integers on the
+        device. ``prefix_lens_cpu``, ``seq_lens_cpu``: the lengths again, on the host. ``extend_num_tokens``:
+        ``sum(seq - prefix)``. ``num_new_pages``: if given, it must be the number of pages that this takes.
+
+        Returns ``[extend_num_tokens]`` int64 slots, row after row, or None, with nothing changed, if a pool has too few
+        pages. With an SWA pool, a partly filled page must still have its SWA page. ValueError or TypeError, with
+        nothing changed, for arguments that contradict each other.
+        """
+        rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
+        plan = checks.extend_plan(rows, extend_num_tokens, num_new_pages, self.page_size)
+        return self._grow(rows, plan, plan.pages)
+
+    def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
+        """One slot for each row: for token ``seq - 1``. With an SWA pool it is mapped.
+
+        ``seq_lens`` (``[rows]`` integers on the device) and ``seq_lens_cpu`` (on the host) count the new token;
+        ``last_loc`` (``[rows]``, device) is the slot of the token before it, or -1. Returns ``[rows]`` int64 slots, or
+        None, with nothing changed, if a pool has too few pages. Errors as for ``alloc_extend``.
+        """
+        rows = Rows(seq_lens, seq_lens_cpu, last_loc)
+        plan = checks.decode_plan(rows, self.page_size)
+        return self._grow(rows, plan, plan.pages)
+
+    def _grow(self, rows: Rows, plan: checks.Plan, swa_pages: int, swa_start: int = 0) -> Tensor | None:
+        self._check_rows(rows)
+        pages = self._peek(plan.pages, swa_pages)
+        if pages is None:
+            return None
+        out = torch.empty(plan.tokens, dtype=torch.int64, device=self._device)
+        args = (rows.seq, rows.last_loc, *pages, self.full_to_swa_index_mapping, out, self.page_size)
+        if rows.prefix is None:
+            self._ops.decode(*args)
+        else:
+            self._ops.extend(rows.prefix, *args, plan.longest, swa_start)
+        self._take(*pages)
+        return out
+
+    # What one pool and a pair of pools do in their own ways.
+
+    def _void_backups(self) -> None:
+        """Something is freed: no backup made before can be restored."""
+        self.backups.void()
+
+    def _check_rows(self, rows: Rows) -> None:
+        rows.check(self._device, content=self._check_content)
+        if self._full_pool().debug:
+            checks.last_slots(rows, self._full_pool().held, self.page_size)
+
+    def _check_batch(self, batch: FreeBatch) -> None:  # noqa: B027 (a single pool has nothing to add)
+        """Further checks of a free, with ``debug``."""
+
+    @abstractmethod
+    def _full_pool(self) -> BaseTokenToKVPoolAllocator:
+        """The pool that ``free_index`` and the slots returned belong to."""
+
+    @abstractmethod
+    def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor | None] | None:
+        """The next free pages of each pool, which stay free; None if a pool has too few."""
+
+    @abstractmethod
+    def _take(self, full_pages: Tensor, swa_pages: Tensor | None) -> None:
+        """Hand out the pages that ``_peek`` returned."""
+
+    @abstractmethod
+    def _release(self, batch: FreeBatch) -> None:
+        """Make the pages of the batch free, in each pool."""
+
 
 @dataclass(frozen=True)
 class PoolState(Backup):
-    """What ``backup_state`` returns: opaque, usable until the next free."""
+    """What ``backup_state`` returns. Opaque to the caller; usable until the next free."""
 
     stack: Tensor
     top: int
@@ -36,7 +284,12 @@ class PoolState(Backup):
 
 
 class BaseTokenToKVPoolAllocator(SlotAllocator):
-    """One pool of pages. The free pages are ``_stack[_top:]``: taking and giving back touch only what they move."""
+    """One pool of pages. The free pages are ``_stack[_top:]``, so taking and giving back touch only what they move.
+
+    ``size``: tokens. ``kvcache``: kept for ``get_kvcache``. ``need_sort``: freed pages are kept apart and sorted in
+    when the free ones run short (as in SGLang). ``debug``: check content on CUDA too, and check more. ``backend``:
+    ``torch`` or ``triton``; by default ``triton`` on CUDA.
+    """
 
     def __init__(
         self, size: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any, need_sort: bool,
@@ -46,50 +299,54 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self.size, self.page_size, self.dtype, self.device = size, page_size, dtype, device
         self.need_sort, self.debug, self._kvcache = need_sort, debug, kvcache
         self._device = torch.device(device)
-        self._looks = debug or self._device.type == "cpu"
+        self._check_content = debug or self._device.type == "cpu"
         self._ops = kernels.backend(self._device, backend)
         self._in_page = torch.arange(page_size, device=self._device)
         self.clear()
 
     @property
     def size_full(self) -> int:
+        """The size of the pool in tokens."""
         return self.size
 
     @property
     def free_pages(self) -> Tensor:
-        """``[n]`` int64 page numbers, next to be handed out first. A view: clone it to keep it."""
+        """``[n]`` int64 page numbers; the first is handed out next. A view: clone it to keep it."""
         return self._stack[self._top :]
 
     @property
     def release_pages(self) -> Tensor:
-        """``[n]`` int64 pages freed but not yet sorted in (only with ``need_sort``)."""
-        return torch.cat([self._stack[:0], *self._released])
+        """``[n]`` int64 pages that are free but not yet sorted into ``free_pages`` (only with ``need_sort``)."""
+        return torch.cat(self._released) if self._released else self._stack[:0]
 
     def all_free(self) -> Tensor:
+        """``[n]`` int64: the pages in ``free_pages`` and ``release_pages``."""
         return torch.cat([self.free_pages, *self._released])
 
     def free_count(self) -> int:
-        """Pages free or released."""
+        """How many pages are in ``free_pages`` and ``release_pages``."""
         return self.num_pages - self._top + self._released_count
 
     def available_size(self) -> int:
-        """Tokens that can still be handed out, in whole pages."""
+        """How many tokens can still be handed out, in whole pages."""
         return self.free_count() * self.page_size
 
     def debug_print(self) -> str:
+        """One line for the engine's log."""
         return f"#available-size: {self.available_size()}, "
 
     def clear(self) -> None:
-        """Every page free, every group and backup forgotten."""
+        """Make every page free and forget every free group and backup."""
         self._stack = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self._device)
         self._top = 0
         self._released: list[Tensor] = []
         self._released_count = 0
-        self.held = torch.zeros(self.num_pages + 1 if self._looks else 0, dtype=torch.bool, device=self._device)
+        held = self.num_pages + 1 if self._check_content else 0
+        self.held = torch.zeros(held, dtype=torch.bool, device=self._device)
         self._forget()
 
     def merge_and_sort_free(self) -> None:
-        """Sort the released pages into the free ones."""
+        """Sort ``release_pages`` into ``free_pages``."""
         if not self._released:
             return
         free = self.all_free().sort().values
@@ -98,8 +355,10 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._stack = torch.cat([self._stack[: self._top], free])
         self._released, self._released_count = [], 0
 
+    # Pages in and out. No argument is checked but the number of pages: the callers have done so.
+
     def peek(self, pages: int) -> Tensor | None:
-        """The next ``pages`` free pages, still free (see ``take``); None where there are fewer."""
+        """``[pages]`` int64: the next free pages, which stay free until ``take``. None if there are too few."""
         if pages > self.free_count():
             return None
         if pages > self.num_pages - self._top:
@@ -107,14 +366,14 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         return self._stack[self._top : self._top + pages]
 
     def take(self, pages: Tensor) -> None:
-        """Hand out what ``peek`` showed."""
+        """Hand out the pages that ``peek`` returned."""
         self._top += pages.numel()
         self.mark(pages, held=True)
 
     def put(self, pages: Tensor) -> None:
-        """Give back distinct held pages. RuntimeError if there are more than were ever handed out."""
+        """Make different pages free that are handed out. RuntimeError if more would be free than the pool has."""
         if pages.numel() + self.free_count() > self.num_pages:
-            raise RuntimeError("more pages given back than were handed out: the mapping was overwritten from outside")
+            raise RuntimeError("pages: more given back than were handed out; was the mapping overwritten from outside?")
         self._void_backups()
         self.mark(pages, held=False)
         if self.need_sort:
@@ -125,28 +384,29 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
             self._stack[self._top : self._top + pages.numel()] = pages
 
     def mark(self, pages: Tensor, *, held: bool) -> None:
-        if self._looks:
+        """Record in the table ``held``, if there is one, that pages are handed out or not."""
+        if self._check_content:
             self.held.index_fill_(0, pages, held)
 
     def slots(self, pages: Tensor) -> Tensor:
-        """All slots of ``pages``, in order; a copy, so that no caller can reach into the free list."""
+        """``[len(pages) * page_size]`` int64: the slots of the pages, in order. A copy: no view of the free list."""
         if self.page_size == 1:
             return pages.clone()
         return (pages[:, None] * self.page_size + self._in_page).view(-1)
 
     def pages_to_free(self, slots: Tensor) -> Tensor:
-        """The distinct pages of ``slots``, checked where looking is cheap."""
-        if self._looks:
+        """The different pages of ``slots``; ValueError for bad slots, where content is checked."""
+        if self._check_content:
             return checks.held_pages("free_index", slots, self.held, self.page_size)
         pages = (slots // self.page_size).to(torch.int64)
         return pages if self.page_size == 1 else torch.unique(pages)
 
     def check_row_pages(self, slots: Tensor, pages: Tensor) -> None:
-        """``pages``, read off rows, must be held, and (``debug``) be the very pages the slots lie in."""
-        if self._looks:
+        """``pages``, every ``page_size``-th slot of rows, must be handed out, and with ``debug`` the slots' pages."""
+        if self._check_content:
             checks.all_held("free_index", pages, self.held)
         if self.debug and not torch.equal(pages.sort().values, self.pages_to_free(slots)):
-            raise ValueError("free_index: every row must begin on a page boundary and follow its pages")
+            raise ValueError("free_index: every row must begin on a page boundary and hold its slots in order")
 
     def alloc(self, need_size: int) -> Tensor | None:
         """``[need_size]`` int64 slots of whole pages, or None if there are too few.
@@ -160,13 +420,14 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         return self.slots(pages)
 
     def backup_state(self) -> PoolState:
-        """A state to return to: opaque, O(1), usable until the next free."""
+        """A state for ``restore_state``. Takes constant time and memory, and is usable until the next free."""
         return PoolState(*self.backups.new(), self._stack, self._top, tuple(self._released))
 
     def restore_state(self, state: PoolState) -> Tensor:
-        """Take back every page handed out since ``state``. RuntimeError if anything was freed since.
+        """Make every page free that was handed out since ``state`` was made.
 
-        Returns pages that include all of those, and none that is held.
+        Returns ``[n]`` int64 pages that include all of those, and none that is handed out. RuntimeError if anything was
+        freed since, ValueError for a state of another allocator, TypeError for anything else.
         """
         self.backups.require(state, PoolState)
         self.backups.back_to(state)
@@ -193,7 +454,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
 
 class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
-    """A pool whose pages are single tokens."""
+    """A pool whose pages are single tokens. Stands in for SGLang's class of this name."""
 
     def __init__(
         self, size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any, need_sort: bool, *,
@@ -203,4 +464,7 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 
 class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
-    """A pool of pages of ``page_size`` tokens; what one row gets is contiguous within each page."""
+    """A pool of pages of ``page_size`` tokens; the tokens of a row are contiguous within each page.
+
+    Stands in for SGLang's class of this name.
+    """

@@ -1,32 +1,25 @@
-"""What a caller may hand to an allocator, and the page counts that follow from it.
+"""Checks of what a caller passes in, and the page counts that follow from the lengths.
 
-Everything here raises before an allocator has changed anything. Lengths are read from host tensors only; functions
-that look into device tensors are called where the host need not wait for them: on CPU, or when the user asked for it
-with ``debug=True``.
+Every function here raises before anything has changed. Lengths are read from host tensors only. The functions that read
+device tensors (on CUDA the host waits for that) are called on CPU, or if the user asked for it with ``debug=True``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+HOST = torch.device("cpu")
+
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
-class Plan(NamedTuple):
-    """The host's knowledge of one batch of rows: token and page totals, and the longest row's new tokens."""
-
-    tokens: int
-    pages: int
-    longest: int
-
-
-def whole(name: str, value: int, least: int) -> int:
+def integer(name: str, value: int, least: int) -> int:
+    """``value``, an integer of at least ``least``. TypeError for anything else, ValueError for a smaller one."""
     if not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
@@ -35,42 +28,53 @@ def whole(name: str, value: int, least: int) -> int:
 
 
 def pool_sizes(size_name: str, size: int, page_size: int) -> int:
-    """Pages in a pool of ``size`` tokens; a pool that cannot hold one page is refused."""
-    whole("page_size", page_size, 1)
-    whole(size_name, size, 1)
+    """The pages in a pool of ``size`` tokens. ValueError for a pool that cannot hold one page."""
+    integer("page_size", page_size, 1)
+    integer(size_name, size, 1)
     if size < page_size:
         raise ValueError(f"{size_name} must hold at least one page of {page_size} tokens, got {size}")
     return size // page_size
 
 
 def page_multiple(name: str, tokens: int, page_size: int) -> int:
-    """Pages in ``tokens``, which must be whole pages."""
-    whole(name, tokens, 0)
+    """The pages in ``tokens``. ValueError unless that is a non-negative multiple of the page size."""
+    integer(name, tokens, 0)
     if tokens % page_size:
         raise ValueError(f"{name} must be a multiple of the page size {page_size}, got {tokens}")
     return tokens // page_size
 
 
-def index(name: str, value: Tensor, device: torch.device, length: int | None = None) -> None:
-    """``value`` must be a one-dimensional integer tensor on ``device`` (of ``length`` entries, where given)."""
+def int_tensor(name: str, value: Tensor, device: torch.device, length: int | None = None) -> None:
+    """``value`` must be a one-dimensional integer tensor on ``device``, with ``length`` entries if that is given."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.dtype not in _INTEGERS:
         raise TypeError(f"{name} must hold integers, got {value.dtype}")
     if value.dim() != 1:
         raise ValueError(f"{name} must have one dimension, got shape {tuple(value.shape)}")
-    found = value.device
-    if found.type != device.type or (device.index is not None and found.index != device.index):
-        raise ValueError(f"{name} must be on {device}, got {found}")
+    if value.device != device and not same_device(value.device, device):
+        raise ValueError(f"{name} must be on {device}, got {value.device}")
     if length is not None and value.numel() != length:
-        raise ValueError(f"{name} must have {length} entries (one a row), got {value.numel()}")
+        raise ValueError(f"{name} must have {length} entries (one for each row), got {value.numel()}")
 
 
-_HOST = torch.device("cpu")
+def same_device(found: torch.device, wanted: torch.device) -> bool:
+    """Both name one device; ``cuda`` without an index stands for any of the CUDA devices."""
+    return found.type == wanted.type and (wanted.index is None or found.index in (None, wanted.index))
+
+
+def part(name: str, **fields: tuple[object, object]) -> None:
+    """A part given to a constructor must fit. ``fields``: what the part has and what it must have, by attribute."""
+    for field, (found, expected) in fields.items():
+        if found != expected:
+            raise ValueError(f"{name} must have {field} {expected}, got {found}")
 
 
 class Rows(NamedTuple):
-    """The rows of one call: lengths on the device and on the host, and each row's last slot. A decode has no prefix."""
+    """The rows of one allocation: lengths on the device and on the host, and the slot of each row's last token.
+
+    ``prefix`` and ``prefix_cpu`` (the lengths before the allocation) are None for a decode step: it adds one token.
+    """
 
     seq: Tensor
     seq_cpu: Tensor
@@ -78,36 +82,46 @@ class Rows(NamedTuple):
     prefix: Tensor | None = None
     prefix_cpu: Tensor | None = None
 
-    def check(self, device: torch.device, *, look: bool) -> None:
-        """The device tensors fit the host's, and (``look``) hold the same lengths: the kernels index by them."""
+    def check(self, device: torch.device, *, content: bool) -> None:
+        """The device tensors have one entry for each row; with ``content`` they must also equal the host's lengths."""
         rows = self.seq_cpu.numel()
         for name, value in (("seq_lens", self.seq), ("last_loc", self.last_loc), ("prefix_lens", self.prefix)):
             if value is not None:
-                index(name, value, device, rows)
-        if look:
+                int_tensor(name, value, device, rows)
+        if content:
             same_lengths("seq_lens", self.seq, self.seq_cpu)
             if self.prefix is not None and self.prefix_cpu is not None:
                 same_lengths("prefix_lens", self.prefix, self.prefix_cpu)
 
     def before(self) -> Tensor:
-        """The lengths without the new tokens."""
+        """``[rows]``: the lengths before the allocation."""
         return self.seq - 1 if self.prefix is None else self.prefix
 
     def fills(self, page_size: int) -> Tensor:
-        """The rows that go on in a page they have."""
+        """``[rows]`` bool: the row's new tokens begin in the partly filled page of ``last_loc``."""
         return (self.before() % page_size != 0) & (self.seq > self.before())
 
 
+class Plan(NamedTuple):
+    """What one allocation needs, counted on the host: tokens, pages, and the new tokens of the longest row."""
+
+    tokens: int
+    pages: int
+    longest: int
+
+
 def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) -> Plan:
-    """Check the host lengths of an extend and count what it needs."""
+    """Check the host lengths of an extend and count the tokens and pages that it needs."""
     prefix_cpu = rows.seq_cpu if rows.prefix_cpu is None else rows.prefix_cpu
-    index("prefix_lens_cpu", prefix_cpu, _HOST)
-    index("seq_lens_cpu", rows.seq_cpu, _HOST, prefix_cpu.numel())
+    int_tensor("prefix_lens_cpu", prefix_cpu, HOST)
+    int_tensor("seq_lens_cpu", rows.seq_cpu, HOST, prefix_cpu.numel())
     lens = list(zip(prefix_cpu.tolist(), rows.seq_cpu.tolist(), strict=True))
     for row, (prefix, seq) in enumerate(lens):
         if not 0 <= prefix <= seq:
-            raise ValueError(f"row {row}: expected 0 <= prefix <= seq, got prefix {prefix}, seq {seq}")
-    whole("extend_num_tokens", tokens, 0)
+            raise ValueError(
+                f"prefix_lens_cpu[{row}], seq_lens_cpu[{row}]: expected 0 <= prefix <= seq, got {prefix} and {seq}"
+            )
+    integer("extend_num_tokens", tokens, 0)
     extended = sum(seq - prefix for prefix, seq in lens)
     if extended != tokens:
         raise ValueError(f"extend_num_tokens must be sum(seq - prefix) = {extended}, got {tokens}")
@@ -118,8 +132,8 @@ def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) 
 
 
 def decode_plan(rows: Rows, page_size: int) -> Plan:
-    """Check the host lengths of a decode step (lengths *with* the new token) and count its pages."""
-    index("seq_lens_cpu", rows.seq_cpu, _HOST)
+    """Check the host lengths of a decode step (which count the new token) and count the pages that it needs."""
+    int_tensor("seq_lens_cpu", rows.seq_cpu, HOST)
     lens = rows.seq_cpu.tolist()
     if lens and min(lens) < 1:
         raise ValueError(f"seq_lens_cpu must count the new token, so be at least 1, got {min(lens)}")
@@ -128,20 +142,20 @@ def decode_plan(rows: Rows, page_size: int) -> Plan:
 
 
 def tail_start(rows: Rows, tokens: int, tail: int) -> int:
-    """Position of the first tail token; a tail allocation is for one row without a prefix."""
-    whole("swa_tail_len", tail, 0)
+    """The position of the first token of the SWA tail. ValueError unless there is one row, which has no prefix."""
+    integer("swa_tail_len", tail, 0)
     prefixes = [] if rows.prefix_cpu is None else rows.prefix_cpu.tolist()
     if len(prefixes) != 1:
-        raise ValueError(f"alloc_extend_swa_tail takes one row, got {len(prefixes)}")
+        raise ValueError(f"prefix_lens: alloc_extend_swa_tail takes one row, got {len(prefixes)}")
     if prefixes[0]:
-        raise ValueError(f"alloc_extend_swa_tail takes a row without prefix, got {prefixes[0]}")
+        raise ValueError(f"prefix_lens: alloc_extend_swa_tail takes a row without a prefix, got {prefixes[0]}")
     if tail > tokens:
         raise ValueError(f"swa_tail_len must be at most extend_num_tokens = {tokens}, got {tail}")
     return tokens - tail
 
 
-def cuts(row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None, tokens: int) -> None:
-    """``row_lens`` cut ``tokens`` slots into rows; ``swa_lens`` says how long each row's mapped tail is."""
+def row_lengths(row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None, tokens: int) -> None:
+    """``row_lens`` must sum to ``tokens``; ``swa_lens[i]`` must be a length in ``0..row_lens[i]``."""
     if row_lens is None:
         if swa_lens is not None:
             raise ValueError("swa_lens needs row_lens")
@@ -151,19 +165,27 @@ def cuts(row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None, tokens:
     if swa_lens is None:
         return
     if len(swa_lens) != len(row_lens) or any(not 0 <= s <= n for s, n in zip(swa_lens, row_lens, strict=True)):
-        raise ValueError(f"swa_lens must be one length in 0..row_len a row, got {swa_lens} for {row_lens}")
+        raise ValueError(
+            f"swa_lens must have one length in 0..row_lens[i] for each row, got {swa_lens} for row_lens {row_lens}"
+        )
 
 
 def same_lengths(name: str, device_lens: Tensor, host_lens: Tensor) -> None:
-    """The device copy of the lengths must say what the host copy says: the kernels index by it."""
-    if device_lens is not host_lens and not bool((device_lens.cpu() == host_lens).all()):
+    """The device copy of the lengths must equal the host copy: the kernels index by it."""
+    if device_lens is not host_lens and device_lens.tolist() != host_lens.tolist():
         raise ValueError(f"{name} and {name}_cpu must hold the same lengths")
 
 
+# Slots, on the device.
+
+
 def sorted_slots(name: str, slots: Tensor, page_size: int, pages: int) -> Tensor:
-    """``slots`` in order; out of range, on the padding page or twice is refused."""
+    """``[n]`` int64: ``slots`` in ascending order.
+
+    ValueError for a slot that is there twice, on the padding page, or beyond page ``pages``.
+    """
     ordered = slots.to(torch.int64)
-    if not bool((ordered[1:] > ordered[:-1]).all()):  # rows usually arrive in order: then no sort
+    if not bool((ordered[1:] > ordered[:-1]).all()):  # the slots of a row usually ascend: then nothing is sorted
         ordered = ordered.sort().values
         if bool((ordered[1:] == ordered[:-1]).any()):
             raise ValueError(f"{name} must not hold a slot twice")
@@ -174,17 +196,18 @@ def sorted_slots(name: str, slots: Tensor, page_size: int, pages: int) -> Tensor
     return ordered
 
 
-def consecutive(ordered: Tensor) -> Tensor:
-    distinct: Tensor = torch.unique_consecutive(ordered)
-    return distinct
+def distinct(ordered: Tensor) -> Tensor:
+    """The different values of a sorted tensor."""
+    values: Tensor = torch.unique_consecutive(ordered)
+    return values
 
 
-def closed_pages(name: str, ordered: Tensor, page_size: int) -> Tensor:
-    """Pages of sorted distinct slots, each of which must be there from its first slot on."""
+def whole_pages(name: str, ordered: Tensor, page_size: int) -> Tensor:
+    """The pages of sorted, different slots. ValueError for a page whose first slot is missing."""
     if page_size == 1:
-        return ordered.clone()  # may wait in a group: must not be the caller's memory
+        return ordered.clone()  # the pages may wait in a free group: they must not be the caller's memory
     heads = ordered[ordered % page_size == 0]
-    touched = consecutive(ordered // page_size)
+    touched = distinct(ordered // page_size)
     if len(heads) != len(touched):
         page = int(touched[~torch.isin(touched, heads // page_size)][0])
         raise ValueError(f"{name} starts inside page {page}: freeing it takes the page from under a live slot")
@@ -192,17 +215,27 @@ def closed_pages(name: str, ordered: Tensor, page_size: int) -> Tensor:
 
 
 def all_held(name: str, pages: Tensor, held: Tensor) -> None:
-    """No page of ``pages`` may be free (or waiting in a free group) already."""
-    low, high = torch.aminmax(pages)
-    if int(low) < 1 or int(high) >= len(held):
-        raise ValueError(f"{name} must lie in pages 1..{len(held) - 1}, got {int(low)}..{int(high)}")
-    if not bool(held[pages].all()):
-        raise ValueError(f"{name}: page {int(pages[~held[pages]][0])} is free already")
+    """Each page must be handed out: not free, and not waiting in a free group. ``held``: ``[pages + 1]`` bool."""
+    low, high = (int(bound) for bound in torch.aminmax(pages))
+    if low < 1 or high >= len(held):
+        raise ValueError(f"{name} must lie in pages 1..{len(held) - 1}, got {low}..{high}")
+    of_pages = held[pages]
+    if not bool(of_pages.all()):
+        raise ValueError(f"{name}: page {int(pages[~of_pages][0])} is free already")
+
+
+def held_pages(name: str, slots: Tensor, held: Tensor, page_size: int) -> Tensor:
+    """The different pages of ``slots``: each handed out, and with its first slot among ``slots``."""
+    pages = whole_pages(name, sorted_slots(name, slots, page_size, held.numel() - 1), page_size)
+    all_held(name, pages, held)
+    return pages
 
 
 def last_slots(rows: Rows, held: Tensor, page_size: int) -> None:
-    """``last_loc`` must be the slot of the token before the new ones: at its place, in a page that is held where the
-    row goes on in that page (a row may have given back the full pages before).
+    """``last_loc`` must hold the slot of the token before the new ones.
+
+    That slot has the token's offset in its page. The page is handed out, if the new tokens begin in it; the full pages
+    before may have been given back.
     """
     if not bool(((rows.last_loc + 1) % page_size == rows.before() % page_size).all()):
         raise ValueError("last_loc must have the offset of token prefix - 1 in its page: (last_loc + 1) % page_size")
@@ -211,86 +244,20 @@ def last_slots(rows: Rows, held: Tensor, page_size: int) -> None:
         all_held("last_loc", filling // page_size, held)
 
 
-def held_pages(name: str, slots: Tensor, held: Tensor, page_size: int) -> Tensor:
-    """The distinct pages of ``slots``, each held and named from its first slot on."""
-    pages = closed_pages(name, sorted_slots(name, slots, page_size, held.numel() - 1), page_size)
-    all_held(name, pages, held)
-    return pages
-
-
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class FreeBatch:
-    """The pages of one ``free``: distinct if ``exact``; ``mapped`` are the spans of them that have SWA pages."""
-
-    pages: Tensor
-    exact: bool
-    mapped: tuple[Span, ...] | None = None
-
-    @staticmethod
-    def join(batches: Sequence[FreeBatch]) -> FreeBatch:
-        pages = torch.cat([batch.pages for batch in batches])
-        if not all(batch.exact for batch in batches):
-            return FreeBatch(torch.unique(pages), exact=False)
-        if any(batch.mapped is None for batch in batches):
-            return FreeBatch(pages, exact=True)
-        starts = accumulate((batch.pages.numel() for batch in batches), initial=0)
-        spans = ((at + a, at + b) for at, own in zip(starts, batches, strict=False) for a, b in own.mapped or ())
-        return FreeBatch(pages, exact=True, mapped=tuple(spans))
-
-
 def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
-    """Pages of rows that each begin on a page boundary: every ``page_size``-th slot, no device read."""
+    """The pages of rows that each begin on a page boundary: every ``page_size``-th slot. Reads nothing on the host."""
     if page_size == 1:
-        return slots.to(torch.int64, copy=True)  # may wait in a group: must not be the caller's memory
+        return slots.to(torch.int64, copy=True)  # the pages may wait in a free group: not the caller's memory
+    if len(row_lens) == 1:
+        return slots[::page_size].to(torch.int64) // page_size
     heads = [slots[end - n : end : page_size] for n, end in zip(row_lens, accumulate(row_lens), strict=True)]
     return torch.cat(heads).to(torch.int64) // page_size
 
 
-def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: int) -> tuple[Span, ...]:
-    """Which of ``row_pages`` carry an SWA page, when the last ``swa_lens[i]`` tokens of row ``i`` do."""
-    spans, base = [], 0
-    for tokens, tail in zip(row_lens, swa_lens, strict=True):
-        pages = -(-tokens // page_size)
-        if tail:
-            spans.append((base + (tokens - tail) // page_size, base + pages))
-        base += pages
-    return tuple(spans)
+# Looking for errors.
 
 
-@dataclass(frozen=True)
-class Backup:
-    """What every backup knows: whose it is, and which one."""
-
-    owner: object
-    serial: int
-
-
-class Backups:
-    """Which backups of ``owner`` can be restored: those with nothing freed, nor an earlier one restored, since."""
-
-    _serials = count()
-
-    def __init__(self, owner: object) -> None:
-        self._owner = owner
-        self._usable: list[int] = []
-
-    def new(self) -> tuple[object, int]:
-        self._usable.append(next(self._serials))
-        return self._owner, self._usable[-1]
-
-    def void(self) -> None:
-        self._usable.clear()
-
-    def require(self, state: object, kind: type[Backup]) -> None:
-        if not isinstance(state, kind):
-            raise TypeError(f"restore_state takes what backup_state returned, got {type(state).__name__}")
-        if state.owner is not self._owner:
-            raise ValueError("restore_state: this state was taken from another allocator")
-        if state.serial not in self._usable:
-            raise RuntimeError("restore_state: pages were freed since this backup, or an earlier one was restored")
-
-    def back_to(self, state: Backup) -> None:
-        del self._usable[self._usable.index(state.serial) + 1 :]
+def expect(what: str, found: object, expected: object) -> None:
+    """AssertionError that says what differs; for the ``check`` methods, which count everything again."""
+    if found != expected:
+        raise AssertionError(f"{what}: {found}, but it must be {expected}")

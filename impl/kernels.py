@@ -1,8 +1,9 @@
-"""The transitions on tensors: a plain-torch truth and, beside it, one fused Triton launch with the same signature.
+"""The tensor work of an allocation and a free: in plain torch, and the same function as one fused Triton launch.
 
-``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping along with them; ``detach``
-reads which SWA pages hang on full pages and cuts them off. None of them reads a count from the device, and the
-kernels are told the length of every list they index: no lengths, however wrong, make them read or write past one.
+``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping of these slots. ``detach`` reads
+the SWA pages of full pages and unmaps them. The plain torch functions say what is right; the Triton ones have their
+signatures and are tested against them. The host never waits for a value of the device. The kernels are told the length
+of every list that they index, so they do not read or write past one even if the row lengths are wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program 
 
 
 class Ops(NamedTuple):
-    """One backend's transitions."""
+    """The functions of one backend."""
 
     extend: Callable[..., None]
     decode: Callable[..., None]
@@ -28,14 +29,18 @@ class Ops(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Tokens of an extend in a table that holds, row by row, the partial page (or a blank) and the new pages."""
+    """Where the pages of an extend's tokens stand in a page table: for each row its partial page, then its new pages.
 
-    page: Tensor  # [tokens] where in the table a token's page stands
-    offset: Tensor  # [tokens] its place in that page
-    heads: Tensor  # [rows] where the partial pages stand
-    body: Tensor  # [pages] where the new pages stand
+    A row whose prefix ends on a page boundary has no partial page; its place in the table is not used.
+    """
+
+    page: Tensor  # [tokens] index of the token's page in the table
+    offset: Tensor  # [tokens] offset of the token in that page
+    heads: Tensor  # [rows] indices of the partial pages
+    body: Tensor  # [pages] indices of the new pages
 
     def pages(self, partial: Tensor, new: Tensor) -> Tensor:
+        """``[tokens]``: each token's page. ``partial``: ``[rows]``, ``new``: ``[pages]``."""
         table = new.new_empty(partial.numel() + new.numel())
         table[self.heads] = partial.to(new.dtype)
         table[self.body] = new
@@ -43,7 +48,7 @@ class _Layout(NamedTuple):
 
 
 def _spread(values: Tensor, counts: Tensor, total: int) -> Tensor:
-    """``values[i]`` ``counts[i]`` times; a single one may be left to broadcasting."""
+    """``values[i]``, repeated ``counts[i]`` times; a single value as it is, since broadcasting repeats it."""
     return values if values.numel() == 1 else torch.repeat_interleave(values, counts, output_size=total)
 
 
@@ -53,7 +58,7 @@ def _layout(prefix: Tensor, seq: Tensor, tokens: int, pages: int, page_size: int
     lens = seq - prefix
     rows = torch.arange(seq.numel(), device=seq.device)
     heads = rows + new.cumsum(0) - new
-    # Token k of the batch is token `k + shift` of a table whose entries are whole pages.
+    # Token k of the batch stands at position k + shift, if the table's pages are laid out one after the other.
     shift = (heads + 1 - first_new) * page_size + prefix - (lens.cumsum(0) - lens)
     flat = torch.arange(tokens, device=seq.device) + _spread(shift, lens, tokens)
     page = flat // page_size
@@ -65,12 +70,14 @@ def extend_torch(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
     mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
-    """Write the slots of tokens ``prefix..seq`` of each row to ``out``, and what they map to into ``mapping``.
+    """Write the slots of the tokens ``prefix..seq`` of each row to ``out``, and their SWA slots into ``mapping``.
 
-    ``[rows]`` lengths and last slots, int64 page lists in row order, ``out`` ``[sum(seq - prefix)]`` int64. Tokens
-    before position ``swa_start`` map to nothing: then there is one row, without prefix, and ``swa_pages`` begin with
-    the page of that position. In a partial page they map to the SWA page that any of its entries names, if any does.
-    ``longest`` is the maximum of seq - prefix.
+    ``prefix_lens``, ``seq_lens``, ``last_loc``: ``[rows]`` integers. ``full_pages``, ``swa_pages``: ``[n]`` int64 new
+    pages, row after row (``swa_pages`` and ``mapping`` are None without an SWA pool). ``out``: ``[sum(seq - prefix)]``
+    int64. ``longest``: the maximum of seq - prefix. ``swa_start``: the tokens before this position map to nothing; if
+    it is not 0, there is one row, without a prefix, and ``swa_pages`` begin with the page of that position.
+
+    Tokens in a row's partial page map to the SWA page of any mapped slot of that page, or to nothing if there is none.
     """
     if longest == 0:
         return
@@ -94,9 +101,11 @@ def decode_torch(
     seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None,
     out: Tensor, page_size: int,
 ) -> None:  # fmt: skip
-    """Write the slot of token ``seq - 1`` of each row to ``out`` ``[rows]``, and what it maps to into ``mapping``.
+    """Write the slot of token ``seq - 1`` of each row to ``out``, and its SWA slot into ``mapping``.
 
-    A row whose last page is full takes the next page of the lists; any other goes on in the page of ``last_loc``.
+    ``seq_lens``, ``last_loc``: ``[rows]`` integers. ``out``: ``[rows]`` int64. A row whose last page is full takes the
+    next page of ``full_pages`` and ``swa_pages`` (``[n]`` int64; None without an SWA pool); any other row goes on in
+    the page of its ``last_loc``.
     """
     if page_size == 1:
         _single_tokens(full_pages, swa_pages, mapping, out)
@@ -115,14 +124,17 @@ def decode_torch(
 
 
 def _single_tokens(full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None, out: Tensor) -> None:
-    """Pages of one token each are the slots."""
+    """``extend`` and ``decode`` at page size 1, where pages are slots."""
     out.copy_(full_pages)
     if mapping is not None and swa_pages is not None:
         mapping[out] = swa_pages
 
 
 def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: int) -> None:
-    """Write to ``swa_pages`` ``[n]`` the SWA page of each full page (0: none) and clear the pages' mapping entries."""
+    """Write the SWA page of each full page (0 for none) to ``swa_pages``, and set the pages' mapping entries to 0.
+
+    ``pages``, ``swa_pages``: ``[n]`` int64.
+    """
     if page_size == 1:
         torch.index_select(mapping, 0, pages, out=swa_pages)
         mapping.index_fill_(0, pages, 0)
@@ -133,12 +145,12 @@ def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: i
 
 
 def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:
-    """The SWA page of each full page, 0 where it has none: every mapped entry of a page names the same one."""
+    """``[n]`` int64: the SWA page of each full page, 0 for none. All mapped entries of a page tell the same one."""
     return page_rows(mapping, page_size)[pages].amax(1) // page_size
 
 
 def page_rows(mapping: Tensor, page_size: int) -> Tensor:
-    """The mapping as ``[pages, page_size]``, a view without the entries that belong to no whole page."""
+    """The mapping as ``[pages, page_size]``: a view, without the last entries, which belong to no whole page."""
     pages = (mapping.numel() - 1) // page_size
     return mapping[: pages * page_size].view(pages, page_size)
 
@@ -171,7 +183,7 @@ def _extend_kernel(  # type: ignore[no-untyped-def]
     if HAS_SWA:
         nth -= swa_start // P
         page = tl.load(swa_ptr + nth, mask=live & fresh & (nth >= 0) & (nth < n_swa), other=0)
-        # Another program may write to the partial page meanwhile, but only slots of this same SWA page.
+        # Another program may write mapping entries of the partial page meanwhile, but only slots of its one SWA page.
         within = tl.arange(0, WIDTH)
         entry = last // P * P + within
         inside = (within < P) & (entry >= 0) & (entry < n_map)
@@ -228,8 +240,8 @@ _COUNTS = ["n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start"
 
 @functools.cache
 def _jit(kernel: Callable[..., None]) -> Any:
-    """Triton is imported at first use: the torch backend works without it, and the interpreter can still be chosen."""
-    global tl  # noqa: PLW0603 (the kernels name it)
+    """The compiled kernel. Triton is imported at first use: torch alone works without it, and tests can interpret."""
+    global tl  # noqa: PLW0603 (the kernels use this name)
     import triton
     import triton.language as tl
 
@@ -238,6 +250,7 @@ def _jit(kernel: Callable[..., None]) -> Any:
 
 
 def _pow2(n: int) -> int:
+    """The least power of two that is at least ``n``."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -245,7 +258,7 @@ def extend_triton(
     prefix_lens: Tensor, seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None,
     mapping: Tensor | None, out: Tensor, page_size: int, longest: int, swa_start: int = 0,
 ) -> None:  # fmt: skip
-    """``extend_torch`` in one launch: a program for every ``BLOCK`` tokens of every row."""
+    """``extend_torch`` in one launch, with a program for every ``BLOCK`` tokens of every row."""
     if longest == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
@@ -261,7 +274,7 @@ def decode_triton(
     seq_lens: Tensor, last_loc: Tensor, full_pages: Tensor, swa_pages: Tensor | None, mapping: Tensor | None,
     out: Tensor, page_size: int,
 ) -> None:  # fmt: skip
-    """``decode_torch`` in one launch: a program for every ``BLOCK`` mapping entries that it looks at."""
+    """``decode_torch`` in one launch, with a program for every ``BLOCK`` mapping entries that are read."""
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
@@ -292,7 +305,10 @@ _BACKENDS = {
 
 
 def backend(device: torch.device, name: str | None = None) -> Ops:
-    """The transitions for ``device``: Triton on CUDA, torch elsewhere, or the one asked for by name."""
+    """The functions for ``device``: Triton on CUDA, torch elsewhere, or those of the backend ``name``, if given.
+
+    ValueError for a name that is not a backend.
+    """
     name = name or ("triton" if device.type == "cuda" else "torch")
     if name not in _BACKENDS:
         raise ValueError(f"backend must be one of {sorted(_BACKENDS)}, got {name!r}")

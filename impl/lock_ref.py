@@ -1,8 +1,9 @@
-"""Locks on the nodes of a radix tree, as tensors: many requests lock and release their paths in one call.
+"""Locks on the nodes of a radix tree, as tensors: a batch of requests locks and releases its paths in one call.
 
-A handle holds the full part of every node from its node to the root, the SWA part of the nodes upward until the
-window is filled, and the mamba state of its node alone. What it holds is found again by its node and the token of the
-boundary, the last node of its window: a split hands the token to the new parent, so no handle is ever looked for.
+A handle holds three parts: the full part of every node from its node up to the root, the SWA part of the nodes upward
+until the attention window is filled, and the mamba state of its node alone. What it holds is found again from its node
+and a token that marks the *boundary*, the highest node of its window. A split hands the token on to the new parent, so
+no handle ever has to be searched for.
 """
 
 from __future__ import annotations
@@ -10,18 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from impl import checks
-from impl.paths import Held, Nodes
+from impl.checks import expect
+from impl.host import upload
+from impl.paths import FULL, MAMBA, SWA, Counts, HeldNodes, Paths
 
-NO_TOKEN = -1  # of a handle without an SWA part; a dead node and the root have token 0
+__all__ = ["LockHandle", "LockTree"]
+
+NO_TOKEN = -1  # of a handle without an SWA part; the token of the root and of a node that left the tree is 0
+MOST = 1 << 62  # a key ends before so many tokens, so that no sum of two sizes leaves int64
 
 
 class LockHandle:
-    """What one request holds. Only its tree makes one; it is released once, its SWA part at most once before."""
+    """What one request holds. Only ``LockTree.acquire`` makes handles.
+
+    A handle is released once; its SWA part may be released earlier, once (SGLang's ``dec_swa_lock_only``).
+    """
 
     __slots__ = ("number", "tree")
 
@@ -30,28 +40,31 @@ class LockHandle:
 
     @property
     def active(self) -> bool:
-        """It has not been released."""
+        """The handle has not been released."""
         return self in self.tree.active
 
     @property
     def holds_swa(self) -> bool:
-        """It still holds its SWA part."""
+        """The handle still holds its SWA part."""
         return self in self.tree.with_swa
 
     @property
     def node(self) -> int:
-        """The node that it locks (on CUDA the host waits). ValueError once it is released."""
+        """The node that the handle locks (on CUDA the host waits). ValueError once the handle is released."""
         return self._record()[0]
 
     @property
     def top(self) -> int:
-        """Where its SWA part ends now, 0 if it holds none (on CUDA the host waits). ValueError once released."""
+        """The highest node whose SWA part the handle holds, 0 if none (on CUDA the host waits).
+
+        ValueError once the handle is released.
+        """
         _, token, _ = self._record()
         return 0 if token == NO_TOKEN else int((self.tree.token == token).nonzero()[0, 0])
 
     @property
     def state(self) -> bool:
-        """It holds the mamba state of its node (on CUDA the host waits). ValueError once it is released."""
+        """The handle holds the mamba state of its node (on CUDA the host waits). ValueError once it is released."""
         return self._record()[2] == 1
 
     def _record(self) -> list[int]:
@@ -63,89 +76,280 @@ class LockHandle:
         return f"LockHandle({self.number}, {'active' if self.active else 'released'})"
 
 
-class LockTree(Nodes):
-    """Nodes ``1..capacity`` below the root 0, their lock counts, and the sizes of what is held and what is not.
+class LockTree:
+    """The nodes ``1..capacity`` below the root 0, who holds them, and the sizes of what is held and of what is not.
 
-    Tables, ``[capacity + 1]``: ``parent``, ``start`` and ``stop`` (tokens from the root), ``alive`` (the root is not
-    counted), ``swa`` and ``mamba`` (the value is there), ``full_ref``, ``swa_ref``, ``mamba_ref``, ``token``. Read
-    them; only the calls write. The paths take ``capacity`` times the deepest path's nodes of int64 beside them.
-    Every error is raised before anything changes. ``debug`` looks for errors on CUDA too, and checks after each call.
+    Stands in for the lock counting of SGLang's radix caches (``inc_lock_ref``, ``dec_lock_ref``); keys, slots and
+    states themselves are kept by the caller. ``window``: tokens of sliding window attention (at least 1 if
+    ``windowed``). ``windowed``: nodes have an SWA part. ``stateful``: nodes can have a mamba state. A node that has
+    lost its SWA part is a *tombstone*.
+
+    Tables to read, which only the calls write, ``[capacity + 1]`` on the device: ``parent``; ``start`` and ``stop`` of
+    the node's key (tokens from the root); ``alive`` (is in the tree; false for the root); ``swa`` and ``mamba`` (the
+    node has that part); ``full_ref``, ``swa_ref``, ``mamba_ref`` (how many handles hold each part); ``token``. The
+    paths take further ``capacity`` x depth of the deepest node entries of int64.
+
+    Every error is raised before anything changes. ``debug``: bad input is searched for on CUDA too, and every call ends
+    with ``check``.
     """
 
     def __init__(
         self, capacity: int, *, window: int, windowed: bool = True, stateful: bool = False,
         device: str | torch.device = "cpu", debug: bool = False,
     ) -> None:  # fmt: skip
-        self.window, self.debug = checks.whole("window", window, int(windowed)), debug
-        super().__init__(capacity, windowed, stateful, torch.device(device))
-        self._looks = debug or self.device.type == "cpu"
-        # Handles: [number] -> node, token, state; numbers are used again, handles are not.
+        self.window, self.debug = checks.integer("window", window, int(windowed)), debug
+        self.capacity = checks.integer("capacity", capacity, 1)
+        self.windowed, self.stateful, self.device = windowed, stateful, torch.device(device)
+        self._check_content = debug or self.device.type == "cpu"
+        self.parent, self.start, self.stop, self.token = (self._table(torch.int64) for _ in range(4))
+        self.alive, self.swa, self.mamba = (self._table(torch.bool) for _ in range(3))
+        self.paths = Paths(capacity + 1, self.device)
+        parts = [FULL, *([SWA] if windowed else []), *([MAMBA] if stateful else [])]
+        self.counts = Counts(capacity + 1, parts, self.device)
+        self.full_ref, self.swa_ref, self.mamba_ref = self.counts.ref
+        self.sizes = [0, 0, 0]  # tokens of all full and all SWA parts, and the number of states; known on the host
+        self._free = list(range(capacity, 0, -1))
+        self._tokens = 0
+        # Records of handles: [number] -> node, token, state. Numbers are used again, handles are not.
         self.held = torch.zeros((0, 3), dtype=torch.int64, device=self.device)
-        self._spare: list[int] = []
+        self._free_numbers: list[int] = []
         self.active: set[LockHandle] = set()
         self.with_swa: set[LockHandle] = set()
+
+    def _table(self, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(self.capacity + 1, dtype=dtype, device=self.device)
+
+    # Sizes. On CUDA the host waits for them.
+
+    def full_evictable_size(self) -> int:
+        """Tokens of the nodes that no handle holds."""
+        return self.sizes[FULL] - self.full_protected_size()
+
+    def full_protected_size(self) -> int:
+        """Tokens of the nodes that a handle holds."""
+        return int(self.counts.protected[FULL])
+
+    def swa_evictable_size(self) -> int:
+        """Tokens of the nodes with an SWA part that no handle holds."""
+        return self.sizes[SWA] - self.swa_protected_size()
+
+    def swa_protected_size(self) -> int:
+        """Tokens of the nodes whose SWA part a handle holds."""
+        return int(self.counts.protected[SWA])
+
+    def mamba_evictable_size(self) -> int:
+        """Number of mamba states that no handle holds."""
+        return self.sizes[MAMBA] - self.mamba_protected_size()
+
+    def mamba_protected_size(self) -> int:
+        """Number of mamba states that a handle holds."""
+        return int(self.counts.protected[MAMBA])
 
     # Locks.
 
     def lockable(self, nodes: Tensor | Sequence[int]) -> Tensor:
-        """``[n]`` bool: the node is in the tree, and no tombstone lies in its window (or below the root)."""
-        nodes, rows = self._rows(nodes)
+        """``[n]`` bool on the device: each node is in the tree, and no node of its window is a tombstone.
+
+        ``nodes``: ``[n]`` integers; on the tree's device if they are a tensor.
+        """
+        nodes, rows = self._paths(nodes)
         return self._covered(nodes, rows, self._window(nodes, rows))
 
     def acquire(self, nodes: Tensor | Sequence[int]) -> list[LockHandle]:
-        """Locks each node, several times if it is named several times; one handle for each, in order.
+        """Lock each node and return one handle for each, in order. A node may be there several times.
 
-        ``nodes``: ``[n]`` integers, on the tree's device if it is a tensor. ValueError unless all are lockable (looked
-        for on CPU, and everywhere with ``debug``; elsewhere ask ``lockable``).
+        ``nodes``: ``[n]`` integers; on the tree's device if they are a tensor. ValueError unless all nodes are
+        lockable. That is checked on CPU, and everywhere with ``debug``; elsewhere ask ``lockable`` before.
         """
-        nodes, rows = self._rows(nodes)
+        nodes, rows = self._paths(nodes)
         if nodes.numel() == 0:
             return []
         near = self._window(nodes, rows)
-        if self._looks:
-            self._require(nodes, self._covered(nodes, rows, near))
+        if self._check_content:
+            self._check_lockable(nodes, self._covered(nodes, rows, near))
         token = torch.full_like(nodes, NO_TOKEN)
         if self.windowed:
             top = near.view(torch.uint8).argmax(1, keepdim=True)
             token = self.token.index_select(0, rows.gather(1, top)[:, 0])
         state = self.mamba.index_select(0, nodes)
-        handles = self._enter(torch.stack([nodes, token, state], 1))
-        self.counts.shift(Held(rows, rows * near, self._own(rows, nodes, state)), 1)
+        handles = self._new_handles(torch.stack([nodes, token, state], 1))
+        self.counts.shift(HeldNodes(rows, rows * near, self._node_itself(rows, nodes, state)), 1)
         self._done()
         return handles
 
     def release(self, handles: Iterable[LockHandle]) -> None:
-        """Gives back exactly what the handles hold. ValueError for one released already, named twice, or not ours."""
+        """Give back exactly what the handles hold.
+
+        ValueError for a handle that is released already, is there twice, or is of another tree; TypeError for anything
+        that is not a handle.
+        """
         given = self._given(handles, self.active, "")
         if not given:
             return
-        numbers, (nodes, tokens, states) = self._leave(given)
+        numbers, (nodes, tokens, states) = self._records(given)
         rows = self.paths.of(nodes)
-        self.counts.shift(Held(rows, self._from(tokens, rows), self._own(rows, nodes, states)), -1)
+        held = HeldNodes(rows, self._from_boundary(tokens, rows), self._node_itself(rows, nodes, states))
+        self.counts.shift(held, -1)
         self.active.difference_update(given)
         self.with_swa.difference_update(given)
-        self._spare += numbers
+        self._free_numbers += numbers
         self._done()
 
     def release_swa(self, handles: Iterable[LockHandle]) -> None:
-        """Gives back the SWA parts alone. ValueError as ``release``, or if a handle holds no SWA part (any more)."""
+        """Give back the SWA parts of the handles alone, as SGLang's ``dec_swa_lock_only`` does.
+
+        ValueError also for a handle that holds no SWA part; otherwise as for ``release``.
+        """
         given = self._given(handles, self.with_swa, "holds no SWA part")
         if not given:
             return
-        numbers, (nodes, tokens, _) = self._leave(given)
+        numbers, (nodes, tokens, _) = self._records(given)
         rows = self.paths.of(nodes)
         none = torch.zeros_like(rows)
-        self.counts.shift(Held(none, self._from(tokens, rows), none), -1)
+        self.counts.shift(HeldNodes(none, self._from_boundary(tokens, rows), none), -1)
         self.held[:, 1].index_fill_(0, self._upload(numbers), NO_TOKEN)
         self.with_swa.difference_update(given)
         self._done()
 
-    # What lies on paths: rows of nodes, 0 where there is none.
+    # The tree.
 
-    def _rows(self, nodes: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+    def add_leaf(self, under: int, stop: int, *, swa: bool = True, mamba: bool = False) -> int:
+        """Add a leaf below the node ``under`` (0: the root), whose key ends at ``stop`` tokens; returns its node.
+
+        ``swa``: it has an SWA part; without, it is a tombstone. ``mamba``: it has a state. A part that the tree does
+        not have is ignored. RuntimeError if the tree is full. ValueError if ``under`` is not in the tree or the key
+        would have no token.
+        """
+        under = self._node("under", under, root=True)
+        first = int(self.stop[under])
+        if not first < checks.integer("stop", stop, 1) < MOST:
+            raise ValueError(f"stop must lie behind {first}, where node {under} stops, and below 2**62, got {stop}")
+        swa, mamba = swa and self.windowed, mamba and self.stateful
+        leaf = self._new_node()
+        self._set(
+            leaf, parent=under, start=first, stop=stop, alive=True, swa=swa, mamba=mamba, token=self._next_token()
+        )
+        self.paths.add(leaf, under)
+        self.counts.weigh(leaf, stop - first)
+        self.sizes[FULL] += stop - first
+        self.sizes[SWA] += (stop - first) * swa
+        self.sizes[MAMBA] += int(mamba)
+        self._done()
+        return leaf
+
+    def split(self, child: int, at: int) -> int:
+        """Cut the key of ``child`` at ``at`` tokens from the root; returns the new parent, which has the upper part.
+
+        The new parent gets the child's full and SWA locks. The child keeps its mamba state. Handles whose SWA part
+        ended at the child end at the new parent. RuntimeError if the tree is full. ValueError if ``child`` is not in
+        the tree or ``at`` is not within its key.
+        """
+        child = self._node("child", child)
+        first, last = int(self.start[child]), int(self.stop[child])
+        if not first < checks.integer("at", at, 0) < last:
+            raise ValueError(f"at must lie within node {child}'s key, between {first} and {last}, got {at}")
+        new = self._new_node()
+        for table in (self.parent, self.start, self.alive, self.swa, self.full_ref, self.swa_ref, self.token):
+            table[new] = table[child]
+        self._set(new, stop=at)
+        self._set(child, parent=new, start=at, token=self._next_token())
+        self.paths.insert(new, child)
+        self.counts.weigh(new, at - first)
+        self.counts.weigh(child, last - at)
+        self._done()
+        return new
+
+    def revivable(self, node: int) -> bool:
+        """An insert may give the tombstone ``node`` other slots: it is one, and no handle holds its full part.
+
+        ``restore`` refuses any other node. Somebody who holds the full part reads the slots that would be freed. A
+        subclass may override this.
+        """
+        return self.windowed and not self.swa[node] and int(self.full_ref[node]) == 0
+
+    def restore(self, node: int) -> None:
+        """A tombstone gets an SWA part again, since the caller has replaced its slots.
+
+        ValueError if the node is not a tombstone or not ``revivable``.
+        """
+        node = self._node("node", node)
+        _refuse(not self.windowed, "node: the tree has no SWA part")
+        _refuse(bool(self.swa[node]), f"node: expected a tombstone, node {node} is not a tombstone")
+        _refuse(not self.revivable(node), f"node: node {node} is held, so somebody still reads its slots")
+        self._set(node, swa=True)
+        self.sizes[SWA] += self._span(node)
+        self._done()
+
+    def set_mamba(self, node: int) -> None:
+        """A node gets a mamba state. ValueError if it has one, or if the tree has no states."""
+        node = self._node("node", node)
+        _refuse(not self.stateful, "node: the tree has no mamba states")
+        _refuse(bool(self.mamba[node]), f"node: node {node} has a mamba state already")
+        self._set(node, mamba=True)
+        self.sizes[MAMBA] += 1
+        self._done()
+
+    def evict_leaf(self, node: int) -> None:
+        """A leaf leaves the tree with all its parts. ValueError if the node has children or is held."""
+        node = self._node("node", node)
+        _refuse(bool((self.alive & (self.parent == node)).any()), f"node: node {node} is not a leaf")
+        _refuse(int(self.full_ref[node]) > 0, f"node: node {node} is held")
+        span = self._span(node)
+        self.sizes[FULL] -= span
+        self.sizes[SWA] -= span * int(self.swa[node])
+        self.sizes[MAMBA] -= int(self.mamba[node])
+        self._set(node, parent=0, start=0, stop=0, alive=False, swa=False, mamba=False, token=0)
+        self.paths.drop(node)
+        self._free.append(node)
+        self._done()
+
+    def evict_swa(self, node: int) -> None:
+        """A node loses its SWA part and becomes a tombstone. ValueError if it has none, or if that part is held."""
+        node = self._node("node", node)
+        _refuse(not self.swa[node], f"node: node {node} has no SWA part")
+        _refuse(int(self.swa_ref[node]) > 0, f"node: node {node}'s SWA part is held")
+        self._set(node, swa=False)
+        self.sizes[SWA] -= self._span(node)
+        self._done()
+
+    def evict_mamba(self, node: int) -> None:
+        """A node loses its mamba state. ValueError if it has none, or if the state is held."""
+        node = self._node("node", node)
+        _refuse(not self.mamba[node], f"node: node {node} has no mamba state")
+        _refuse(int(self.mamba_ref[node]) > 0, f"node: node {node}'s mamba state is held")
+        self._set(node, mamba=False)
+        self.sizes[MAMBA] -= 1
+        self._done()
+
+    def _node(self, name: str, node: int, *, root: bool = False) -> int:
+        node = int(checks.integer(name, node, 0))
+        if node > self.capacity or not (self.alive[node] or (root and node == 0)):
+            raise ValueError(f"{name}: there is no node {node}" if node else f"{name} must be a node below the root")
+        return node
+
+    def _new_node(self) -> int:
+        if not self._free:
+            raise RuntimeError(f"the tree is full: it has room for {self.capacity} nodes")
+        return self._free.pop()
+
+    def _set(self, node: int, **values: Any) -> None:
+        for name, value in values.items():
+            getattr(self, name)[node] = value
+
+    def _next_token(self) -> int:
+        self._tokens += 1
+        return self._tokens
+
+    def _span(self, node: int) -> int:
+        return int(self.stop[node] - self.start[node])
+
+    # Parts of paths. ``rows``: ``[n, width]``, the path of each node, 0 where there is none.
+
+    def _paths(self, nodes: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+        """``[n]`` int64 on the device, and the paths of these nodes."""
         if not isinstance(nodes, Tensor):
             nodes = self._upload(list(nodes))
-        checks.index("nodes", nodes, self.device)
+        checks.int_tensor("nodes", nodes, self.device)
         nodes = nodes.to(torch.int64)
         try:
             return nodes, self.paths.of(nodes)
@@ -153,41 +357,43 @@ class LockTree(Nodes):
             raise ValueError(f"nodes must lie within 0..{self.capacity}, got {nodes.tolist()}") from None
 
     def _window(self, nodes: Tensor, rows: Tensor) -> Tensor:
-        """``[n, width]`` bool: the nodes upward until the window is filled."""
+        """``[n, width]`` bool: the nodes of each path upward until the window is filled."""
         if not self.windowed:
             return torch.zeros_like(rows, dtype=torch.bool)
         left = self.stop.index_select(0, nodes)[:, None] - self.window
         return (_at(self.stop, rows) > left) & (rows > 0)
 
     def _covered(self, nodes: Tensor, rows: Tensor, near: Tensor) -> Tensor:
+        """``[n]`` bool: the node is in the tree, and all nodes in ``near`` have an SWA part."""
         return self.alive.index_select(0, nodes) & ~(near > _at(self.swa, rows)).any(1)
 
-    def _own(self, rows: Tensor, nodes: Tensor, states: Tensor) -> Tensor:
+    def _node_itself(self, rows: Tensor, nodes: Tensor, states: Tensor) -> Tensor:
+        """The path's own node where its state is held, 0 elsewhere. A tree without states does not read this."""
         return rows * (rows == (nodes * states)[:, None]) if self.stateful else rows
 
-    def _from(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """The nodes from the boundary with each token down; none for ``NO_TOKEN``."""
+    def _from_boundary(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """The nodes of each path from the boundary with the token down; none for ``NO_TOKEN``."""
         if not self.windowed:
             return rows
         return rows * (_at(self.token, rows) == tokens[:, None]).cumsum(1)
 
-    def _require(self, nodes: Tensor, fine: Tensor) -> None:
-        if fine.all():
+    def _check_lockable(self, nodes: Tensor, lockable: Tensor) -> None:
+        if lockable.all():
             return
-        node = int(nodes[int(fine.int().argmin())])
+        node = int(nodes[int(lockable.int().argmin())])
         why = "its window has a tombstone" if self.alive[node] else "it is not a node below the root"
         raise ValueError(f"nodes: node {node} cannot be locked: {why}")
 
     # Handles.
 
-    def _enter(self, records: Tensor) -> list[LockHandle]:
+    def _new_handles(self, records: Tensor) -> list[LockHandle]:
         count = len(records)
-        if count > len(self._spare):
+        if count > len(self._free_numbers):
             more = max(count, len(self.held), 64)
-            self._spare += range(len(self.held) + more - 1, len(self.held) - 1, -1)
+            self._free_numbers += range(len(self.held) + more - 1, len(self.held) - 1, -1)
             self.held = torch.cat([self.held, self.held.new_zeros((more, 3))])
-        numbers = self._spare[-count:]
-        del self._spare[-count:]
+        numbers = self._free_numbers[-count:]
+        del self._free_numbers[-count:]
         self.held.index_copy_(0, self._upload(numbers), records)
         handles = list(map(LockHandle, repeat(self), numbers))
         self.active.update(handles)
@@ -195,11 +401,13 @@ class LockTree(Nodes):
             self.with_swa.update(handles)
         return handles
 
-    def _leave(self, handles: list[LockHandle]) -> tuple[list[int], tuple[Tensor, ...]]:
+    def _records(self, handles: list[LockHandle]) -> tuple[list[int], tuple[Tensor, ...]]:
+        """The numbers of the handles, and what is recorded for them: nodes, tokens, states."""
         numbers = list(map(attrgetter("number"), handles))
         return numbers, self.held.index_select(0, self._upload(numbers)).unbind(1)
 
     def _given(self, handles: Iterable[LockHandle], among: set[LockHandle], why: str) -> list[LockHandle]:
+        """The handles, all different and all in ``among``; ``why`` one may be missing there though it is active."""
         if isinstance(handles, LockHandle):
             raise TypeError("handles must be a sequence of LockHandle, got one handle")
         given = list(handles)
@@ -216,45 +424,43 @@ class LockTree(Nodes):
         return given
 
     def _upload(self, numbers: list[int]) -> Tensor:
-        if not numbers:
-            return torch.zeros(0, dtype=torch.int64, device=self.device)
-        host = torch.tensor(numbers)
-        return host if self.device.type == "cpu" else host.pin_memory().to(self.device, non_blocking=True)
+        return upload(torch.tensor(numbers, dtype=torch.int64), self.device)
 
-    # Looking.
+    # Looking for errors.
 
     def check(self) -> None:
-        """Recounts everything from the handles that are held, node by node. AssertionError says what differs."""
+        """Count everything again from the active handles, node by node. AssertionError says what differs."""
         parents: list[int] = self.parent.tolist()
         refs = [[0] * (self.capacity + 1) for _ in range(3)]
         for handle in self.active:
             for counts, nodes in zip(refs, self._holds(handle, parents), strict=True):
                 for n in nodes:
                     counts[n] += 1
-        _same("the root is counted", [bool(self.alive[0]), *self.counts.ref[:, 0].tolist()], [False, 0, 0, 0])
+        root = [bool(self.alive[0]), *self.counts.ref[:, 0].tolist()]
+        expect("alive and lock counts of the root", root, [False, 0, 0, 0])
         for n in self.alive.nonzero()[:, 0].tolist():
-            _same(f"path of node {n}", [m for m in self.paths.table[n].tolist() if m], _walk(n, parents)[::-1])
-            _same(f"start of node {n}", int(self.start[n]), int(self.stop[parents[n]]))
-        _same("handles with an SWA part that are released", self.with_swa - self.active, set())
+            expect(f"path of node {n}", [m for m in self.paths.table[n].tolist() if m], _walk(n, parents)[::-1])
+            expect(f"start of node {n}", int(self.start[n]), int(self.stop[parents[n]]))
+        expect("handles that hold an SWA part and are released", self.with_swa - self.active, set())
         there = (self.alive, self.alive & self.swa, self.alive & self.mamba)
         spans: list[list[int]] = self.counts.weight.tolist()
         for part, name in enumerate(("full", "swa", "mamba")):
-            _same(f"{name}_ref", self.counts.ref[part].tolist(), refs[part])
+            expect(f"{name}_ref", self.counts.ref[part].tolist(), refs[part])
             values = there[part].nonzero()[:, 0].tolist()
-            _same(f"{name} tokens", self.sizes[part], sum(spans[part][n] for n in values))
+            expect(f"{name} tokens", self.sizes[part], sum(spans[part][n] for n in values))
             held = sum(spans[part][n] for n in values if refs[part][n])
-            _same(f"{name}_protected_size", int(self.counts.protected[part]), held)
+            expect(f"{name}_protected_size", int(self.counts.protected[part]), held)
 
     def _holds(self, handle: LockHandle, parents: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """The nodes of each part, by walking; each must have the part."""
+        """The nodes of each part that the handle holds, found by walking up; each node must have the part."""
         node, token, state = self.held[handle.number].tolist()
         path = _walk(node, parents)
         tokens = self.token[path].tolist()
-        _same(f"{handle!r} has an SWA part", token != NO_TOKEN, handle.holds_swa)
-        _same(f"{handle!r}: its boundary lies on its path", token in tokens, token != NO_TOKEN)
+        expect(f"{handle!r} has an SWA part", token != NO_TOKEN, handle.holds_swa)
+        expect(f"{handle!r}: its boundary lies on its path", token in tokens, token != NO_TOKEN)
         window = path[: tokens.index(token) + 1] if token in tokens else []
-        _same(f"{handle!r} holds what is not there", [n for n in window if not self.swa[n]], [])
-        _same(f"{handle!r} holds a state", bool(state) and not self.mamba[node], False)
+        expect(f"{handle!r} holds what is not there: SWA parts of nodes", [n for n in window if not self.swa[n]], [])
+        expect(f"{handle!r} holds a state that is not there", bool(state) and not self.mamba[node], False)
         return path, window, [node] * state
 
     def _done(self) -> None:
@@ -263,10 +469,12 @@ class LockTree(Nodes):
 
 
 def _at(table: Tensor, rows: Tensor) -> Tensor:
+    """``[n, width]``: the table's value for each node of the paths."""
     return table.index_select(0, rows.view(-1)).view_as(rows)
 
 
 def _walk(node: int, parents: list[int]) -> list[int]:
+    """The node and all nodes above it, below the root."""
     path = []
     while node:
         path.append(node)
@@ -274,6 +482,6 @@ def _walk(node: int, parents: list[int]) -> list[int]:
     return path
 
 
-def _same(what: str, found: object, expected: object) -> None:
-    if found != expected:
-        raise AssertionError(f"{what}: {found}, but it must be {expected}")
+def _refuse(wrong: bool, why: str) -> None:
+    if wrong:
+        raise ValueError(why)

@@ -1,7 +1,7 @@
-"""A radix tree of cached prefixes: the text of each node, its slots, its state, and how recently it was used.
+"""A radix tree of cached prefixes: the text of each node, its slots, its state, and when it was used last.
 
-Keys are whole pages. Which nodes there are, who holds them and which have lost their SWA side, ``locks`` says; it lies
-on the host beside the keys, so that only the slots are on the device and nothing here waits for it.
+Keys are whole pages. Which nodes there are, who holds them and which are tombstones is kept in ``locks``, a
+``LockTree`` on the host, beside the keys. Only the slots lie on the device, and nothing here waits for them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from impl import checks
+from impl.checks import expect
 from impl.lock_ref import LockTree
-from impl.rows import same
+
+__all__ = ["ROOT", "Entry", "Evicted", "RadixTree", "Span", "reach"]
 
 ROOT = 0
-HOST = torch.device("cpu")
 
 
 class Span(NamedTuple):
-    """Tokens ``start..stop`` of a text and the node that has them; ``live``: with their SWA side."""
+    """The tokens ``start..stop`` of a text, and the node that has them; ``live``: with their SWA part."""
 
     node: int
     start: int
@@ -31,7 +33,11 @@ class Span(NamedTuple):
 
 
 def reach(spans: Iterable[Span], window: int, usable: Callable[[Span], bool] = lambda _: True) -> int:
-    """Where the last usable span ends before which a whole window (or all of the text) is live; 0 for none."""
+    """After how many tokens of a text a request can go on, 0 if nowhere: the end of the last such span.
+
+    ``spans`` follow each other from the beginning of the text. A span's end counts if the span is ``usable`` and the
+    ``window`` tokens before the end (or all, if there are fewer) are live.
+    """
     end = begin = 0
     for span in spans:
         if not span.live:
@@ -43,9 +49,11 @@ def reach(spans: Iterable[Span], window: int, usable: Callable[[Span], bool] = l
 
 @dataclass(slots=True)
 class Entry:
-    """A node: its own tokens, which begin at ``start`` of the text, and their slots (``[len(key)]`` int64).
+    """A node: the tokens of its key, and their full slots (``[len(key)]`` int64 on the device).
 
-    ``state``: the slot of the recurrent state after its last token (0-dimensional int64), None where it has none.
+    ``above``: its parent. ``start``: how many tokens come before its key. ``used``: when it was used last.
+    ``children``: by the first page of their keys. ``state``: the slot of the recurrent state after its last token
+    (int64 without dimensions, on the device), None if it has none.
     """
 
     key: list[int]
@@ -58,13 +66,16 @@ class Entry:
 
     @property
     def stop(self) -> int:
+        """How many tokens there are up to the end of its key."""
         return self.start + len(self.key)
 
 
 @dataclass(frozen=True)
 class Evicted:
-    """What an eviction gives back: the slots of nodes that left (and whether they were live), those of new tombstones,
-    and the slots of states.
+    """What an eviction gives back.
+
+    ``dropped``: for each node that left the tree its slots, and whether they had SWA slots. ``buried``: for each new
+    tombstone its slots, which lose their SWA slots. ``states``: state slots.
     """
 
     dropped: list[tuple[Tensor, bool]] = field(default_factory=list)
@@ -73,42 +84,59 @@ class Evicted:
 
     @property
     def full(self) -> int:
-        """Tokens that lose their full slots."""
+        """How many tokens lose their full slots."""
         return sum(slots.numel() for slots, _ in self.dropped)
 
     @property
     def swa(self) -> int:
-        """Tokens that lose their SWA slots."""
+        """How many tokens lose their SWA slots."""
         return sum(slots.numel() for slots, live in self.dropped if live) + sum(map(Tensor.numel, self.buried))
 
 
 class RadixTree:
-    """Up to ``nodes`` nodes. Read ``entries`` (by node) and ``locks``; only the calls write.
+    """A tree of up to ``nodes`` nodes. Read ``entries`` (by node number) and ``locks``; only the calls write.
 
-    ``stateful``: a request can go on only from a node with a state.
+    ``page_size``, ``window``: in tokens. ``stateful``: a request can go on only from a node with a recurrent state.
+    ``locks``: the lock counts, if the caller has made them; a ``LockTree`` on the host without nodes, with this window
+    and ``stateful``, and with room for at least ``nodes`` nodes. Otherwise ValueError.
     """
 
     def __init__(
         self, nodes: int, page_size: int, window: int, device: str | torch.device, *,
-        stateful: bool = False, debug: bool = False,
+        stateful: bool = False, debug: bool = False, locks: LockTree | None = None,
     ) -> None:  # fmt: skip
         self.page_size, self.window, self.stateful = page_size, window, stateful
-        self.locks = LockTree(nodes, window=window, stateful=stateful, device=HOST, debug=debug)
+        self.device = torch.device(device)
+        self.locks = locks or LockTree(nodes, window=window, stateful=stateful, device=checks.HOST, debug=debug)
+        if locks is not None:
+            self._check_locks(locks, nodes)
         self.entries = {ROOT: Entry([], torch.zeros(0, dtype=torch.int64, device=device), ROOT, 0, 0)}
         self._clock = 0
+
+    def _check_locks(self, locks: LockTree, nodes: int) -> None:
+        checks.part(
+            "locks",
+            window=(locks.window, self.window),
+            windowed=(locks.windowed, True),
+            stateful=(locks.stateful, self.stateful),
+            device=(locks.device, checks.HOST),
+            nodes=(int(locks.alive.sum()), 0),
+        )
+        if locks.capacity < nodes:
+            raise ValueError(f"locks must have a capacity of at least {nodes} nodes, got {locks.capacity}")
 
     # Looking.
 
     def live(self, node: int) -> bool:
-        """The node has its SWA side."""
+        """The node has its SWA part; it is not a tombstone."""
         return bool(self.locks.swa[node])
 
     def held(self, node: int) -> bool:
-        """Somebody reads the node's full slots."""
+        """A handle holds the node: somebody reads its full slots."""
         return int(self.locks.full_ref[node]) > 0
 
     def walk(self, tokens: list[int]) -> list[Span]:
-        """The nodes that a text goes through, from the root down; the last may have more tokens than the text."""
+        """The nodes that a text goes through, from the root down. The last one may have more tokens than the text."""
         spans: list[Span] = []
         node = at = 0
         while (child := self.entries[node].children.get(self._first(tokens[at : at + self.page_size]))) is not None:
@@ -121,18 +149,20 @@ class RadixTree:
         return spans
 
     def prefix(self, tokens: list[int]) -> list[Span]:
-        """As ``walk``, up to the longest prefix that can be locked."""
+        """The spans of the longest prefix of a text that a request can lock and go on from."""
         spans = self.walk(tokens)
         end = reach(spans, self.window, self.usable)
         return [span for span in spans if span.stop <= end]
 
     def usable(self, span: Span) -> bool:
-        """A request can go on from where the span ends: the state after that token is there, where one is needed."""
+        """A request can go on after the span: a stateful tree has the state after the span's last token."""
+        if not self.stateful:
+            return True
         entry = self.entries[span.node]
-        return not self.stateful or (span.stop == entry.stop and entry.state is not None)
+        return span.stop == entry.stop and entry.state is not None
 
     def slots(self, spans: Sequence[Span]) -> Tensor:
-        """``[n]`` int64: the slots of the tokens in these spans."""
+        """``[n]`` int64 on the device: the full slots of the tokens in the spans."""
         found = [self.entries[ROOT].slots]
         for node, start, stop, _ in spans:
             entry = self.entries[node]
@@ -148,19 +178,19 @@ class RadixTree:
         return found[::-1]
 
     def tokens(self, node: int) -> list[int]:
-        """The text from the root to the node's end."""
+        """The text from the root to the end of the node's key."""
         return [token for n in self.path(node) for token in self.entries[n].key]
 
     # Growing.
 
     def upto(self, node: int, stop: int) -> int:
-        """The node on the path to ``node`` that ends at ``stop``; one that goes on beyond is cut there."""
+        """The node that ends at ``stop`` tokens, on the path to ``node`` or the node itself; cuts a node if need be."""
         while stop <= self.entries[node].start and node != ROOT:
             node = self.entries[node].above
         return node if self.entries[node].stop == stop else self.cut(node, stop)
 
     def cut(self, child: int, at: int) -> int:
-        """Splits a node at ``at`` tokens of its text; the new node above, which has the upper part."""
+        """Split a node at ``at`` tokens from the root; returns the new node above it, which has the upper part."""
         new, entry = self.locks.split(child, at), self.entries[child]
         upper, lower = entry.key[: at - entry.start], entry.key[at - entry.start :]
         self.entries[new] = Entry(upper, entry.slots[: len(upper)], entry.above, entry.start, entry.used)
@@ -170,7 +200,7 @@ class RadixTree:
         return new
 
     def add(self, under: int, key: list[int], slots: Tensor, *, live: bool) -> int:
-        """A new leaf, which has ``slots`` from now on."""
+        """Add a leaf below ``under``, which owns ``slots`` (``[len(key)]`` int64) from now on; returns its node."""
         start = self.entries[under].stop
         leaf = self.locks.add_leaf(under, start + len(key), swa=live)
         self.entries[leaf] = Entry(key, slots, under, start, self._clock)
@@ -178,18 +208,18 @@ class RadixTree:
         return leaf
 
     def revive(self, node: int, slots: Tensor) -> Tensor:
-        """A tombstone that nobody holds has live ``slots`` from now on; its old ones, to be given back."""
+        """A revivable tombstone owns the live ``slots`` from now on; returns its old ones, which the caller frees."""
         self.locks.restore(node)
         old, self.entries[node].slots = self.entries[node].slots, slots
         return old
 
     def give_state(self, node: int, slot: Tensor) -> None:
-        """A node without a state has this one from now on."""
+        """A node that has no state owns the state in ``slot`` (int64 without dimensions) from now on."""
         self.locks.set_mamba(node)
         self.entries[node].state = slot
 
     def touch(self, node: int) -> None:
-        """The path to a node is used now."""
+        """The node and all above it are used now."""
         self._clock += 1
         for n in self.path(node):
             self.entries[n].used = self._clock
@@ -197,30 +227,37 @@ class RadixTree:
     # Shrinking.
 
     def evict(self, full: int, swa: int, states: int = 0) -> Evicted:
-        """At least so many tokens of each side, and states, leave, as far as nobody holds them, the least recently used
-        first. Leaves go as a whole; inner or held nodes become tombstones for the SWA side, or lose their state.
+        """Give back at least ``full`` tokens, ``swa`` SWA tokens and ``states`` states, as far as nobody holds them.
+
+        The least recently used nodes go first. Leaves leave the tree as a whole. For SWA tokens, inner and held nodes
+        become tombstones; for states, they lose their state.
         """
         gone = Evicted()
-        leaves = self._oldest((n for n, e in self.entries.items() if n and not e.children), self.locks.full_ref)
+        leaves = self._oldest((n for n, e in self.entries.items() if n and not e.children), self.locks.full_ref, full)
         while leaves and gone.full < full:
             above = self._drop(heappop(leaves)[-1], gone)
-            if self._spare(above):
+            if self._is_free_leaf(above):
                 heappush(leaves, self._age(above))
-        windows = self._oldest(map(int, self.locks.swa.nonzero()[:, 0]), self.locks.swa_ref) if gone.swa < swa else []
-        while windows and gone.swa < swa:
-            self._lose(heappop(windows)[-1], gone, self._lose_window)
-        spare = self._oldest(map(int, self.locks.mamba.nonzero()[:, 0]), self.locks.mamba_ref) if states else []
-        while spare and len(gone.states) < states:
-            self._lose(heappop(spare)[-1], gone, self._lose_state)
+        live = self._oldest(self._having(self.locks.swa), self.locks.swa_ref, swa - gone.swa)
+        while live and gone.swa < swa:
+            self._take(heappop(live)[-1], gone, self._take_swa)
+        with_state = self._oldest(self._having(self.locks.mamba), self.locks.mamba_ref, states - len(gone.states))
+        while with_state and len(gone.states) < states:
+            self._take(heappop(with_state)[-1], gone, self._take_state)
         return gone
 
-    def _lose(self, node: int, gone: Evicted, part: Callable[[int, Evicted], None]) -> None:
-        """A node loses a part, a leaf all of itself; some have left already, with a node below used less recently."""
-        if node in self.entries:
-            (self._drop if self._spare(node) else part)(node, gone)
+    @staticmethod
+    def _having(part: Tensor) -> Iterator[int]:
+        """The nodes that have a part; read when they are asked for."""
+        yield from part.nonzero()[:, 0].tolist()
 
-    def _oldest(self, nodes: Iterable[int], ref: Tensor) -> list[tuple[int, int, int]]:
-        """A heap of those that nobody holds. Of nodes used together the upper one goes first: the window lies below."""
+    def _oldest(self, nodes: Iterable[int], ref: Tensor, wanted: int) -> list[tuple[int, int, int]]:
+        """A heap of the nodes whose part nobody holds, the oldest first; empty if nothing is wanted of them.
+
+        Of nodes that were used together the upper one goes first: the window lies in the lower ones.
+        """
+        if wanted <= 0:
+            return []
         found = list(nodes)
         heap = [self._age(n) for n, held in zip(found, ref[found].tolist(), strict=True) if not held]
         heapify(heap)
@@ -229,65 +266,78 @@ class RadixTree:
     def _age(self, node: int) -> tuple[int, int, int]:
         return self.entries[node].used, self.entries[node].start, node
 
-    def _spare(self, node: int) -> bool:
+    def _is_free_leaf(self, node: int) -> bool:
         return node != ROOT and not self.entries[node].children and not self.held(node)
 
+    def _take(self, node: int, gone: Evicted, part: Callable[[int, Evicted], None]) -> None:
+        """A node loses a part; a leaf that nobody holds leaves the tree instead.
+
+        A node may have left already, together with a node below it.
+        """
+        if node in self.entries:
+            (self._drop if self._is_free_leaf(node) else part)(node, gone)
+
     def _drop(self, node: int, gone: Evicted) -> int:
-        """A leaf leaves, and those above that would be leaves without a window or a state, of no use to a match; the
-        node above.
+        """A leaf leaves the tree; returns the node above.
+
+        A node above that becomes a leaf then leaves too, if it is a tombstone or lacks its state: no match can end
+        there.
         """
         while True:
             live, entry = self.live(node), self.entries[node]
             self.locks.evict_leaf(node)
             del self.entries[node], self.entries[entry.above].children[self._first(entry.key)]
             gone.dropped.append((entry.slots, live))
-            self._orphan(entry, gone)
+            self._take_entry_state(entry, gone)
             node = entry.above
-            if self._of_use(node) or not self._spare(node):
+            if self._can_end_match(node) or not self._is_free_leaf(node):
                 return node
 
-    def _of_use(self, node: int) -> bool:
+    def _can_end_match(self, node: int) -> bool:
         return self.live(node) and (not self.stateful or self.entries[node].state is not None)
 
-    def _lose_window(self, node: int, gone: Evicted) -> None:
+    def _take_swa(self, node: int, gone: Evicted) -> None:
         self.locks.evict_swa(node)
         gone.buried.append(self.entries[node].slots)
 
-    def _lose_state(self, node: int, gone: Evicted) -> None:
+    def _take_state(self, node: int, gone: Evicted) -> None:
         self.locks.evict_mamba(node)
-        self._orphan(self.entries[node], gone)
+        self._take_entry_state(self.entries[node], gone)
 
     @staticmethod
-    def _orphan(entry: Entry, gone: Evicted) -> None:
-        gone.states.extend([] if entry.state is None else [entry.state])
-        entry.state = None
+    def _take_entry_state(entry: Entry, gone: Evicted) -> None:
+        if entry.state is not None:
+            gone.states.append(entry.state)
+            entry.state = None
 
     def _first(self, key: list[int]) -> tuple[int, ...]:
+        """The first page of a key: what it is found by among the children of a node."""
         return tuple(key[: self.page_size])
 
     # Looking for errors.
 
     def check(self) -> None:
-        """Compares the keys with what ``locks`` says, which it recounts. AssertionError says what differs."""
+        """Check ``locks``, and compare the entries with it. AssertionError says what differs."""
         self.locks.check()
-        same("nodes", sorted(self.entries), [ROOT, *self.locks.alive.nonzero()[:, 0].tolist()])
-        for node, entry in self._below_root():
-            table = [int(t[node]) for t in (self.locks.parent, self.locks.start, self.locks.stop)]
-            same(f"node {node}: parent, start, stop", table, [entry.above, entry.start, entry.stop])
-            whole = len(entry.key) % self.page_size == 0 and entry.slots.numel() == len(entry.key) > 0
-            same(f"node {node} has whole pages of tokens and slots", whole, True)
-            same(f"node {node} has a state", entry.state is not None, bool(self.locks.mamba[node]))
-            children = self.entries[entry.above].children
-            same(f"node {node} is found by its first page", children.get(self._first(entry.key)), node)
+        expect("nodes", sorted(self.entries), [ROOT, *self.locks.alive.nonzero()[:, 0].tolist()])
+        for node, entry in self.entries.items():
+            if node != ROOT:
+                self._check_entry(node, entry)
         links = sum(len(entry.children) for entry in self.entries.values())
-        same("links to nodes", links, len(self.entries) - 1)
+        expect("number of links to nodes", links, len(self.entries) - 1)
 
-    def _below_root(self) -> Iterator[tuple[int, Entry]]:
-        return ((node, entry) for node, entry in self.entries.items() if node != ROOT)
+    def _check_entry(self, node: int, entry: Entry) -> None:
+        table = [int(t[node]) for t in (self.locks.parent, self.locks.start, self.locks.stop)]
+        expect(f"node {node}: parent, start, stop", table, [entry.above, entry.start, entry.stop])
+        whole = len(entry.key) % self.page_size == 0 and entry.slots.numel() == len(entry.key) > 0
+        expect(f"node {node} has whole pages of tokens, and a slot for each", whole, True)
+        expect(f"node {node} has a state", entry.state is not None, bool(self.locks.mamba[node]))
+        children = self.entries[entry.above].children
+        expect(f"node {node} is found by its first page", children.get(self._first(entry.key)), node)
 
 
 def common(key: list[int], tokens: list[int], page_size: int) -> int:
-    """How many tokens, in whole pages, both begin with."""
+    """How many tokens, in whole pages, both lists begin with."""
     most = min(len(key), len(tokens)) // page_size * page_size
     if key[:most] == tokens[:most]:
         return most

@@ -1,8 +1,8 @@
-"""Two pools, full attention and sliding window (SWA), and the mapping from full slots to SWA slots.
+"""Two pools, full attention and sliding window attention (SWA), and the mapping from full slots to SWA slots.
 
-The mapping is page to page and keeps the offset: all mapped slots of a full page point into one SWA page, each to
-the same place in it, so any one of them names that SWA page (also one that a trimmed row no longer uses). Entries of a
-page that is not held are 0. An SWA page lives as long as something maps to it.
+The mapping goes from page to page and keeps the offset: all mapped slots of a full page map into one SWA page, each to
+the slot with its own offset there. So any mapped slot of a page, also one that a trimmed row no longer uses, tells the
+SWA page. The entries of pages that are not handed out are 0. An SWA page is handed out as long as something maps to it.
 """
 
 from __future__ import annotations
@@ -16,29 +16,45 @@ from torch import Tensor
 
 from impl import checks, kernels
 from impl.allocator import (
+    Backup,
     BaseTokenToKVPoolAllocator,
+    FreeBatch,
     PagedTokenToKVPoolAllocator,
     PoolState,
     SlotAllocator,
+    Span,
     TokenToKVPoolAllocator,
 )
-from impl.checks import Backup, FreeBatch, Rows
+from impl.checks import Rows
+
+__all__ = ["SWAState", "SWATokenToKVPoolAllocator"]
 
 
 @dataclass(frozen=True)
 class SWAState(Backup):
-    """What ``backup_state`` returns: opaque, usable until the next free in either pool."""
+    """What ``backup_state`` returns. Opaque to the caller; usable until the next free in either pool."""
 
     full: PoolState
     swa: PoolState
 
 
 class SWATokenToKVPoolAllocator(SlotAllocator):
-    """Allocates from both pools together; ``free`` gives back both sides, ``free_swa`` only the window's."""
+    """Allocates from both pools together. ``free`` gives back full and SWA pages, ``free_swa`` the SWA pages alone.
+
+    Stands in for SGLang's class of this name. ``size``, ``size_swa``: tokens of the two pools. ``kvcache``: if it has a
+    method ``register_mapping``, that is called with the mapping. ``need_sort``, ``debug``, ``backend``: as for one
+    pool. ``full_attn_allocator``, ``swa_attn_allocator``: the two pools, if the caller has made them; ValueError if
+    their sizes, device or options differ from those given here.
+
+    ``full_to_swa_index_mapping``: ``[size + page_size + 1]`` int64, the SWA slot of each full slot, 0 for none. Its
+    last entry is -1, so that the ``last_loc`` -1 of a row without tokens maps to -1.
+    """
 
     def __init__(
         self, size: int, size_swa: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any,
         need_sort: bool, *, debug: bool = False, backend: str | None = None,
+        full_attn_allocator: BaseTokenToKVPoolAllocator | None = None,
+        swa_attn_allocator: BaseTokenToKVPoolAllocator | None = None,
     ) -> None:  # fmt: skip
         checks.pool_sizes("size", size, page_size)
         checks.pool_sizes("size_swa", size_swa, page_size)
@@ -46,11 +62,12 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self.page_size, self.dtype, self.device = page_size, dtype, device
         self.need_sort, self.debug, self._kvcache = need_sort, debug, kvcache
         self._device = torch.device(device)
-        self._looks = debug or self._device.type == "cpu"
+        self._check_content = debug or self._device.type == "cpu"
         self._ops = kernels.backend(self._device, backend)
-        self.full_attn_allocator = self._pool("full_kv_pool", size, backend)
-        self.swa_attn_allocator = self._pool("swa_kv_pool", size_swa, backend)
-        # The last entry makes the last_loc of a row without prefix, -1, map to -1.
+        self.full_attn_allocator = full_attn_allocator or self._pool("full_kv_pool", size, backend)
+        self.swa_attn_allocator = swa_attn_allocator or self._pool("swa_kv_pool", size_swa, backend)
+        self._check_pool("full_attn_allocator", self.full_attn_allocator, size)
+        self._check_pool("swa_attn_allocator", self.swa_attn_allocator, size_swa)
         self.full_to_swa_index_mapping: Tensor = torch.zeros(
             size + page_size + 1, dtype=torch.int64, device=self._device
         )
@@ -66,50 +83,66 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             return TokenToKVPoolAllocator(tokens, *common, **options)
         return PagedTokenToKVPoolAllocator(tokens, self.page_size, *common, **options)
 
+    def _check_pool(self, name: str, pool: BaseTokenToKVPoolAllocator, tokens: int) -> None:
+        checks.part(
+            name,
+            size=(pool.size, tokens),
+            page_size=(pool.page_size, self.page_size),
+            device=(torch.device(pool.device), self._device),
+            need_sort=(pool.need_sort, self.need_sort),
+            debug=(pool.debug, self.debug),
+        )
+
     @property
     def free_pages(self) -> Tensor:
+        """``free_pages`` of the full pool."""
         return self.full_attn_allocator.free_pages
 
     @property
     def release_pages(self) -> Tensor:
+        """``release_pages`` of the full pool."""
         return self.full_attn_allocator.release_pages
 
     def available_size(self) -> int:
-        """Tokens that can be had in both pools."""
+        """How many tokens can still be handed out with an SWA slot each, in whole pages."""
         return min(self.full_available_size(), self.swa_available_size())
 
     def full_available_size(self) -> int:
+        """How many tokens of the full pool can still be handed out, in whole pages."""
         return self.full_attn_allocator.available_size()
 
     def swa_available_size(self) -> int:
+        """How many tokens of the SWA pool can still be handed out, in whole pages."""
         return self.swa_attn_allocator.available_size()
 
     def new_pages_available(self, num_full_pages: int, num_swa_pages: int) -> bool:
+        """Both pools have so many free pages."""
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
         return num_full_pages <= full.free_count() and num_swa_pages <= swa.free_count()
 
     def debug_print(self) -> str:
+        """One line for the engine's log."""
         full, swa = self.full_available_size(), self.swa_available_size()
         return f"#swa-available-size: {swa}, #full-attn-available-size: {full}, "
 
     def translate_loc_from_full_to_swa(self, kv_indices: Tensor) -> Tensor:
-        """SWA slots of full slots, any shape: 0 where there is none, -1 for -1."""
+        """The SWA slots of full slots (integers of any shape): 0 where there is none, -1 for -1."""
         slots: Tensor = self.full_to_swa_index_mapping[kv_indices]
         return slots
 
     def merge_and_sort_free(self) -> None:
+        """Sort ``release_pages`` into ``free_pages``, in both pools."""
         self.full_attn_allocator.merge_and_sort_free()
         self.swa_attn_allocator.merge_and_sort_free()
 
     def clear(self) -> None:
-        """Both pools free, nothing mapped, every group and backup forgotten."""
+        """Make every page of both pools free and unmapped, and forget every free group and backup."""
         self.full_attn_allocator.clear()
         self.swa_attn_allocator.clear()
         self.full_to_swa_index_mapping[:-1].zero_()
         self._forget()
 
     def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor] | None:
-        """Pages from both pools or, changing nothing, from none."""
         if not self.new_pages_available(full_pages, swa_pages):
             return None
         full, swa = self.full_attn_allocator.peek(full_pages), self.swa_attn_allocator.peek(swa_pages)
@@ -121,7 +154,10 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             self.swa_attn_allocator.take(swa_pages)
 
     def alloc(self, need_size: int) -> Tensor | None:
-        """``[need_size]`` int64 slots of whole pages, all mapped, or None if either pool has too few pages."""
+        """``[need_size]`` int64 full slots of whole pages, all mapped, or None if either pool has too few pages.
+
+        ValueError unless ``need_size`` is a non-negative multiple of the page size.
+        """
         need = checks.page_multiple("need_size", need_size, self.page_size)
         pages = self._peek(need, need)
         if pages is None:
@@ -135,10 +171,11 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
         extend_num_tokens: int, swa_tail_len: int,
     ) -> Tensor | None:  # fmt: skip
-        """One new row, of which only the last ``swa_tail_len`` tokens (any number of them) are mapped.
+        """Slots for one new row, of which only the last ``swa_tail_len`` tokens (any number) get SWA slots.
 
-        Takes the SWA pages that the tail touches; the tokens before it map to nothing, also those in its first page.
-        ValueError for more than one row, a prefix, or a tail outside ``0..extend_num_tokens``.
+        The SWA pages that the tail touches are taken; the tokens before the tail map to nothing, also those in the
+        tail's first page. Arguments, answer and errors as for ``alloc_extend``; ValueError also for more than one row,
+        for a prefix, and for a tail outside ``0..extend_num_tokens``.
         """
         rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
         plan = checks.extend_plan(rows, extend_num_tokens, None, self.page_size)
@@ -154,71 +191,78 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
                 raise ValueError("last_loc: a page that is still being filled has lost its SWA page")
 
     def set_full_to_swa_mapping(self, full_indices: Tensor, swa_indices: Tensor) -> None:
-        """Map ``full_indices[i]`` to ``swa_indices[i]`` (``[n]`` each), as after loading both sides back.
+        """Map ``full_indices[i]`` to ``swa_indices[i]`` (``[n]`` integers on the device each).
 
-        What was backed up before can no longer be restored. ValueError (on CPU, or with ``debug``) for slots out of
-        range or pairs with different places in their pages.
+        For callers that load KV cache back and write the mapping themselves. Backups made before can no longer be
+        restored. ValueError (on CPU, or with ``debug``) for slots out of range, and for a pair with different offsets
+        in their pages.
         """
-        checks.index("full_indices", full_indices, self._device)
-        checks.index("swa_indices", swa_indices, self._device, full_indices.numel())
+        checks.int_tensor("full_indices", full_indices, self._device)
+        checks.int_tensor("swa_indices", swa_indices, self._device, full_indices.numel())
         if full_indices.numel() == 0:
             return
-        if self._looks:
+        if self._check_content:
             full, swa = self.full_attn_allocator, self.swa_attn_allocator
             checks.sorted_slots("full_indices", full_indices, self.page_size, full.num_pages)
             checks.sorted_slots("swa_indices", swa_indices, self.page_size, swa.num_pages)
             if not bool((full_indices % self.page_size == swa_indices % self.page_size).all()):
-                raise ValueError("swa_indices must keep the offset in the page of full_indices")
+                raise ValueError("swa_indices[i] must have the offset of full_indices[i] in its page")
         self._void_backups()
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
 
     def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
-        """Free the SWA pages of the pages that ``free_index`` (``[n]`` full slots) lies in; unmapped ones are skipped.
+        """Free the SWA pages of the full pages that ``free_index`` lies in; the full pages stay handed out.
 
-        Acts at once, also inside a free group. With ``row_lens`` (as for ``free``) every page given must have its SWA
-        page; then the host does not wait. ValueError for slots out of range, on page 0 or twice; with ``debug`` also
-        if a mapped slot stays behind below one that is given.
+        ``free_index``: ``[n]`` integers on the device, full slots; pages without an SWA page are skipped. It acts at
+        once, also inside a free group. ``row_lens``: as for ``free``; every page given must have its SWA page then, and
+        the host does not wait. ValueError for slots out of range, on page 0 or there twice; with ``debug`` also if a
+        mapped slot that is not given comes before a given one in its page.
         """
-        checks.index("free_index", free_index, self._device)
-        checks.cuts(row_lens, None, free_index.numel())
+        checks.int_tensor("free_index", free_index, self._device)
+        checks.row_lengths(row_lens, None, free_index.numel())
         if free_index.numel() == 0:
             return
         pages = self._swa_side(free_index, row_lens)
         self._void_backups()
-        # What a waiting free said is mapped may be so no longer.
-        self._pending = [FreeBatch(batch.pages, batch.exact) for batch in self._pending]
+        # Which pages of a pending free have SWA pages may have changed.
+        self.pending = [FreeBatch(batch.pages, batch.exact) for batch in self.pending]
         self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, pages.numel()),)))
 
     def _swa_side(self, slots: Tensor, row_lens: Sequence[int] | None) -> Tensor:
-        """Distinct full pages of slots whose window side is freed."""
+        """The different full pages of slots whose SWA pages are to be freed."""
         pool = self.full_attn_allocator
-        if self._looks and (row_lens is None or self.debug):
+        if self._check_content and (row_lens is None or self.debug):
             ordered = checks.sorted_slots("free_index", slots, self.page_size, pool.num_pages)
-            pages = checks.consecutive(ordered // self.page_size)
+            pages = checks.distinct(ordered // self.page_size)
             if self.debug:
                 self._check_window(slots, pages, row_lens)
         if row_lens is not None:
             return checks.row_pages(slots, row_lens, self.page_size)
-        return pages if self._looks else checks.consecutive((slots // self.page_size).to(torch.int64).sort().values)
+        if self._check_content:
+            return pages
+        return checks.distinct((slots // self.page_size).to(torch.int64).sort().values)
 
     def _check_window(self, slots: Tensor, pages: Tensor, row_lens: Sequence[int] | None) -> None:
-        """What lies above the given slots in their page may be a trimmed row's, which nobody uses any more."""
+        """ValueError if a slot that is not given stays mapped before a given one in its page.
+
+        After the given slots there may be mapped ones: those that a row used before it was trimmed.
+        """
         mapping = self.full_to_swa_index_mapping
         given = torch.zeros_like(mapping, dtype=torch.bool).index_fill_(0, slots.to(torch.int64), True)
         mapped, given = (kernels.page_rows(flags, self.page_size)[pages] for flags in (mapping > 0, given))
         goes_on = given.flip(1).cummax(1).values.flip(1)
         if bool((mapped & ~given & goes_on).any()):
-            raise ValueError("free_index: another slot of a page given is still mapped")
+            raise ValueError("free_index: a slot before a given one in its page is not given, and is still mapped")
         if row_lens is not None and not bool(mapped.any(1).all()):
-            raise ValueError("free_index: row_lens promises that every page has its SWA page")
+            raise ValueError("row_lens: it promises that every page of free_index has its SWA page, and one has none")
 
-    def _detach(self, pages: Tensor, mapped: tuple[checks.Span, ...] | None) -> Tensor:
-        """Cut the SWA pages off ``pages`` and return them; where ``mapped`` says which exist, without a host wait."""
+    def _detach(self, pages: Tensor, mapped: tuple[Span, ...] | None) -> Tensor:
+        """Unmap the full ``pages`` and return their SWA pages; no host wait if ``mapped`` says which have one."""
         swa = torch.empty_like(pages)
         self._ops.detach(self.full_to_swa_index_mapping, pages, swa, self.page_size)
         if mapped is None:
             return swa[swa > 0]
-        return torch.cat([swa[a:b] for a, b in mapped]) if mapped else swa[:0]
+        return torch.cat([swa[first:last] for first, last in mapped]) if mapped else swa[:0]
 
     def _put_swa(self, pages: Tensor) -> None:
         if pages.numel():
@@ -236,27 +280,34 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         if len(swa[swa > 0]):
             checks.all_held("free_index (its SWA side)", swa[swa > 0], self.swa_attn_allocator.held)
         claimed = torch.zeros_like(swa)
-        for a, b in batch.mapped or ():
-            claimed[a:b] = 1
+        for first, last in batch.mapped or ():
+            claimed[first:last] = 1
         if batch.mapped is not None and not torch.equal(claimed > 0, swa > 0):
-            raise ValueError("swa_lens: the pages said to have SWA slots are not those that have them")
+            raise ValueError("swa_lens: the pages that it says have an SWA page are not those that have one")
 
     def _swa_pages(self, pages: Tensor) -> Tensor:
         return kernels.swa_pages_of(self.full_to_swa_index_mapping, pages, self.page_size)
 
     def backup_state(self) -> SWAState:
-        """A state to return to: opaque, O(1), usable until the next free in either pool."""
+        """A state for ``restore_state``. Takes constant time and memory, usable until the next free in either pool."""
         full, swa = self.full_attn_allocator.backup_state(), self.swa_attn_allocator.backup_state()
         return SWAState(*self.backups.new(), full, swa)
 
     def restore_state(self, state: SWAState) -> None:
-        """Take back every page handed out since ``state``, in both pools, unmapped. Errors as for one pool."""
+        """Make every page free, in both pools, that was handed out since ``state``, and unmap those pages.
+
+        RuntimeError if anything was freed since, ValueError for a state of another allocator, TypeError for anything
+        else.
+        """
         self.backups.require(state, SWAState)
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
         full.backups.require(state.full, PoolState)
         swa.backups.require(state.swa, PoolState)
         self.backups.back_to(state)
-        # Pages held then are held still, and their slots map as then: a mapping changes only with its page or a free.
-        rows = kernels.page_rows(self.full_to_swa_index_mapping, self.page_size)
-        rows.index_fill_(0, full.restore_state(state.full), 0)
+        # The pages that stay handed out keep their mapping: it changes only with the page itself or a free.
+        self.unmap(full.restore_state(state.full))
         swa.restore_state(state.swa)
+
+    def unmap(self, full_pages: Tensor) -> None:
+        """The full pages (``[n]`` int64) come back without a free: their slots map to nothing (SGLang PR 25805)."""
+        kernels.page_rows(self.full_to_swa_index_mapping, self.page_size).index_fill_(0, full_pages, 0)

@@ -170,7 +170,7 @@ class States:
             session = st.life.session(row)
             owner = row if st.life.phase(row) != SAVED else st.states.limit + session - 1
             has = [st.states.table(owner, k) for k in ROLES]
-            assert (three(cache.carried.of[row]) if row in cache.carried.of else [0, 0, 0]) == has
+            assert (three(cache.mamba.of[row]) if row in cache.mamba.of else [0, 0, 0]) == has
             assert (st.states.phase(row) == RUNNING) == (has != [0, 0, 0] and not is_session(st.states, owner))
         for node, entry in cache.tree.entries.items():
             assert (0 if entry.state is None else int(entry.state)) == st.states.table(st.states.first_node + node, OWN)
@@ -179,7 +179,7 @@ class States:
 
     def own(self, row: int) -> int:
         """The slot of a row's own state."""
-        return three(self.both.cache.carried.of[row])[OWN]
+        return three(self.both.cache.mamba.of[row])[OWN]
 
 
 class StateScheduler(Scheduler):
@@ -236,7 +236,7 @@ class StateScheduler(Scheduler):
             return
         if kind.lazy:
             self.call("boundary", [row])
-        one = self.both.cache.carried.of[row]
+        one = self.both.cache.mamba.of[row]
         slot = three(one)[1 + (one.mamba_next_track_idx or 0)]
         self.both.carried.text[slot] = tuple(self.texts[row][:at])
         self.call("track", [row], [at])

@@ -11,7 +11,7 @@ from test_impl_swa_mapping import got
 from torch import Tensor
 
 from impl.cache import SessionCache
-from impl.carried import CopyState
+from impl.mamba_in_cache import CopyState
 from impl.mamba_slots import MambaStates
 from impl.swa_mapping import SWATokenToKVPoolAllocator as SWA
 
@@ -30,8 +30,8 @@ def drained(c: SessionCache) -> bool:
     """Nobody holds or owns anything."""
     a = c.allocator
     full = (a.full_available_size(), a.swa_available_size()) == (a.size_full, a.size_swa)
-    if c.carried.states is not None:
-        full = full and c.carried.lacks(c.carried.states.mamba_allocator.size) == 0 and not c.carried.of
+    if c.mamba.states is not None:
+        full = full and c.mamba.lacks(c.mamba.states.mamba_allocator.size) == 0 and not c.mamba.of
     return full and not c.handles and len(c.tree.entries) == 1 and c.rows.available_size() == c.rows.rows
 
 

@@ -43,15 +43,15 @@ def states_at(c: SessionCache) -> dict[int, int]:
 
 
 def free(c: SessionCache) -> int:
-    assert c.carried.states is not None
-    return c.carried.states.mamba_allocator.available_size()
+    assert c.mamba.states is not None
+    return c.mamba.states.mamba_allocator.available_size()
 
 
 def everything(c: SessionCache) -> object:
     """All that a call may change; what stands in the table of an idle row is stale."""
     c.rows.req_to_token[c.rows.phase == IDLE] = 0
-    carried = {row: (three(one), one.mamba_next_track_idx, one.tracked) for row, one in c.carried.of.items()}
-    return seen(c), carried, states_at(c), free(c)
+    mamba = {row: (three(one), one.mamba_next_track_idx, one.tracked) for row, one in c.mamba.of.items()}
+    return seen(c), mamba, states_at(c), free(c)
 
 
 def end(c: SessionCache) -> None:
@@ -71,7 +71,7 @@ def test_a_request_goes_on_only_from_a_state_and_gets_a_copy(page: int) -> None:
     rows = got_rows(c.admit([text(6 * page), text(4 * page), text(5 * page)]))
     assert c.rows.committed[rows].tolist() == [4 * page, 0, 4 * page]
     (node,) = states_at(c).values()
-    assert copies_of(c) == [(node, three(c.carried.of[row])[0]) for row in (rows[0], rows[2])]
+    assert copies_of(c) == [(node, three(c.mamba.of[row])[0]) for row in (rows[0], rows[2])]
     assert c.handles[rows[0]].state
     assert c.evict(1 << 20, 1 << 20, 9) == (0, 0, 0)
     end(c)
@@ -95,12 +95,12 @@ def test_the_tree_gets_what_was_tracked_and_the_track_itself(page: int) -> None:
     c.cache_unfinished([row], [text(5 * page)])
     assert shape(c) == []  # nothing was tracked
     c.track([row], [3 * page])
-    kept = three(c.carried.of[row])[1]
+    kept = three(c.mamba.of[row])[1]
     c.cache_unfinished([row], [text(5 * page)])
     assert (shape(c), states_at(c), int(c.rows.protected[row])) == ([(0, 3, True)], {3: kept}, 3 * page)
-    assert len({kept, *three(c.carried.of[row])}) == 4
+    assert len({kept, *three(c.mamba.of[row])}) == 4
     c.track([row], [5 * page])
-    kept = three(c.carried.of[row])[2]
+    kept = three(c.mamba.of[row])[2]
     c.cache_finished([row], [text(5 * page)])
     assert (states_at(c)[5], free(c), copies_of(c)) == (kept, 6, [])
     end(c)
@@ -117,8 +117,8 @@ def test_a_boundary_gives_up_what_was_tracked_before(page: int) -> None:
     assert shape(c) == []
     c.track([row], [4 * page])
     c.settle([row])
-    assert (free(c), three(c.carried.of[row])[1]) == (2, 0)
-    other = three(c.carried.of[row])[2]
+    assert (free(c), three(c.mamba.of[row])[1]) == (2, 0)
+    other = three(c.mamba.of[row])[2]
     c.cache_unfinished([row], [text(4 * page)])
     assert (states_at(c), free(c)) == ({4: other}, 1)
     assert (c.boundary([row]), free(c)) == ([True], 0)
@@ -225,11 +225,11 @@ def test_a_turn_goes_on_with_what_the_last_one_carried(page: int) -> None:
     c = stateful(page, 6, buffer=2)
     row = one(c, text(3 * page), "s")
     c.track([row], [2 * page])
-    before = three(c.carried.of[row])
+    before = three(c.mamba.of[row])
     c.save([row], [3 * page])
     assert c.restore(["s"], [3 * page]).tolist() == [3 * page]
     c.resume(["s"], [4 * page])
-    assert (three(c.carried.of[row]), c.carried.of[row].tracked, copies_of(c)) == (before, 2 * page, [])
+    assert (three(c.mamba.of[row]), c.mamba.of[row].tracked, copies_of(c)) == (before, 2 * page, [])
     end(c)
 
 
@@ -240,13 +240,13 @@ def test_a_state_cannot_be_cut_so_a_row_goes_back_to_one(page: int) -> None:
     c.track([row], [2 * page])
     c.cache_unfinished([row], [text(8 * page)])
     c.track([row], [5 * page])
-    own, _, second = three(c.carried.of[row])
+    own, _, second = three(c.mamba.of[row])
     c.save([row], [7 * page])
     assert (int(c.rows.committed[row]), copies_of(c)) == (5 * page, [(second, own)])
     assert c.restore(["s"], [5 * page]).tolist() == [5 * page]
     assert c.restore(["s"], [4 * page]).tolist() == [2 * page]
     assert copies_of(c) == [(states_at(c)[2], own)]
-    assert c.carried.of[row].tracked == 0
+    assert c.mamba.of[row].tracked == 0
     end(c)
 
 

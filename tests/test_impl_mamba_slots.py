@@ -8,7 +8,7 @@ import pytest
 import torch
 from state_slots import pool_state
 
-from impl.mamba_slots import MambaStates, StateHolder
+from impl.mamba_slots import MambaSlotAllocator, MambaStates, StateHolder
 
 
 def named(holder: StateHolder) -> list[int | None]:
@@ -199,6 +199,23 @@ def test_an_error_says_what_is_wrong_and_changes_nothing(
     with pytest.raises(ValueError, match=words):
         call(states, req)
     assert (pool_state(states.mamba_allocator), named(req), states.available_size()) == before
+
+
+def test_a_given_pool_is_used_and_must_fit() -> None:
+    pool = MambaSlotAllocator(6)
+    admitted(MambaStates(2, 6, mamba_allocator=pool))
+    assert pool.available_size() == 3
+    with pytest.raises(ValueError, match="mamba_allocator must have size 5, got 6"):
+        MambaStates(2, 5, mamba_allocator=pool)
+    with pytest.raises(ValueError, match="mamba_allocator must have device meta, got cpu"):
+        MambaStates(2, 6, device="meta", mamba_allocator=pool)
+
+
+def test_slots_needed_counts_what_requests_lack() -> None:
+    states = MambaStates(3, 6)
+    req, other = admitted(states), StateHolder()
+    assert states.slots_needed([req, other]) == 3
+    assert states.slots_needed([StateHolder(mamba_pool_idx=torch.tensor(1))]) == 2
 
 
 def test_clear_frees_every_row_and_slot() -> None:

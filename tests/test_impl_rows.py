@@ -12,8 +12,7 @@ from test_impl_session_trim import full_again, new, one, seen
 from test_impl_swa_mapping import NoSync, got, ints
 from torch import Tensor
 
-from impl.rows import LENGTHS
-from impl.session_trim import RequestRows
+from impl.session_trim import LENGTHS, RequestRows
 
 # Errors.
 
@@ -131,7 +130,7 @@ def test_nothing_waits_for_the_device(page: int) -> None:
     r = new(page, full=32, swa=32, debug=False)
     pools = (r.allocator, r.allocator.full_attn_allocator, r.allocator.swa_attn_allocator)
     for part in (r, *pools):
-        part._looks = False
+        part._check_content = False
     with NoSync():  # type: ignore[no-untyped-call]
         a_day(r, got(r.allocator.alloc(page)))
     assert full_again(r)

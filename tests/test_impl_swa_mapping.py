@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator as SWA
 
 BACKENDS = ["torch", "triton"]
@@ -336,7 +337,7 @@ def test_no_transition_waits_for_the_device(page: int, need_sort: bool) -> None:
     """As on CUDA without debug: nothing is looked at, and rows of known length are freed without a wait."""
     a = swa(12, 12, page, need_sort=need_sort, debug=False)
     for part in (a, a.full_attn_allocator, a.swa_attn_allocator):
-        part._looks = False
+        part._check_content = False
     with NoSync():  # type: ignore[no-untyped-call]
         slots = got(a.alloc(2 * page))
         state = a.backup_state()
@@ -443,6 +444,32 @@ def test_bad_input_is_named_and_changes_nothing(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call(a, slots)
     assert snapshot(a) == before
+
+
+@pytest.mark.parametrize(
+    ("size", "page", "need_sort", "debug", "message"),
+    [
+        (16, 4, False, True, "size 20, got 16"),
+        (20, 2, False, True, "page_size 4, got 2"),
+        (20, 4, True, True, "need_sort False, got True"),
+        (20, 4, False, False, "debug True, got False"),
+    ],
+)
+@pytest.mark.parametrize("name", ["full_attn_allocator", "swa_attn_allocator"])
+def test_a_pool_that_does_not_fit_is_named(
+    name: str, size: int, page: int, need_sort: bool, debug: bool, message: str
+) -> None:
+    pool = PagedTokenToKVPoolAllocator(size, page, torch.float16, "cpu", None, need_sort, debug=debug)
+    part: dict[str, Any] = {name: pool}
+    with pytest.raises(ValueError, match=f"{name} must have {message}"):
+        SWA(20, 20, 4, torch.float16, "cpu", None, False, debug=True, **part)
+
+
+def test_given_pools_are_those_that_are_used() -> None:
+    full, window = (PagedTokenToKVPoolAllocator(20, 4, torch.float16, "cpu", None, False) for _ in range(2))
+    a = SWA(20, 20, 4, torch.float16, "cpu", None, False, full_attn_allocator=full, swa_attn_allocator=window)
+    got(a.alloc(8))
+    assert (full.available_size(), window.available_size()) == (12, 12)
 
 
 def test_a_window_without_a_page_is_refused() -> None:

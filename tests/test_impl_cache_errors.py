@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from test_impl_cache import drained, got_rows, new, one, seen, text
+from test_impl_cache import cached, drained, got_rows, new, one, seen, shape, text
 from test_impl_swa_mapping import SYNCS, got
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from impl.cache import SessionCache
+from impl.lock_ref import LockTree
+from impl.radix import RadixTree
+from impl.session_trim import RequestRows
+from impl.swa_mapping import SWATokenToKVPoolAllocator as SWA
 
 # Errors.
 
@@ -62,6 +66,96 @@ def test_bad_input_is_named_and_changes_nothing(name: str) -> None:
 def test_a_window_has_a_token() -> None:
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         new(4, window=0)
+
+
+# Parts.
+
+
+def parts() -> SWA:
+    return SWA(32, 32, 4, torch.float16, "cpu", None, False, debug=True)
+
+
+def idle_rows(pools: SWA, rows: int = 2, most: int = 32, window: int = 3) -> RequestRows:
+    return RequestRows(pools, rows, most, window, "cpu")
+
+
+def busy_rows(pools: SWA) -> RequestRows:
+    rows = idle_rows(pools)
+    rows.admit([torch.zeros(0, dtype=torch.int64)])
+    return rows
+
+
+def grown(locks: LockTree) -> LockTree:
+    locks.add_leaf(0, 4)
+    return locks
+
+
+Parts = Callable[[SWA], dict[str, Any]]
+MISFITS: dict[str, tuple[Parts, str]] = {
+    "rows of another allocator": (
+        lambda _: {"request_rows": idle_rows(parts())},
+        "request_rows must have this",
+    ),
+    "fewer rows": (lambda a: {"request_rows": idle_rows(a, rows=1)}, "request_rows must have rows 2, got 1"),
+    "shorter rows": (lambda a: {"request_rows": idle_rows(a, most=8)}, "request_rows must have max_tokens 32, got 8"),
+    "rows with a window": (
+        lambda a: {"request_rows": idle_rows(a, window=4)},
+        "request_rows must have window 3",
+    ),
+    "rows in use": (lambda a: {"request_rows": busy_rows(a)}, "request_rows must have available_size 2, got 1"),
+    "locks with a window": (lambda _: {"locks": LockTree(8, window=4)}, "locks must have window 3, got 4"),
+    "locks without windows": (
+        lambda _: {"locks": LockTree(8, window=3, windowed=False)},
+        "must have windowed True",
+    ),
+    "locks with states": (lambda _: {"locks": LockTree(8, window=3, stateful=True)}, "locks must have stateful False"),
+    "few locks": (lambda _: {"locks": LockTree(7, window=3)}, "locks must have a capacity of at least 8 nodes, got 7"),
+    "locks of nodes": (lambda _: {"locks": grown(LockTree(8, window=3))}, "locks must have nodes 0, got 1"),
+    "a tree of other pages": (lambda _: {"tree": RadixTree(8, 2, 3, "cpu")}, "tree must have page_size 4, got 2"),
+    "a tree with a window": (lambda _: {"tree": RadixTree(8, 4, 5, "cpu")}, "tree must have window 3, got 5"),
+    "a tree with states": (
+        lambda _: {"tree": RadixTree(8, 4, 3, "cpu", stateful=True)},
+        "must have stateful False",
+    ),
+    "a tree elsewhere": (lambda _: {"tree": RadixTree(8, 4, 3, "meta")}, "tree must have device cpu, got meta"),
+    "a small tree": (lambda _: {"tree": RadixTree(7, 4, 3, "cpu")}, "tree must have room for 8 nodes"),
+    "a tree and its locks": (
+        lambda _: {"tree": RadixTree(8, 4, 3, "cpu"), "locks": LockTree(8, window=3)},
+        "give either tree or locks",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_part_that_does_not_fit_is_named(name: str) -> None:
+    made, message = MISFITS[name]
+    pools = parts()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SessionCache(pools, 2, 32, 3, **made(pools))
+
+
+class EveryTombstone(LockTree):
+    """Says that any tombstone may be revived."""
+
+    def revivable(self, node: int) -> bool:
+        return not self.swa[node]
+
+
+@pytest.mark.parametrize("kind", [LockTree, EveryTombstone])
+def test_a_given_part_is_the_one_that_is_asked(kind: type[LockTree]) -> None:
+    """An insert revives what ``revivable`` names, and ``restore`` lets it."""
+    pools = parts()
+    c = SessionCache(pools, 3, 32, 3, locks=kind(8, window=3), request_rows=idle_rows(pools, rows=3))
+    c.debug = pools.debug = False  # the variant breaks what ``check`` looks for
+    cached(c, text(12), cursor=8)
+    (reader,) = got_rows(c.admit([text(13)]))
+    other = one(c, text(8, fork=8))
+    c.cache_finished([other], [text(8, fork=8)])
+    assert [live for *_, live in shape(c)] == [kind is EveryTombstone, True]
+    c.abort([reader])
+
+
+# Looking.
 
 
 STOLEN: dict[str, Call] = {
@@ -127,9 +221,9 @@ def test_nothing_waits_for_the_device(page: int) -> None:
     a, r, root = c.allocator, c.rows, c.tree.entries[0]
     pools = (a.full_attn_allocator, a.swa_attn_allocator)
     for part in (a, r, *pools):
-        part._looks = False
+        part._check_content = False
     lists = [t for pool in pools for t in (pool._stack, pool._in_page)]
-    for tensor in (r.req_to_token, r._flat, a.full_to_swa_index_mapping, root.slots, *lists):
+    for tensor in (r.req_to_token, r.token_slots.flat, a.full_to_swa_index_mapping, root.slots, *lists):
         tensor.on_device = True  # type: ignore[attr-defined]
     with NoSlotRead():  # type: ignore[no-untyped-call]
         a_day(c)
