@@ -1,4 +1,4 @@
-"""A script about one real release, run in a process of its own."""
+"""Runs a script on one real release of SGLang, in a process of its own: a process can hold one release."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from conformance.subjects import releases
-from conformance.subjects.errors import SubjectError
+from conformance.engines.protocol import EngineError
+from conformance.engines.sglang import download
 
 
 def have(release: str) -> Path:
     """The sources of the release; skips the test where they cannot be had."""
     pytest.importorskip("triton")
     try:
-        return releases.release(release)
-    except SubjectError as error:
+        return download.release(release)
+    except EngineError as error:
         pytest.skip(str(error))
 
 
 def driven(release: str, script: str, *arguments: str) -> list[dict[str, Any]]:
-    """What the script printed last, as JSON; its arguments begin with the release."""
+    """The last line that the script printed, as JSON. The first argument of the script is the release."""
     have(release)
     command = [sys.executable, "-c", textwrap.dedent(script), release, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.subjects import releases
-from conformance.subjects.errors import SubjectError
+from conformance import known, traces
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError
+from conformance.engines.sglang import download
 
 ENGINE = "0.5.12"
 FAKE = {
@@ -54,8 +56,8 @@ def test_a_version_that_is_no_version_is_refused_before_pip_runs(
     version: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: pytest.fail("pip was run"))
-    with pytest.raises(SubjectError, match="not a release number"):
-        releases.release(version)
+    with pytest.raises(EngineError, match="not a release number"):
+        download.release(version)
     assert not cache.exists()
 
 
@@ -63,21 +65,21 @@ def test_a_version_that_is_no_version_is_refused_before_pip_runs(
 def test_a_checkout_is_found_from_its_root_its_python_folder_or_its_package(tmp_path: Path, below: str) -> None:
     checkout = tmp_path / "sglang"  # a clone is often called like the package
     root = make_package(checkout / "python" if below.startswith(("python", ".")) else checkout)
-    assert releases.from_source(checkout / below) == root
+    assert download.from_source(checkout / below) == root
 
 
 def test_a_folder_without_bookkeeping_is_no_checkout(tmp_path: Path) -> None:
     (tmp_path / "sglang").mkdir()
     expected = "is no SGLang checkout: expected sglang/srt/mem_cache below it"
-    with pytest.raises(SubjectError, match=expected):
-        releases.from_source(tmp_path)
-    with pytest.raises(SubjectError, match=expected):
-        releases.from_source(tmp_path / "absent")
+    with pytest.raises(EngineError, match=expected):
+        download.from_source(tmp_path)
+    with pytest.raises(EngineError, match=expected):
+        download.from_source(tmp_path / "absent")
 
 
 def test_only_what_the_bookkeeping_needs_is_unpacked(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    releases.unpack(make_wheel(tmp_path / "a.whl"), target)
+    download.unpack(make_wheel(tmp_path / "a.whl"), target)
     found = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()}
     assert found == {
         "sglang/__init__.py",
@@ -93,15 +95,15 @@ def test_a_bad_wheel_leaves_nothing_behind(tmp_path: Path, damage: str) -> None:
         wheel.write_bytes(b"<html>")
     if damage == "cut short":
         wheel.write_bytes(wheel.read_bytes()[:-30])
-    with pytest.raises(SubjectError, match=r"a\.whl"):
-        releases.unpack(wheel, tmp_path / "out")
+    with pytest.raises(EngineError, match=r"a\.whl"):
+        download.unpack(wheel, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [wheel]
 
 
 def test_many_who_unpack_the_same_release_agree(tmp_path: Path) -> None:
     wheel, target = make_wheel(tmp_path / "a.whl"), tmp_path / "out"
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: releases.unpack(wheel, target), range(32)))
+        list(pool.map(lambda _: download.unpack(wheel, target), range(32)))
     assert sorted(tmp_path.iterdir()) == [wheel, target]
     assert (target / "sglang/srt/mem_cache/allocator.py").is_file()
 
@@ -116,8 +118,8 @@ def test_a_release_is_downloaded_once(cache: Path, monkeypatch: pytest.MonkeyPat
         make_wheel(folder / f"sglang-{version}-cp311.whl")
         return ""
 
-    monkeypatch.setattr(releases, "_pip_download", pip)
-    first, second = releases.release("9.9.9"), releases.release("9.9.9")
+    monkeypatch.setattr(download, "_pip_download", pip)
+    first, second = download.release("9.9.9"), download.release("9.9.9")
     assert first == second == cache / "sglang" / "9.9.9"
     assert len(asked) == 2, "the plain download, then the one for a foreign Python, then the cache"
     assert [p.name for p in (cache / "sglang").iterdir()] == ["9.9.9"]
@@ -127,8 +129,8 @@ def test_pips_own_words_reach_the_user_in_one_line(cache: Path, monkeypatch: pyt
     stderr = "WARNING: retrying\nERROR: Could not find it (from versions: none)\nERROR: No such thing\n"
     failed = subprocess.CompletedProcess([], 1, "", stderr)
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: failed)
-    with pytest.raises(SubjectError) as caught:
-        releases.release("9.9.9")
+    with pytest.raises(EngineError) as caught:
+        download.release("9.9.9")
     assert str(caught.value) == (
         "sglang 9.9.9: no such release can be downloaded (pip said: No such thing; is the package index reachable?)"
     )
@@ -137,19 +139,19 @@ def test_pips_own_words_reach_the_user_in_one_line(cache: Path, monkeypatch: pyt
 
 def test_a_cache_entry_that_is_no_release_is_named(cache: Path) -> None:
     (cache / "sglang" / "9.9.9").mkdir(parents=True)
-    with pytest.raises(SubjectError, match=r"9\.9\.9 is no unpacked SGLang release: remove it"):
-        releases.release("9.9.9")
+    with pytest.raises(EngineError, match=r"9\.9\.9 is no unpacked SGLang release: remove it"):
+        download.release("9.9.9")
 
 
 LOAD = """
     import sys
     from pathlib import Path
-    from conformance.subjects import sglang
-    from conformance.subjects.errors import SubjectError
+    from conformance.engines.protocol import EngineError
+    from conformance.engines.sglang import release
     def attempt(root, label):
         try:
-            return sglang.load(Path(root), label)
-        except SubjectError as error:
+            return release.load(Path(root), label)
+        except EngineError as error:
             print(error)
 """
 
@@ -167,8 +169,8 @@ class PagedTokenToKVPoolAllocator(absent_hard.Base): ...
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     files = {"sglang/srt/mem_cache/allocator.py": "from sglang.srt.gone import x"}
-    releases.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "broken")
-    releases.unpack(make_wheel(tmp_path / "b.whl"), tmp_path / "old")
+    download.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "broken")
+    download.unpack(make_wheel(tmp_path / "b.whl"), tmp_path / "old")
     code = LOAD + (
         "\n    attempt(sys.argv[1], 'broken'); attempt(sys.argv[2], 'old'); attempt('nowhere', 'none')"
         "\n    print([m for m in sys.modules if m.startswith('sglang')])"
@@ -187,15 +189,15 @@ def test_stubs_serve_imports_only(tmp_path: Path) -> None:
         "sglang/srt/mem_cache/allocator.py": IMPORTS,
         "sglang/srt/mem_cache/swa_memory_pool.py": "class SWATokenToKVPoolAllocator: ...",
     }
-    releases.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "fake")
+    download.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "fake")
     code = """
     engine = attempt(sys.argv[1], "fake")
-    module = engine.module("mem_cache.allocator")
-    print([name for name in engine.stubbed if "absent" in name], module.absent_guarded)
+    module = engine.imported.module("mem_cache.allocator")
+    print([name for name in engine.imported.stubbed if "absent" in name], module.absent_guarded)
     print(type(module.PagedTokenToKVPoolAllocator()).__name__, "absent_hard" in sys.modules)
     try:
         module.thing()
-    except SubjectError as error:
+    except EngineError as error:
         print(error)
     """
     ran = run_python(LOAD + code, str(tmp_path / "fake"))
@@ -225,10 +227,11 @@ def test_triton_that_came_first_is_refused(tmp_path: Path) -> None:
 DRIVE = """
     import torch
     engine = attempt(sys.argv[1], "real")
-    utils = engine.module("utils")
+    utils = engine.imported.module("utils")
     for name in ("get_num_new_pages", "next_power_of_2", "get_bool_env_var"):
-        assert getattr(utils, name).__code__.co_filename.startswith(str(engine.root)), name
-    assert not [name for name in engine.stubbed if name.startswith(("sglang.srt.mem_cache", "sglang.srt.utils"))]
+        assert getattr(utils, name).__code__.co_filename.startswith(str(engine.imported.root)), name
+    bookkeeping = ("sglang.srt.mem_cache", "sglang.srt.utils")
+    assert not [name for name in engine.imported.stubbed if name.startswith(bookkeeping)]
     one = lambda n: torch.tensor([n], dtype=torch.int64)
     for page_size in (1, 2, 4):
         pools = engine.swa_allocator(16, 8, page_size, need_sort=False)
@@ -242,7 +245,7 @@ DRIVE = """
         pools.free(row)
         print(type(pools).__name__, pools.full_available_size(), pools.swa_available_size())
         print(type(engine.allocator(16, page_size, need_sort=True)).__name__)
-    engine.module("mem_cache.unified_radix_cache"), engine.module("mem_cache.swa_radix_cache")
+    engine.imported.module("mem_cache.unified_radix_cache"), engine.imported.module("mem_cache.swa_radix_cache")
     """
 
 
@@ -250,8 +253,8 @@ DRIVE = """
 def real() -> Path:
     pytest.importorskip("triton")
     try:
-        return releases.release(ENGINE)
-    except SubjectError as error:
+        return download.release(ENGINE)
+    except EngineError as error:
         pytest.skip(str(error))
 
 
@@ -270,7 +273,7 @@ def test_trying_again_leaves_no_class_twice(real: Path) -> None:
         LOAD
         + """
     engine = attempt(sys.argv[1], "real")
-    engine.module("mem_cache.unified_radix_cache")
+    engine.imported.module("mem_cache.unified_radix_cache")
     for name, module in list(sys.modules.items()):
         for found in list(vars(module).values()) if name.startswith("sglang.srt.") else []:
             home = getattr(found, "__module__", None)
@@ -295,3 +298,23 @@ def test_a_process_holds_one_release(real: Path, tmp_path: Path) -> None:
     )
     ran = run_python(code, str(real), str(make_package(tmp_path)))
     assert ran.stdout == ("sglang second needs a process of its own: this one has sglang first loaded\n"), ran.stderr
+
+
+def test_sglang_needs_a_release_or_a_folder(tmp_path: Path) -> None:
+    for release, source in ((None, None), ("0.5.12", tmp_path)):
+        with pytest.raises(EngineError, match="sglang needs either --release VERSION or --source FOLDER"):
+            registry.plugin("sglang").load(release, source, "cpu")
+
+
+def test_the_plug_in_imports_neither_torch_nor_triton() -> None:
+    """Triton's interpreter must be switched on before triton is imported, so looking for engines must not import it."""
+    code = "import sys, conformance.engines.sglang; print([m for m in ('torch', 'triton') if m in sys.modules])"
+    assert run_python(code).stdout == "[]\n"
+
+
+def test_what_runs_exclude_has_a_name_that_a_rule_knows() -> None:
+    """Reading a list of known differences refuses an exclusion that no enumeration has."""
+    sglang = registry.plugin("sglang")
+    names = {k.trace for release in sglang.releases for k in known.of_release(sglang.folder, release)}
+    assert names <= set(traces.names())
+    assert len(names) > 50

@@ -1,19 +1,20 @@
-"""The session caches of a real release: what the subject does and shows, and what is known of them."""
+"""The session caches of a real release: what the engine does and shows, and what is known of them."""
 
 from __future__ import annotations
 
 import pytest
 from driven import driven, have
 
-from conformance import kept
-from conformance.replaying import rows_elsewhere
+from conformance import known, traces
+from conformance.engines.sglang import PLUGIN
+from conformance.replay import rows_elsewhere
 
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 LATER = RELEASES[1:]
 # A plain request, two turns of a session with a chunk, a draft and a moving window, and everything given back.
 DRIVE = """
     import json, sys
-    from conformance.subjects.loading import load
+    from conformance.engines.registry import load
 
     release = sys.argv[1]
     make = load("sglang", release=release).makers["session_trim"]
@@ -23,12 +24,12 @@ DRIVE = """
             config = {"page_size": page, "size": 12, "size_swa": 12, "window": 2 * page,
                       "need_sort": page == 2, "rows": 2}
             rows = make({**config, "tree": tree})
-            first, text = rows.observe(), list(range(1, 2 * page + 2))
+            first, text = rows.snapshot(), list(range(1, 2 * page + 2))
             plain = rows.admit(1, 0, [9, 9], 2)
             rows.cache(1, 5)
             turn = rows.admit(2, 1, text, page)
             rows.cache(2, None)
-            chunked = rows.observe().requests[2].lengths
+            chunked = rows.snapshot().requests[2].lengths
             more = rows.chunk(2, 2 * page)
             rows.cache(2, 90)
             for token in range(3 * page):
@@ -36,26 +37,28 @@ DRIVE = """
                 rows.decode([2], [91 + token])
             rows.reserve(2, 2)
             rows.commit(2, [500])
-            running = rows.observe()
+            running = rows.snapshot()
             rows.finish(2, 3 * page + 2)
-            saved = rows.observe()
+            saved = rows.snapshot()
             rows.finish(1, 1)
             text = [*text, *[90 + n for n in range(3 * page + 1)], 500]
             prefixes = [rows.look(3, 1, [*text, 7, 8]), rows.look(3, 1, [*text, 7, 8])]
-            looked = rows.observe()
+            looked = rows.snapshot()
             second = rows.admit(3, 1, [*text, 7, 8], 2)
             rows.cache(3, 6)
             rows.finish(3, 1)
             closed = rows.close(1)
             rows.evict(12 * page, 12 * page)
-            end = rows.observe()
+            end = rows.snapshot()
             said.append({
                 "page": page, "plain": plain, "turn": turn, "chunked": chunked, "more": more,
                 "running": [v.lengths for _, v in sorted(running.requests.items())], "idle": running.sessions == {},
                 "saved": saved.sessions[1].lengths, "left": sorted(saved.requests), "prefixes": prefixes,
                 "looked": looked.sessions[1].lengths, "second": second, "closed": closed,
-                "back": sorted(end.full.free + end.full.released) == sorted(first.full.free + first.full.released)
-                and sorted(end.swa.free + end.swa.released) == sorted(first.swa.free + first.swa.released),
+                "back": sorted(end.pools.full.free + end.pools.full.released)
+                == sorted(first.pools.full.free + first.pools.full.released)
+                and sorted(end.pools.swa.free + end.pools.swa.released)
+                == sorted(first.pools.swa.free + first.pools.swa.released),
                 "rows": sorted(end.free_rows) == sorted(first.free_rows), "tree": end.tree == {},
             })
     print(json.dumps(said))
@@ -89,9 +92,9 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
-    known = [k for k in kept.known(release) if kept.load(k.trace).trace.stem == "session_trim"]
-    shown = rows_elsewhere([k.trace for k in known], release)
-    assert [(row["verdict"], row["law"]) for row in shown] == [(k.verdict, k.law) for k in known]
+    listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]
+    shown = rows_elsewhere([k.trace for k in listed], "sglang", release)
+    assert [(row["verdict"], row["law"]) for row in shown] == [(k.verdict, k.law) for k in listed]
 
 
 @pytest.mark.engine
@@ -99,4 +102,4 @@ def test_what_is_known_still_occurs(release: str) -> None:
 def test_the_overwritten_tail_is_gone(release: str) -> None:
     have(release)
     names = ["turn_overwrites_tail", "turn_overwrites_tail_paged", "retract_overwrites_tail", "draft_tail_stays"]
-    assert [row["verdict"] for row in rows_elsewhere(names, release)] == ["conforms"] * len(names)
+    assert [row["verdict"] for row in rows_elsewhere(names, "sglang", release)] == ["conforms"] * len(names)

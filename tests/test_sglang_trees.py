@@ -1,4 +1,4 @@
-"""The trees of a real release: what the adapter does and shows, for every component set."""
+"""The trees of a real release: what the engine does and shows, for every component set."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ DRIVE = """
     import json, sys
     from dataclasses import asdict
     from pathlib import Path
-    from conformance.machine import Misuse
-    from conformance.subjects import sglang
-    from conformance.subjects.trees import Tree
+    from conformance.engines.protocol import Misuse
+    from conformance.engines.sglang import release
+    from conformance.engines.sglang.makers import makers
 
-    release, root, trees = sys.argv[1:]
-    engine = sglang.load(Path(root), release)
+    label, root, trees = sys.argv[1:]
+    make = makers(release.load(Path(root), label))["lock_ref"]
     said = []
     for kind, components in json.loads(trees):
         for page in (1, 2):
-            tree = Tree(engine, kind, tuple(components), page, size=24, size_swa=24, window=4)
-            full = tree.observe().free
+            tree = make({"kind": kind, "components": components, "page_size": page, "size": 24 // page,
+                         "size_swa": 24 // page, "window": 4, "size_mamba": 4})
+            full = tree.snapshot().free
             one, two = list(range(1, 9)), [1, 2, 3, 4, 21, 22, 23, 24]
             prefixes = [tree.insert(one).prefix, tree.insert(two).prefix]
             found = tree.match(one)
             handle = tree.acquire(found.node)
             tree.evict(full=2, swa=2)
-            held = tree.observe()
+            held = tree.snapshot()
             longer = tree.insert([*one, 31, 32, 33, 34], cursor=10, protected=found.length)
             refused = 0
             for misuse in (lambda: tree.acquire(99), lambda: tree.release(99), lambda: tree.insert(one, protected=7)):
@@ -43,10 +44,10 @@ DRIVE = """
                     misuse()
                 except Misuse:
                     refused += 1
-            below = [node for node in tree.observe().nodes if node.key[:2] == [31, 32]]
+            below = [node for node in tree.snapshot().nodes if node.key[:2] == [31, 32]]
             tree.release(handle)
             tree.evict(24, 24, 24)
-            end = tree.observe()
+            end = tree.snapshot()
             said.append({
                 "prefixes": prefixes, "matched": found.length, "held": asdict(held), "longer": longer.prefix,
                 "below": asdict(below[0]), "end": asdict(end), "refused": refused,
