@@ -1,7 +1,8 @@
 """A radix tree beside the law: operations on keys (token ids) and on lock handles.
 
-Which nodes there are is the engine's choice. The run reads splits, new leaves, restored tombstones and evictions off the
-tree after each call, where a node is known by the tokens from the root to its end, and asks the law for each of them.
+Which nodes there are is the engine's choice. After each call the run compares the engine's tree with the law's, where a
+node is known by the tokens from the root to its end, and takes the law's step for each split, new leaf, restored
+tombstone and eviction.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens
-from conformance.lockstep import Call, Calls, Finding, Law, refusing
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
+from conformance.lockstep import Call, Calls, Finding, Law, refusing
 from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
@@ -40,8 +41,8 @@ class LockRefRun:
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has a page at least
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
-        names = Names(node=self._node_name, handle=_handle_name, source=self._source_name)
-        self.law = Law(law.stem, empty, strict, names)
+        self.law = Law(law.stem, empty, strict)
+        self.law.names = Names(node=self._node_name, handle=_handle_name, source=self._source_name)
         self.numbers: dict[Key, int] = {}
         self.rows: dict[int, list[int]] = {}
         self.held: dict[int, int] = {}
@@ -64,8 +65,8 @@ class LockRefRun:
     # Operations.
 
     def insert(self, tokens: KeyTokens, cursor: int = 0, protected: int = 0) -> Calls:
-        """A request caches its row: the first ``protected`` tokens it has from the tree and holds, the SWA side of those
-        below ``cursor`` was given back before.
+        """A request caches its row. The tree has the first ``protected`` tokens, which the request holds; the SWA side
+        of the tokens below ``cursor`` was given back before.
         """
         if protected and Key(tokens[:protected]) not in self.held_keys():
             raise Misuse("a request that shares a prefix with the tree holds it")

@@ -1,7 +1,7 @@
 """Mamba state slots beside the law: requests that come, work and leave, sessions, a tree, and groups of slots.
 
-Which slots are handed out, what the tree keeps and what it gives up for a call are the engine's choice. The run reads
-them off what everybody names after each call, and asks the law for each step.
+Which slots are handed out, what the tree keeps and what it gives up for a call are the engine's choice. After each call
+the run looks at who names which slot, and takes the law's step for each slot that was handed out, moved or given back.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": Tru
 
 
 class MambaSlotsRun:
-    """``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come, each
-    with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the request of that turn.
-    ``known``: the requests that were there once. ``depth``: how many groups are open.
+    """``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come
+    and not left, each with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the
+    request of that turn. ``known``: the requests that were there once. ``depth``: how many groups are open.
     """
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
@@ -53,7 +53,8 @@ class MambaSlotsRun:
         self.lent: dict[int, int] = {}
         self.known: set[int] = set()
         self.depth = 0
-        self.law = Law(law.stem, empty, strict, Names(owner=owner_names(empty, self.nodes)))
+        self.law = Law(law.stem, empty, strict)
+        self.law.names = Names(owner=owner_names(empty, self.nodes))
         self.operations = {
             "match": self.match,
             "admit": self.admit,
@@ -79,7 +80,10 @@ class MambaSlotsRun:
     # A request comes.
 
     def match(self, request: int, tokens: KeyTokens, session: int = 0, again: bool = False) -> Calls:
-        """A request comes; ``again``: the request object that was there before. A later turn goes on from its session."""
+        """A request comes, and a later turn of a session goes on from what the session saved.
+
+        ``again``: it is the request object that was there before.
+        """
         busy = session and session in self.here.values()
         if request in self.here or busy or (again and (request not in self.known or session)):
             raise Misuse("the request is there, or its session is busy")

@@ -1,7 +1,7 @@
 """Mamba state slots as an engine shows them, put in the place of what the law says of them.
 
-The functions serve a run of ``mamba_slots`` and a run of the whole cache. ``nodes`` gives the law's owner number of each
-node that has a state, by the node's tokens.
+The functions serve a run of ``mamba_slots`` and a run of the whole cache. ``nodes`` gives the law's owner number of
+each node that has a state, by the tokens from the root to the node's end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def project_states(
 ) -> MambaSlots:
     """The state slots with everything that the snapshot shows; ``law_state`` itself where nothing differs.
 
-    ``here``: the requests that have come and not left. ``lent``: the sessions whose slots a turn uses now, each with the
-    request of that turn.
+    ``here``: the requests that have come and not left. ``lent``: the sessions whose slots a turn uses now, each with
+    the request of that turn.
     """
     st = law_state
     place, table, names, row, following = _places(st, seen), st.table, st.names, st.row, st.next
@@ -85,13 +85,13 @@ def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[
     """
     st, key = law_state, change.key
     if change.field == "place":
-        return key == ABSENT
+        return bool(key == ABSENT)
     if change.field == "names":
         return key[0] not in here or bool(st.phase(key[0]) == IDLE)
     if change.field == "row":
         return key[0] not in here or bool(st.phase(key[0]) != RUNNING)
     if change.field == "next":
-        return bool(key >= st.first_node) or not has_buffer(st, key)
+        return bool(key >= st.first_node or not has_buffer(st, key))
     return False
 
 

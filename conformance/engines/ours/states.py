@@ -1,8 +1,8 @@
 """Our mamba state slots as an engine: ``MambaStates`` under a small tree of states, called as a scheduler does.
 
-The states of our session cache (``impl.mamba_in_cache``) are driven by the stem ``cache``. They cannot stand here: there
-the states stay with a row, so that no request waits with a copy, comes again or is retracted with names of its own, and
-nobody outside opens a group or clears the pool.
+The states of our session cache (``impl.mamba_in_cache``) are driven by the stem ``cache``. They cannot take the place
+of this small scheduler: a state of the cache stays with its row, so no request waits with a copy or comes again with
+slots that it names, and no caller of the cache opens a group of state slots or clears the pool.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class OurStates:
             _decode(self.requests[request])
 
     def cache(self, request: int) -> None:
-        """A request that goes on puts its state into the tree; where there is one already the tree keeps the old one."""
+        """A request that goes on puts its state into the tree; a node that has a state keeps it."""
         one = self.requests[request]
         key = self._cached(one)
         if one.resumed or not key:

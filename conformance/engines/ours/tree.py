@@ -1,7 +1,8 @@
 """Our locks as an engine: ``LockTree`` under a small prefix tree with plain page lists.
 
-The tree of our session cache (``impl.radix``) is driven by the stem ``cache``. It cannot stand here: its locks always
-have a window, so that the locks of a tree without one would be driven nowhere, and it takes slots from request rows.
+The tree of our session cache (``impl.radix``) is driven by the stem ``cache``. It cannot take the place of this small
+tree: its locks always have a window, so that locks without a window would be driven nowhere, and its slots come from
+request rows, which makes an insert many times slower.
 """
 
 from __future__ import annotations
@@ -211,7 +212,8 @@ class OurTree:
         whole = len(tokens) // self.page_size * self.page_size
         while at < whole and (child := self.entries[node].children.get(self._first(tokens[at:]))) is not None:
             key = self.entries[child].key
-            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(key, tokens[at:whole], strict=False)))
+            pairs = zip(key, tokens[at:whole], strict=False)
+            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             common -= common % self.page_size
             node = child if common == len(key) else self._split(child, at + common)
             path.append(node)
@@ -323,7 +325,8 @@ class OurTree:
             parts = {name: NodePart(slots[name], refs[name][node]) for name in names}
             nodes.append(NodeSnapshot(node, parent[node], list(entry.key), parts))
         evictable, protected = (
-            {name: int(getattr(locks, f"{name}_{which}_size")()) for name in names} for which in ("evictable", "protected")
+            {name: int(getattr(locks, f"{name}_{which}_size")()) for name in names}
+            for which in ("evictable", "protected")
         )
         return TreeSnapshot(nodes, evictable, protected, {name: list(free) for name, free in self.pools.free.items()})
 
