@@ -14,8 +14,8 @@ from conformance.engines.sglang.tree import TreeEngine
 class LockTree:
     """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
 
-    def __init__(self, tree: Any) -> None:
-        self.tree, self.nodes = tree, dict[int, Any]()
+    def __init__(self, release: Release, tree: Any) -> None:
+        self.release, self.tree, self.nodes = release, tree, dict[int, Any]()
         below = list(tree.root_node.children.values())
         while below:
             node = below.pop()
@@ -24,12 +24,13 @@ class LockTree:
 
     def batch(self, requests: Sequence[int]) -> Callable[[], None]:
         """A function that locks the node of each request (``inc_lock_ref``), then gives every lock back."""
-        tree, nodes = self.tree, [self.nodes[request] for request in requests]
+        tree, unlock_params = self.tree, self.release.unlock_params
+        nodes = [self.nodes[request] for request in requests]
 
         def lock_and_release() -> None:
             held = [(node, tree.inc_lock_ref(node)) for node in nodes]
             for node, locked in held:
-                tree.dec_lock_ref(node, locked.to_dec_params())
+                tree.dec_lock_ref(node, unlock_params(locked, all_of_it=True))
 
         return lock_and_release
 
@@ -63,7 +64,7 @@ class Comparison:
                 engine.insert(tokens, protected=len(tokens) - span)
         except (Misuse, Unsupported, AttributeError, ImportError) as error:
             raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
-        tree = LockTree(memory.tree)
+        tree = LockTree(self.release, memory.tree)
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
         return tree

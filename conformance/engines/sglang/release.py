@@ -193,9 +193,15 @@ class Release:
     # The tree and the cache of sessions.
 
     def tree(
-        self, kind: str, components: Sequence[str], rows: Any, allocator: Any, page_size: int, window: int,
+        self,
+        kind: str,
+        components: Sequence[str],
+        rows: Any,
+        allocator: Any,
+        page_size: int,
+        window: int,
         buffers: TrackBuffers,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """A tree of one of the kinds in TREES; a unified tree has these components."""
         params = self.imported.module("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
@@ -277,6 +283,11 @@ class Release:
         if all_of_it and hasattr(locked, "to_dec_params"):
             return locked.to_dec_params()
         return self._tree_base.DecLockRefParams(swa_uuid_for_lock=locked.swa_uuid_for_lock)
+
+    @staticmethod
+    def can_unlock_window(tree: Any) -> bool:
+        """The tree has ``dec_swa_lock_only``: the SWA part of a lock can be given back before the lock."""
+        return hasattr(tree, "dec_swa_lock_only")
 
     # Calls of the scheduler.
 

@@ -62,7 +62,7 @@ class TreeEngine:
         self._count = 0
 
     def _lacks(self) -> Collection[str]:
-        early = self.windowed and hasattr(self.tree, "dec_swa_lock_only")
+        early = self.windowed and self.sglang.can_unlock_window(self.tree)
         has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False}
         return frozenset(name for name, offered in has.items() if not offered)
 
