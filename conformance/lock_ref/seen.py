@@ -12,6 +12,7 @@ from spec.logic import but
 from spec.tree import Tree
 
 LOCK_COUNTS = {"full": "full_ref", "swa": "swa_ref", "mamba": "mamba_ref"}  # the law's field for each component
+PAGES = {"full": "full pages", "swa": "SWA pages", "mamba": "state slots"}
 OWNED = "every_slot_has_one_owner"
 OWNED_SENTENCE = "Every slot is free, or belongs to one node of the tree."
 
@@ -76,7 +77,7 @@ def judge_slots(
         if key not in lawful:
             raise _wrong(f"node {list(key)} is in the tree, and no call has put it there")
         if slots != lawful[key]:
-            raise _wrong(f"node {list(key)} has the slots {slots}, not {lawful[key]}")
+            raise _wrong(f"node {list(key)} has the full slots {slots}, the law has {lawful[key]}")
     for component, known in pages.items():
         per_page = 1 if component == "mamba" else page_size
         _judge_owners(component, seen, known, per_page)
@@ -91,10 +92,10 @@ def _judge_owners(component: str, seen: KeyedTree, pages: frozenset[int], page_s
         if slots is None:
             continue
         if len(slots) != (1 if component == "mamba" else len(node.key)):
-            raise _wrong(f"node {list(key)} has {len(slots)} {component} slots")
+            raise _wrong(f"node {list(key)} of {len(node.key)} tokens has {len(slots)} slots of its {component} part")
         owned = {slot // page_size for slot in slots}
         if not owned.isdisjoint(free):
-            raise _wrong(f"{component} pages {sorted(owned & set(free))} of node {list(key)} are free")
+            raise _wrong(f"{PAGES[component]} {sorted(owned & set(free))} of node {list(key)} are free")
         owners += owned
     if len(owners) != len(pages) or pages != set(owners):
         raise _wrong(_owners_in_words(component, owners, pages))
@@ -104,9 +105,11 @@ def _owners_in_words(component: str, owners: Iterable[int], pages: frozenset[int
     count = Counter(owners)
     twice = sorted(page for page, n in count.items() if n > 1)
     if twice:
-        return f"{component} pages {twice} have two owners"
+        return f"{PAGES[component]} {twice} have two owners"
     missing, unknown = sorted(pages - set(count)), sorted(set(count) - pages)
-    return f"{component} pages {missing} have no owner, {unknown} are no pages"
+    told = [f"{PAGES[component]} {missing} have no owner"] if missing else []
+    told += [f"{PAGES[component]} {unknown} do not exist"] if unknown else []
+    return ", ".join(told)
 
 
 def _wrong(what: str) -> Finding:

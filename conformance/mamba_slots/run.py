@@ -13,7 +13,7 @@ from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens
 from conformance.lockstep import ENOUGH, REFUSAL, Call, Calls, Finding, Law, refusing
-from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_list_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.states import (
@@ -54,7 +54,8 @@ class MambaSlotsRun:
         self.known: set[int] = set()
         self.depth = 0
         self.law = Law(law.stem, empty, strict)
-        self.law.names = Names(owner=owner_names(empty, self.nodes))
+        name = owner_names(empty, self.nodes)
+        self.law.names = Names(node=name, owner=name)
         self.operations = {
             "match": self.match,
             "admit": self.admit,
@@ -363,8 +364,8 @@ class MambaSlotsRun:
         return hidden_state_change(change, self.state, self.here)
 
     def beyond_state(self) -> list[str]:
-        """The law's state has a field for everything that a snapshot shows."""
-        return []
+        """Numbers on the free list that are no slots."""
+        return state_list_problems(self.state, self.seen)
 
     def judge(self) -> None:
         """The laws say it all."""

@@ -79,9 +79,16 @@ def _with(known: Map, key: int | tuple[int, int], value: int) -> Map:
     return known if was == value else known.put(key, value)
 
 
+def state_list_problems(law_state: MambaSlots, seen: StatesSnapshot) -> list[str]:
+    """What the free list shows that the law's state has no field for: numbers that are no slots."""
+    return [f"the free list has {slot}, which is no state slot" for slot in seen.free if not law_state.slots.has(slot)]
+
+
 def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[int]) -> bool:
     """No caller reads what differs: the record of a request that is gone, the row of one that does not run, which track
-    is next where there is no track buffer. ``here``: the requests that have come and not left.
+    is next where there is no track buffer. (A free number that is no slot is told by ``state_list_problems``.)
+
+    ``here``: the requests that have come and not left.
     """
     st, key = law_state, change.key
     if change.field == "place":
