@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
-TOLD = {
+RELEVANT_LAWS = {
     "no_leak": "row_ends",
     "row_ends": "one_owner",
     "pending_in_group": "backup_still_holds",
@@ -158,7 +158,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode"}),
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

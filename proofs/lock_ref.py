@@ -7,9 +7,9 @@ from typing import Any
 
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import lock_ref as law
-from spec.holders import on_path
-from spec.logic import Number, Step, Truth
-from spec.tree import ROOT, Tree, lives, path, span
+from spec.holders import shifted
+from spec.logic import Number, Step, Truth, no
+from spec.tree import ROOT, Tree, between, lives, over, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
@@ -147,16 +147,21 @@ def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
 
 
 def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
-    """The new parent of a split starts with no full locks."""
-    step = law.split(st, child, new, at)
-    return altered(step, full_ref=st.full_ref.put(new, 0))
+    """The new parent of a split starts without locks, though handles on nodes below it hold it."""
+    return altered(law.split(st, child, new, at), full_ref=st.full_ref.put(new, 0), swa_ref=st.swa_ref.put(new, 0))
 
 
 def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
-    """A release without its boundary takes the SWA locks up to the root (SGLang PR 27038)."""
+    """A release goes past the top of its window up to the root, and takes SWA locks of others (SGLang PR 27038)."""
     step = law.release(st, handle)
-    way = on_path(st, st.node(handle))
-    return altered(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
+    node, top, then = st.node(handle), st.top(handle), step.then
+    beyond = st.nodes.such(
+        lambda n: over(st, n, node) & (top != ROOT) & no(between(st, top, n, node)),
+        lambda: path(st, node),
+    )
+    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: span(st, n))
+    evictable, protected = then.swa_evictable + size, then.swa_protected - size
+    return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
 
 
 def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
@@ -217,9 +222,24 @@ MUTANTS = (
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
 
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def keeps_top(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives its SWA part back early, and still names it: the final release gives it back again."""
+    return altered(law.release_swa(st, handle), top=st.top)
+
+
+def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+    """The early release of the SWA part also gives back the lock on the mamba state, which the handle still holds."""
+    step, node = law.release_swa(st, handle), st.node(handle)
+    return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
+
+
 HELD = "handles_stand above_is_an_order"
 SUMS = f"{HELD} parent_is_next values_are_flags held_is_counted counts_are_counts"
-TOLD = {
+RELEVANT_LAWS = {
     "above_is_an_order": "above_goes_on paths_do_not_fork keys_follow",
     "above_goes_on": "above_is_an_order",
     "parent_is_next": "above_is_an_order",
@@ -244,6 +264,6 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
     mutants=MUTANTS,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

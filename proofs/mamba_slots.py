@@ -12,18 +12,19 @@ from spec.states import (
     ABSENT,
     FIRST,
     FREE,
-    IDLE,
+    GROUPED,
+    HELD,
     NOWHERE,
     OWN,
+    ROLES,
     RUNNING,
     SECOND,
     MambaSlots,
-    drop,
     is_node,
     is_open,
     is_request,
     is_session,
-    owned,
+    kept,
     recorded,
     take,
 )
@@ -169,8 +170,16 @@ def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step
 
 
 def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """A request gives its slots back and goes on naming them (SGLang PR 26941, free)."""
-    return but(law.release(st, request), then=but(drop(st, owned(st, request)), phase=st.phase.put(request, IDLE)))
+    """A request gives its slots back, and its record still names the track buffer (SGLang PR 26941, free)."""
+    return _names_buffer(st, request, law.release(st, request))
+
+
+def _names_buffer(st: MambaSlots, request: Number, step: Step[MambaSlots]) -> Step[MambaSlots]:
+    """The step after which the record clears the name of the request's own state alone."""
+    names = step.then.names.where(
+        lambda o, k: (o == request) & (k != OWN), st.names, lambda: [(request, k) for k in ROLES]
+    )
+    return altered(step, names=names)
 
 
 def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
@@ -199,6 +208,29 @@ MUTANTS = (
     Mutant("counts_the_group", "begin_group", "available_counts", counts_the_group),
 )
 
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def keeps_the_names_of_a_saved_turn(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+    """A turn is saved, and its request's record still names the track buffer (SGLang PR 26941, save)."""
+    return _names_buffer(st, request, law.save(st, request, session))
+
+
+def forgets_outer_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+    """A group that begins within another one takes its place, and the slots that the outer one set aside are lost."""
+    step = law.begin_group(st, need, chosen)
+    lost = st.slots.such(lambda s: st.place(s) == GROUPED, st.slots.items)
+    return altered(step, place=step.then.place.where(lost.has, HELD, lost.items))
+
+
+def donates_to_nobody(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+    """A request gives its newest state away, and the tree does not take it."""
+    step = law.donate(st, request, node)
+    given = step.then.table.put((request, kept(st, request)), ABSENT)
+    return altered(step, table=given.where(lambda o, _: o == node, ABSENT, lambda: [(node, k) for k in ROLES]))
+
+
 # What takes three calls, or another kind of track buffer than the first; the rest is found by trying all calls.
 ROUTES = {
     "alloc_second": "alloc",
@@ -209,7 +241,7 @@ ROUTES = {
     "alloc_second refused": "alloc_copy alloc",
     "alloc_for_match refused": "alloc donate",
 }
-TOLD = {
+RELEVANT_LAWS = {
     "one_owner": "buffer_is_whole running_is_equipped",
     "no_leak": "gone_owns_nothing names_what_it_owns buffer_is_whole running_is_equipped",
     "available_counts": "one_owner buffer_is_whole running_is_equipped",
@@ -228,7 +260,7 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
     routes=ROUTES,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

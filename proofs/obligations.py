@@ -21,7 +21,7 @@ CALLS = "promises_of_"
 
 
 @dataclass
-class Made:
+class SymbolicCall:
     """A transition on a symbolic state with symbolic arguments, and what was said of it so far.
 
     ``one`` stands for any member of a domain. The counts beyond the first ``base`` are those of the facts in use.
@@ -42,9 +42,9 @@ class Made:
 
     def goal(self, law: Invariant) -> Any:
         """The law on the state after, or what it says there of any one member."""
-        return self.say(law, "goal", self.step.then, [self.one])[-1]
+        return self.encode(law, "goal", self.step.then, [self.one])[-1]
 
-    def say(self, law: Invariant, where: str, state: Any, members: list[Any], asked: bool = True) -> list[Any]:
+    def encode(self, law: Invariant, where: str, state: Any, members: list[Any], asked: bool = True) -> list[Any]:
         """The law on the state ``where``, put into words once; its counts are in use from here on, if ``asked``."""
         key = (law.name, where, bool(members))
         if key not in self.said:
@@ -59,12 +59,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Formula:
-    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, the rest is never made."""
+    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built."""
 
     invariant: str
     all_given: Callable[[], list[Any]]
     goal: Any
-    few: list[Any] | None = None
+    core_facts: list[Any] | None = None
 
     @property
     def given(self) -> list[Any]:
@@ -77,7 +77,7 @@ class Formula:
         return [*self.given, z3.Not(self.goal)]
 
 
-def call(hints: Hints, transition: Transition, world: World) -> Made:
+def call(hints: Hints, transition: Transition, world: World) -> SymbolicCall:
     """``transition`` on fresh symbols of ``world``."""
     pre = state(world, hints.stem.state)
     arguments = {}
@@ -85,7 +85,7 @@ def call(hints: Hints, transition: Transition, world: World) -> Made:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     step = transition(pre, **arguments)
-    return Made(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
+    return SymbolicCall(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
@@ -99,7 +99,7 @@ def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list
 
 
 def laws_of(
-    hints: Hints, made: Made, members: list[Any], parts: set[str], only: frozenset[str] | None = None
+    hints: Hints, made: SymbolicCall, members: list[Any], parts: set[str], only: frozenset[str] | None = None
 ) -> list[Any]:
     """The invariants on the state before the call; in a composition those that speak of these ``parts`` alone."""
     found = []
@@ -109,34 +109,34 @@ def laws_of(
         if law.inherited in parts:
             found += part_law(made, law, "before", made.pre, members)
         elif not law.inherited and not law.theorem and parts.issuperset(law.about):
-            found += made.say(law, "before", made.pre, members)
+            found += made.encode(law, "before", made.pre, members)
     return found
 
 
-def told_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
+def relevant_laws_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
     """The laws from which the proof of this law, or of this call's promises, is tried first."""
-    rests_on = hints.told.get(f"{transition} {name}", hints.told.get(name, ""))
+    rests_on = hints.relevant_laws.get(f"{transition} {name}", hints.relevant_laws.get(name, ""))
     return frozenset({name, *rests_on.split()})
 
 
-def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
+def parts_of(hints: Hints, made: SymbolicCall, about: tuple[str, ...] = ()) -> set[str]:
     """The parts that a proof is told of: those that the transition calls, and those that its law ties."""
     return {call.part for call in made.step.calls} | set(about) if hints.stem.parts else set()
 
 
-def part_law(made: Made, law: Invariant, where: str, state: Any, members: list[Any]) -> list[Any]:
+def part_law(made: SymbolicCall, law: Invariant, where: str, state: Any, members: list[Any]) -> list[Any]:
     """What a composition is told of a law of its part: what is current, and of each member the named ones alone.
 
     Laws that count are left out: a composition that needs one says that it uses it. Fewer facts are no less sound, and
     the solvers are not led astray by those that multiply (what is above what is above).
     """
     if law.at is not None and law.domain is not None and not made.world.small:
-        return [] if law.counts else made.say(law, where, state, members)[1:]
-    stated = made.say(law.current(), where, state, members, asked=False)
+        return [] if law.counts else made.encode(law, where, state, members)[1:]
+    stated = made.encode(law.current(), where, state, members, asked=False)
     return [] if made.said[law.name, where, bool(members)][1] else stated
 
 
-def places_of(hints: Hints, made: Made) -> dict[str, tuple[Any, ...]]:
+def places_of(hints: Hints, made: SymbolicCall) -> dict[str, tuple[Any, ...]]:
     """By domain, the members that the call's arguments name."""
     found: dict[str, tuple[Any, ...]] = {}
     for name, domain in hints.places.items():
@@ -145,7 +145,7 @@ def places_of(hints: Hints, made: Made) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
+def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
     """A granted call leads from lawful states to lawful states."""
     made.afresh()
     was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
@@ -153,37 +153,37 @@ def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
         return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
-    few = _facts(hints, made, law, [made.one, *named], told_of(hints, made.name, law.name))
-    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
+    core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))
+    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, core_facts)
 
 
 def _facts(
-    hints: Hints, made: Made, law: Invariant, members: list[Any], only: frozenset[str] | None = None
+    hints: Hints, made: SymbolicCall, law: Invariant, members: list[Any], only: frozenset[str] | None = None
 ) -> list[Any]:
     """What the proof that a law is preserved may use: laws before, laws proved of the state after, the call, lemmas."""
     made.afresh()
     before = laws_of(hints, made, members, parts_of(hints, made, law.about), only)
     for name in law.uses:
-        before += made.say(hints.stem.invariants[name], "after", made.step.then, [made.one])[-1:]
+        before += made.encode(hints.stem.invariants[name], "after", made.step.then, [made.one])[-1:]
     made.goal(law)  # its counts are in use
     lemmas_used = _lemmas(made, places_of(hints, made))
     return [*made.world.axioms, *before, lift(made.step.granted), *lemmas_used]
 
 
-def established(stem: Stem, made: Made, where: str, state: Any, members: list[Any]) -> list[Any]:
+def established(stem: Stem, made: SymbolicCall, where: str, state: Any, members: list[Any]) -> list[Any]:
     """The laws of ``stem`` on a state that its own proofs lead to."""
     return [fact for law in stem.invariants.values() for fact in part_law(made, law, where, state, members)]
 
 
-def promised(hints: Hints, made: Made, number: int) -> Formula:
+def promised(hints: Hints, made: SymbolicCall, number: int) -> Formula:
     """What the transition calls is lawful where it calls it: promises, choice and fit."""
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    few = _facts_for_call(hints, made, number, told_of(hints, made.name, name))
-    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
+    core_facts = _facts_for_call(hints, made, number, relevant_laws_of(hints, made.name, name))
+    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), core_facts)
 
 
-def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] | None = None) -> list[Any]:
+def _facts_for_call(hints: Hints, made: SymbolicCall, number: int, only: frozenset[str] | None = None) -> list[Any]:
     """What the proof that a call is lawful may use; after an earlier call on the same part, that part's laws too."""
     made.afresh()
     call, places = made.step.calls[number], places_of(hints, made)
@@ -195,7 +195,7 @@ def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] 
     return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
 
 
-def atomic(hints: Hints, made: Made) -> Formula:
+def atomic(hints: Hints, made: SymbolicCall) -> Formula:
     """A call that does not fit leaves the state as it was, in every field."""
     made.afresh()
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
@@ -230,8 +230,8 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
         facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
 
-    few = given([law for law in known if law.name in told_of(hints, START, theorem.name)])
-    return Formula(theorem.name, lambda: given(known), goal, few)
+    core_facts = given([law for law in known if law.name in relevant_laws_of(hints, START, theorem.name)])
+    return Formula(theorem.name, lambda: given(known), goal, core_facts)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
@@ -248,7 +248,7 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
     yield atomic(hints, made)
 
 
-def checked(stem: Stem, made: Made) -> Made:
+def checked(stem: Stem, made: SymbolicCall) -> SymbolicCall:
     """The call, after making sure that its step replaced no constant, and no part but by transitions of the part."""
     _same_constants(made.pre, made.step.then)
     parts = {name: getattr(made.pre, name) for name in stem.parts}
@@ -271,7 +271,7 @@ def _same_constants(before: Any, after: Any) -> None:
             _same_constants(old, new)
 
 
-def _lemmas(made: Made, places: dict[str, tuple[Any, ...]]) -> list[Any]:
+def _lemmas(made: SymbolicCall, places: dict[str, tuple[Any, ...]]) -> list[Any]:
     sequences = [a for a in made.arguments.values() if isinstance(a, SymSeq)]
     return list(lemmas.instances(made.world, sequences, places))
 

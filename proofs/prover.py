@@ -50,8 +50,8 @@ class Verdict:
 def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
     """What z3 and cvc5 answer; from a few facts first, if the formula has them: what follows from few follows."""
     first = second = "unknown"
-    if formula.few is not None:
-        first, second = solve([*formula.few, z3.Not(formula.goal)], LOOK)
+    if formula.core_facts is not None:
+        first, second = solve([*formula.core_facts, z3.Not(formula.goal)], LOOK)
     if (first, second) == ("unsat", "unsat"):
         return first, second
     answers = solve(formula.negated, TIMEOUT)

@@ -10,9 +10,10 @@ from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
-from spec.lengths import Length, at_most, in_pages, in_tokens, next_token, shortest, touched
+from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, shortest, touched
 from spec.logic import Number, Step, but, call, requires
-from spec.pool import some_open
+from spec.pair import give
+from spec.pool import cut, in_range, some_open
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
 
 SIZES = {
@@ -106,8 +107,8 @@ def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
 def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
     """A node is evicted but for its first token."""
     step = law.drop(st, row)
-    cut = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
-    return but(step, calls=(cut,), promises=(*step.promises, *cut.step.promises), then=but(st, pools=cut.then))
+    short = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
+    return but(step, calls=(short,), promises=(*step.promises, *short.step.promises), then=but(st, pools=short.then))
 
 
 def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
@@ -118,14 +119,14 @@ def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     """A cut below the cursor puts the cursor at the cut, inside a page (as the fix of SGLang PR 22900 does)."""
     row = law.slot_row(st, session)
-    cut = call("pools", swa_mapping.trim, st.pools, row, prefix)
+    short = call("pools", swa_mapping.trim, st.pools, row, prefix)
     at = shortest(cursor(st, row), prefix)
     return but(
         law.restore(st, session, prefix),
-        calls=(cut,),
+        calls=(short,),
         then=but(
             rows.commit_to(st, row, prefix),
-            pools=cut.then,
+            pools=short.then,
             cursor=st.cursor.put(row, at.pages),
             cursor_rest=st.cursor_rest.put(row, at.rest),
         ),
@@ -186,7 +187,41 @@ MUTANTS = (
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )
 
-TOLD = {
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def releases_committed_part(st: Rows, row: Number) -> Step[Rows]:
+    """A row is released up to its committed length, and the pages allocated beyond it for a draft stay behind."""
+    pair, last = st.pools.now, touched(committed(st, row))
+    gone = in_range(pair.full, row, 0, last), in_range(pair.swa, row, 0, last)
+    kept = give(pair, *gone, st.pools.group > 0)
+    empty = but(kept, full=cut(kept.full, row, NOTHING), swa=cut(kept.swa, row, NOTHING))
+    return but(law.release(st, row), calls=(), then=but(rows.emptied(st, row), pools=but(st.pools, now=empty)))
+
+
+def overwrites_tail(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+    """A turn goes on at its prefix, and the pages of the row beyond it are not given back (SGLang PR 22862)."""
+    row = law.slot_row(st, session)
+    pair, to = st.pools.now, rows.back_to(st, row, prefix)
+    short = but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
+    return but(
+        law.restore(st, session, prefix),
+        calls=(),
+        then=but(rows.cut_back(st, row, prefix), pools=but(st.pools, now=short)),
+    )
+
+
+def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+    """A turn goes on inside a page, and this page is given back with the pages after it."""
+    row = law.slot_row(st, session)
+    freed = call("pools", swa_mapping.trim, st.pools, row, Length(rows.back_to(st, row, prefix).pages, 0))
+    return but(
+        law.restore(st, session, prefix), calls=(freed,), then=but(rows.cut_back(st, row, prefix), pools=freed.then)
+    )
+
+
+RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
     "full_positions": "one_owner cursor_committed_allocated phases",
     "swa_positions": "one_owner cursor_committed_allocated phases window_is_kept",
@@ -207,7 +242,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"reserve", "extend", "decode"}),
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

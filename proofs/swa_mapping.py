@@ -13,7 +13,7 @@ from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
-from spec.pool import PENDING, cut, drop, length, resting, some_open
+from spec.pool import HELD, PENDING, cut, drop, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -207,9 +207,37 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
-# What takes three calls; the rest is found by trying all calls.
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:
+    """A restore brings back both pools, and leaves the mapping of the pages that it takes back (SGLang PR 25805)."""
+    step = law.restore_state(st)
+    stale = replace(st.saved, to_page=st.now.to_page, to_offset=st.now.to_offset)
+    return replace(step, then=replace(st, now=stale))
+
+
+def keeps_pages_of_refused_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A decode that the SWA pool refuses has taken its full pages, and keeps them."""
+    step = law.alloc_decode(st, row, full_pages, swa_pages)
+    full = st.now.full
+    half = take(full, row, touched(length(full, row)), next_token(length(full, row), full.page_size), full_pages)
+    return replace(step, otherwise=replace(st, now=replace(st.now, full=half)))
+
+
+def forgets_outer_group(st: SwaMapping) -> Step[SwaMapping]:
+    """A free group that begins within another one loses the full pages that wait for the end of the outer group."""
+    step = law.free_group_begin(st)
+    full = st.now.full
+    lost = waiting(full, st.group > 0)
+    forgotten = replace(full, place=full.place.where(lost.has, HELD, lost.items))
+    return replace(step, then=replace(step.then, now=replace(st.now, full=forgotten), backed_up=False))
+
+
+# Transitions whose first granted or refused call is three calls away; all others are found by trying every call.
 ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
-TOLD = {
+RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",
     "mapping_is_live": "one_owner no_leak row_ends same_lengths free_maps_to_nothing",
@@ -232,7 +260,7 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
     routes=ROUTES,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )
