@@ -72,7 +72,7 @@ class Hints:
 COMMON = (
     Assumption("sequence_has_inverse", "A sequence argument comes with the map from item to position; every finite "
                "sequence has one, so nothing is assumed of the caller."),
-    Assumption("constants_stay", "Page size, pool sizes and need_sort are the same in every state: no transition "
+    Assumption("constants_stay", "Page size, pool sizes and need_sort never change: no transition "
                "replaces them (checked: the constants after each step are the very same symbols)."),
     Assumption("counting_lemmas", "Counts are related by the lemmas of proofs/lemmas.py, each proved by induction by "
                "both solvers in the same run; that induction itself is the rule of the natural numbers."),

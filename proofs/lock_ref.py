@@ -1,4 +1,4 @@
-"""The provers' view of the lock handles."""
+"""What the provers need for the locks of the tree: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def alive(st: Tree) -> list[int]:
 
 
 def unused(st: Tree) -> list[int]:
-    """The node that comes next, if there is room."""
+    """The next node number that is not in the tree, if there is one."""
     return [n for n in st.nodes.items() if not lives(st, n)][:1]
 
 
 def active(st: Tree) -> list[int]:
-    """The handles that somebody holds."""
+    """The handles that are active."""
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
 def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
-    """Every node, and every place where its SWA part might end; the law takes the right one."""
+    """A new handle, every node, and every node on its path as the top of the window; the law accepts the right one."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
     yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
 
 
 def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
-    """Every node cut at every place within its key."""
+    """Every node, cut at every place inside its key."""
     for child in alive(st):
         for new in unused(st):
             yield from ((child, new, at) for at in range(st.stop(child) - span(st, child) + 1, st.stop(child)))
@@ -57,7 +57,7 @@ def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
 
 
 def _sources(st: Tree) -> list[int]:
-    """The inserts whose slots are in the tree, and the next one."""
+    """The numbers of the inserts whose slots are in the tree, and the next number."""
     known = sorted({st.source(n) for n in alive(st)})
     return [*known, 1 + max(known, default=0)]
 
@@ -84,14 +84,14 @@ MOVES = {
 
 
 def keeps_dead_paths(st: Tree, node: Number) -> Step[Tree]:
-    """A leaf leaves the tree and still counts as above itself."""
+    """A leaf is evicted, and ``above`` still relates it to itself."""
     return altered(law.evict_leaf(st, node), above=st.above)
 
 
 def forgets_ancestors(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A new leaf knows its parent alone."""
+    """Of the ancestors of a new leaf only its parent is recorded."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     near = step.then.above.where(
         lambda a, n: (n == leaf) & (a != leaf) & (a != under), 0, lambda: [(a, leaf) for a in st.nodes.items()]
@@ -102,7 +102,7 @@ def forgets_ancestors(
 def hangs_under_all(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A new leaf hangs under every node whose key has stopped before."""
+    """Every node whose key ends before a new leaf becomes an ancestor of the leaf."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     every = step.then.above.where(
         lambda a, n: (n == leaf) & lives(st, a) & (st.stop(a) <= stop) & (a != leaf),
@@ -113,7 +113,7 @@ def hangs_under_all(
 
 
 def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
-    """A split forgets to hang the child under the new parent."""
+    """A split leaves the child under its old parent."""
     step = law.split(st, child, new, at)
     return altered(step, parent=st.parent.put(new, st.parent(child)))
 
@@ -121,28 +121,30 @@ def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[T
 def empty_leaf(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A leaf without tokens."""
-    return unasked(law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has tokens")
+    """A leaf is added whose key has no tokens."""
+    return unasked(
+        law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has at least one token"
+    )
 
 
 def second_state(st: Tree, node: Number) -> Step[Tree]:
-    """A node's mamba flag is neither there nor absent."""
+    """The mamba flag of a node becomes 2, which is neither set nor unset."""
     step = law.set_mamba(st, node)
     return altered(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
 
 
 def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
-    """A leaf is evicted under its holder."""
+    """A leaf is evicted that a handle holds."""
     return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
 def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-    """A lock ends before its window is filled."""
-    return unasked(law.acquire(st, handle, node, top), "the SWA part ends where the window is filled")
+    """The SWA part of a lock ends before the window is full."""
+    return unasked(law.acquire(st, handle, node, top), "the SWA part ends at the first node where the window is full")
 
 
 def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
-    """An SWA part is evicted under its holder."""
+    """An SWA part is evicted that a handle holds."""
     return unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
 
 
@@ -165,30 +167,30 @@ def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
 
 
 def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
-    """A release forgets the mamba state."""
+    """A release does not give back the lock on the mamba state."""
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """A tombstone takes over new slots although somebody still reads the old ones."""
-    return unasked(law.restore(st, node, source), "nobody reads the full slots that are replaced")
+    """A tombstone takes over new slots, and a handle still holds the old ones."""
+    return unasked(law.restore(st, node, source), "nobody holds the node whose full slots are replaced")
 
 
 def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """A tombstone takes over slots that an insert handed out already, elsewhere."""
-    return unasked(law.restore(st, node, source), "the insert's other slots lie above")
+    """A tombstone takes over slots of an insert that belong to a node on another path."""
+    return unasked(law.restore(st, node, source), "all other slots of the insert belong to ancestors")
 
 
 def _forgets(transition: str, size: str) -> Any:
-    """The transition without the change of one size."""
+    """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
 
     def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-        """A lock does not move its nodes to the other size."""
+        """A lock leaves one of the sizes as it was."""
         return altered(lawful(st, handle, node, top), **{size: getattr(st, size)})
 
     def evict(st: Tree, node: Number) -> Step[Tree]:
-        """An eviction does not count what it evicts."""
+        """An eviction leaves one of the sizes as it was."""
         return altered(lawful(st, node), **{size: getattr(st, size)})
 
     return acquire if transition == "acquire" else evict

@@ -1,4 +1,4 @@
-"""The provers' view of rows and session slots."""
+"""What the provers need for rows and session slots: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ SIZES = {
 
 
 def small() -> tuple[Rows, ...]:
-    """Three full and two SWA pages of two slots, one request row and two others, one session, a window of a token."""
+    """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window."""
     pools = swa_mapping.initial(page_size=2, size=3, size_swa=2, rows=3, need_sort=False)
     return (law.initial(pools, limit=1, sessions=1, window=Length(0, 1)),)
 
 
 def requests(st: Rows, *phases: int) -> list[int]:
-    """The request rows in one of these phases."""
+    """The rows of requests in one of these phases."""
     return [r for r in full_pool(st).rows.items() if r < st.limit and st.phase(r) in phases]
 
 
 def others(st: Rows) -> list[int]:
-    """The rows that are no request's."""
+    """The rows of tree nodes."""
     return [r for r in full_pool(st).rows.items() if r >= st.limit]
 
 
 def growth(st: Rows, row: int, to: Length) -> tuple[Seq, Seq]:
-    """Lawful pages for a row that grows."""
+    """Pages that a row which grows to ``to`` may get."""
     need = touched(to) - touched(allocated(st, row))
     return some_open(full_pool(st), need), some_open(swa_pool(st), need)
 
@@ -58,7 +58,7 @@ def _decode(st: Rows) -> Iterator[tuple[Any, ...]]:
 
 
 def _lengths(st: Rows, row: int, to: Length) -> Iterator[Length]:
-    """Every length from the tree's part up to ``to``."""
+    """Every length from the cached prefix to ``to``."""
     size = full_pool(st).page_size
     yield from (in_pages(n, size) for n in range(st.protected(row) * size, in_tokens(to, size) + 1))
 
@@ -100,12 +100,12 @@ MOVES = {
 
 
 def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
-    """An idle row still claims the tree's part."""
+    """A released row keeps the length of its cached prefix."""
     return altered(law.release(st, row), protected=st.protected)
 
 
 def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
-    """A node is evicted but for its first token."""
+    """A node is evicted, and its row keeps the first token."""
     step = law.drop(st, row)
     short = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
     return but(step, calls=(short,), promises=(*step.promises, *short.step.promises), then=but(st, pools=short.then))
@@ -134,17 +134,17 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 
 
 def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
-    """A row that reads the tree's pages forgets to give its own copies back."""
+    """A row reads the tree's pages from now on, and does not give its own duplicates back."""
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
-    """The cursor moves on, and the SWA pages stay."""
+    """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
 
 
 def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """A prefill leaves its first token without an SWA slot, though its page has an SWA page."""
+    """A prefill gives its first token no SWA slot, though the page of this token has an SWA page."""
     step = law.extend(st, row, to, full_pages, swa_pages)
     tail = call("pools", swa_mapping.alloc_extend_swa_tail, st.pools, row, Length(0, 1), to, full_pages, swa_pages)
     return but(
@@ -156,21 +156,21 @@ def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_page
 
 
 def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
-    """The window's own SWA pages are given back."""
+    """SWA pages of the current window are given back."""
     inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
-    step = unasked(law.slide(st, row, to), "the window is not given back")
+    step = unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
     return but(step, promises=(*step.promises, inside))
 
 
 def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
-    """A slot keeps what decoding ran past the answer that was sent."""
+    """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
     kept = {name: getattr(step.then, name) for name in ("text", "text_rest")}
     return but(step, calls=(), then=but(st, phase=st.phase.put(row, SAVED), **kept))
 
 
 def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
-    """A session whose turn was aborted keeps the row in its slot."""
+    """A session whose turn was aborted keeps the released row in its slot."""
     return altered(law.release(st, row), slot=st.slot)
 
 

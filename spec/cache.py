@@ -4,7 +4,7 @@ Every transition is made of transitions of the parts: ``session_trim`` (rows ove
 ``swa_mapping``), ``lock_ref`` (the tree) and ``mamba_slots``. The provers show that it keeps the promises of each. An
 implementation of matching and eviction is free to choose the node and where the window of its lock ends; the law judges
 this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone`` and ``insert_leaf``
-on a leaving row, and then ``free_rest`` (the request ends) or ``continue_prefill`` (it goes on). Where a transition
+on a leaving row, and then ``free_rest`` (the request ends) or ``continue_prefill`` (it runs again). Where a transition
 takes a lock handle, the number 0 stands for no handle.
 """
 
@@ -35,7 +35,7 @@ stem.part("tree", lock_ref.stem)
 stem.part("states", mamba_slots.stem)
 
 
-# A request that comes, and what it finds.
+# A request that comes, and the cached prefix that it finds.
 
 
 @stem.transition
@@ -291,7 +291,7 @@ def close(st: CacheState, session: Number, old: Number) -> Step[CacheState]:
     return letting_go(st, row, old, freed, (*freed.step.promises, has_handle(st, row, old), *states_first))
 
 
-# The tree, by itself.
+# The tree, without a request.
 
 
 @stem.transition
