@@ -1,4 +1,4 @@
-"""The provers' view of the allocator."""
+"""What the provers need for the allocator: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def small() -> tuple[Allocator, ...]:
 
 
 def growths(pool: Pool) -> Iterator[tuple[int, Length, int]]:
-    """Rows, lengths one to three tokens longer, and the new pages these need."""
+    """Rows, lengths that are one to three tokens longer, and how many new pages each needs."""
     for row in pool.rows.items():
         old = length(pool, row)
         for more in (1, 2, 3):
@@ -33,14 +33,14 @@ def growths(pool: Pool) -> Iterator[tuple[int, Length, int]]:
 
 
 def cuts(pool: Pool) -> Iterator[tuple[int, Length]]:
-    """Rows and shorter lengths."""
+    """Rows, and lengths that are shorter."""
     for row in pool.rows.items():
         for tokens in range(in_tokens(length(pool, row), pool.page_size)):
             yield row, in_pages(tokens, pool.page_size)
 
 
 def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
-    """Each held page alone, with all its slots in use."""
+    """Each held page by itself, with all its used slots."""
     for page in pool.pages.items():
         if held(pool, page):
             yield Set([page]), Set((page, o) for o in range(filled(pool, page)))
@@ -57,7 +57,7 @@ def _decode(st: Allocator) -> Iterator[tuple[Any, ...]]:
 
 
 def nothing(_: Any) -> list[tuple[Any, ...]]:
-    """The one call of a transition without arguments."""
+    """The only call of a transition without arguments."""
     return [()]
 
 
@@ -85,22 +85,22 @@ def _free(st: Allocator, gone: Set, slots: Slots, **wrong: Any) -> Step[Allocato
 
 
 def keeps_reference(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A row that frees a page keeps it in its table."""
+    """A row frees a page, and keeps it in its table."""
     return _free(st, gone, slots, table=st.now.table)
 
 
 def forgets_page(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A row drops its page without giving it back."""
+    """A row drops its page, and the page is not given back."""
     return _free(st, gone, slots, place=st.now.place, available=st.now.available)
 
 
 def forgets_count(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A free does not count the pages it gives back."""
+    """A free does not count the pages that it gives back as available."""
     return _free(st, gone, slots, available=st.now.available)
 
 
 def always_releases(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A free outside a group goes to the release list even where nothing sorts it."""
+    """A freed page goes to the release list even in a pool that does not sort."""
     step = law.free(st, gone, slots)
     after = step.then.now.place
     released = after.where(lambda p: gone.has(p) & (after(p) == FREE), RELEASED, gone.items)
@@ -108,7 +108,7 @@ def always_releases(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 
 def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A page freed within a group goes nowhere."""
+    """A page that is freed within a group goes to a place that does not exist."""
     step = law.free(st, gone, slots)
     after = step.then.now.place
     lost = after.where(lambda p: gone.has(p) & (after(p) == PENDING), PENDING + 1, gone.items)
@@ -116,19 +116,19 @@ def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 
 def keeps_backup(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """A backup survives a free."""
+    """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
 
 def keeps_pages(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
-    """A trim shortens the row and forgets to give its pages back."""
+    """A trim shortens the row, and its pages are not given back."""
     step = law.trim(st, row, to)
     return replace(step, then=replace(step.then, now=cut(st.now, row, to)))
 
 
 def never_settles(st: Allocator) -> Step[Allocator]:
-    """The end of a group leaves its pages waiting (a nested begin that forgets the outer group's pages)."""
+    """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
     return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
 
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
-TOLD = {
+RELEVANT_LAWS = {
     "no_leak": "row_ends",
     "row_ends": "one_owner",
     "pending_in_group": "backup_still_holds",
@@ -158,7 +158,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode"}),
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

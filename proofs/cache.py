@@ -1,26 +1,26 @@
-"""The provers' view of the whole cache."""
+"""What the provers need for the whole cache: a small world, calls to try, mutants, and hints for each proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from proofs import carried
 from proofs import lock_ref as locks
-from proofs import session_trim as lives
+from proofs import mamba_in_cache
+from proofs import session_trim as sessions
 from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant, altered
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from spec import cache as law
 from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
 from spec.rows import IDLE, LEAVING, full_pool, swa_pool
 from spec.tree import ROOT, begin, end, path, window_top
-from spec.whole import Whole, home
 
 SIZES = {
     **{"page_size": 1, "rows": 4, "indices": 3, "full.pages": 3, "swa.pages": 2, "limit": 1, "sessions": 1},
@@ -29,30 +29,30 @@ SIZES = {
 }
 
 
-def small() -> tuple[Whole, ...]:
+def small() -> tuple[CacheState, ...]:
     """Three full and two SWA pages of one slot, one request row, two nodes, one session, a window of one token.
 
-    Three states, track buffers of two slots, with and without the second one lazy.
+    Three state slots; track buffers of two slots, once with both slots from the start and once lazy.
     """
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False)
-    life = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
+    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
-    return tuple(law.initial(life, tree, one) for one in slots)
+    return tuple(law.initial(empty, tree, one) for one in slots)
 
 
-def _path_pages(st: Whole, node: int) -> Seq:
-    """The pages on the path to a node, place by place."""
+def _path_pages(st: CacheState, node: int) -> Seq:
+    """The pages on the path to a node, in order of their index."""
     found = {
-        i: full_pool(st.life).table(home(st, n), i)
+        i: full_pool(st.rows).table(home(st, n), i)
         for n in path(st.tree, node)
         for i in range(begin(st.tree, n), st.tree.stop(n))
     }
     return Seq(found[i] for i in sorted(found))
 
 
-def _locks(st: Whole) -> Iterator[tuple[int, int, int, Seq]]:
-    """A new handle, a node, where its window ends, and its pages."""
+def _locks(st: CacheState) -> Iterator[tuple[int, int, int, Seq]]:
+    """A new lock handle, a node, the top node of its window, and the pages of its path."""
     fresh = [h for h in st.tree.handles.items() if h not in active(st.tree)][:1]
     for handle in fresh:
         for node in alive(st.tree):
@@ -60,140 +60,171 @@ def _locks(st: Whole) -> Iterator[tuple[int, int, int, Seq]]:
             yield from ((handle, node, top, _path_pages(st, node)) for top in tops)
 
 
-def _of_life(name: str) -> Any:
-    asked: Any = lives.MOVES[name]
-    return lambda st: asked(st.life)
+NO_MATCH = (0, ROOT, ROOT, Seq())
 
 
-def _leave(st: Whole) -> Iterator[tuple[Any, ...]]:
-    life, tree = st.life, st.tree
-    for row in requests(life, LEAVING):
-        unders = [n for n in (ROOT, *alive(tree)) if end(tree, n) == life.protected(row)]
-        for pages in range(life.protected(row) + 1, life.committed(row) + 1):
+def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, and no match."""
+    for row in requests(st.rows, IDLE):
+        yield from ((row, session, *match) for session in (0, 1) for match in (*_locks(st), NO_MATCH))
+
+
+def _of_rows(name: str) -> Any:
+    """The calls of ``proofs.session_trim``."""
+    asked: Any = sessions.MOVES[name]
+    return lambda st: asked(st.rows)
+
+
+def _insert_leaf(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    held, tree = st.rows, st.tree
+    for row in requests(held, LEAVING):
+        unders = [n for n in (ROOT, *alive(tree)) if end(tree, n) == held.protected(row)]
+        for pages in range(held.protected(row) + 1, held.committed(row) + 1):
             yield from ((row, n, leaf, pages, live) for n in unders for leaf in unused(tree) for live in (True, False))
 
 
-def _leaving(st: Whole) -> list[int]:
-    return requests(st.life, LEAVING)
+def _leaving(st: CacheState) -> list[int]:
+    return requests(st.rows, LEAVING)
 
 
-def _slots(st: Whole) -> list[tuple[int, int]]:
-    return [(s, st.handle(st.life.slot(s) - 1)) for s in st.life.sessions.items() if st.life.slot(s)]
+def _slots(st: CacheState) -> list[tuple[int, int]]:
+    """Each session with a slot, and the lock handle of its row."""
+    return [(s, st.handle(st.rows.slot(s) - 1)) for s in st.rows.sessions.items() if st.rows.slot(s)]
 
 
 MOVES = {
-    "admit": lambda st: ((r, s, *lock) for r in requests(st.life, IDLE) for s in (0, 1) for lock in _locks(st)),
-    "admit_cold": lambda st: ((r, s) for r in requests(st.life, IDLE) for s in (0, 1)),
-    "extend": _of_life("extend"),
-    "decode": _of_life("decode"),
-    "reserve": _of_life("reserve"),
-    "commit": _of_life("commit"),
-    "slide": _of_life("slide"),
-    "finish": _of_life("finish"),
-    "come_back": lambda st: ((r, st.handle(r), *lock) for r in _leaving(st) for lock in _locks(st)),
-    "come_back_cold": lambda st: ((r, *lock) for r in _leaving(st) for lock in _locks(st)),
-    "leave": _leave,
-    "leave_copies": _of_life("dedupe"),
-    "leave_window": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
-    "depart": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
-    "depart_cold": lambda st: ((r,) for r in _leaving(st)),
-    "save": _of_life("save"),
-    "restore": _of_life("restore"),
-    "resume": _of_life("resume"),
+    "admit": _admit,
+    "extend": _of_rows("extend"),
+    "decode": _of_rows("decode"),
+    "reserve": _of_rows("reserve"),
+    "commit": _of_rows("commit"),
+    "slide": _of_rows("slide"),
+    "finish": _of_rows("finish"),
+    "continue_prefill": lambda st: ((r, st.handle(r), *lock) for r in _leaving(st) for lock in _locks(st)),
+    "insert_leaf": _insert_leaf,
+    "drop_duplicates": _of_rows("dedupe"),
+    "revive_tombstone": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
+    "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
+    "save": _of_rows("save"),
+    "restore": _of_rows("restore"),
+    "resume": _of_rows("resume"),
     "close": _slots,
-    "close_cold": lambda st: ((s,) for s, _ in _slots(st)),
     "split": lambda st: locks.splits(st.tree),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
     "free_group_begin": nothing,
     "free_group_end": nothing,
-    **carried.MOVES,
+    **mamba_in_cache.MOVES,
 }
 
-CACHED = "admit_cold extend finish leave depart_cold"  # the tree has a leaf
+CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "admit": CACHED,
-    "come_back_cold": "admit_cold extend finish leave",
-    "come_back": f"{CACHED} admit finish",
-    "leave_window": f"{CACHED} evict_swa admit_cold extend finish",
-    "depart": f"{CACHED} admit finish",
+    "continue_prefill": f"{CACHED} admit finish",
+    "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
+    "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
     "split": CACHED,
     "evict_leaf": CACHED,
     "evict_swa": CACHED,
-    **carried.ROUTES,
+    **mamba_in_cache.ROUTES,
 }
 
 # Mutants: what each transition would do without one line of the law.
 
 
-def forgets_pages(st: Whole, node: Number) -> Step[Whole]:
-    """A leaf is evicted, and nobody gives its pages back."""
+def forgets_pages(st: CacheState, node: Number) -> Step[CacheState]:
+    """A leaf is evicted, and its pages are not given back."""
     step = law.evict_leaf(st, node)
     return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
 
 
-def splits_short(st: Whole, child: Number, new: Number, at: Number) -> Step[Whole]:
-    """A split leaves the first page of the upper part with the lower one."""
+def splits_short(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheState]:
+    """A split leaves the first page of the upper part with the lower node."""
     step, first = law.split(st, child, new, at), begin(st.tree, child) + 1
-    passed = call("life", session_trim.pass_on, st.life, home(st, child), home(st, new), first, at)
+    passed = call("rows", session_trim.pass_on, st.rows, home(st, child), home(st, new), first, at)
     kept = (*step.promises, *passed.step.promises)
-    return but(step, calls=(step.calls[0], passed), promises=kept, then=but(step.then, life=passed.then))
+    return but(step, calls=(step.calls[0], passed), promises=kept, then=but(step.then, rows=passed.then))
 
 
-def forgets_swa_pages(st: Whole, node: Number) -> Step[Whole]:
-    """A node becomes a tombstone, and nobody gives its SWA pages back."""
+def forgets_swa_pages(st: CacheState, node: Number) -> Step[CacheState]:
+    """A node becomes a tombstone, and its SWA pages are not given back."""
     step = law.evict_swa(st, node)
     return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
 
 
-def keeps_lock(st: Whole, row: Number, old: Number) -> Step[Whole]:
-    """A request departs with its lock."""
-    step = law.depart(st, row, old)
+def keeps_lock(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A request ends, and its lock handle is not released."""
+    step = law.free_rest(st, row, old)
     return but(step, calls=step.calls[:1], then=but(step.then, tree=st.tree))
 
 
 def reads_padding(
-    st: Whole, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
-) -> Step[Whole]:
-    """A request is admitted on a prefix that its row does not show."""
+    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+) -> Step[CacheState]:
+    """A request is admitted with a cached prefix, and its row does not show the pages of the prefix."""
     shown = st.reads.where(
-        lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.life).indices.items()]
+        lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.rows).indices.items()]
     )
     return altered(law.admit(st, row, session, handle, node, top, pages), reads=shown)
 
 
-def reads_old_page(st: Whole, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Whole]:
-    """A row grows and goes on showing what it showed before."""
+def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A row grows, and still shows what it showed before."""
     return altered(law.extend(st, row, to, full_pages, swa_pages), reads=st.reads)
 
 
-def numbers_twice(st: Whole, row: Number, under: Number, leaf: Number, pages: Number, live: Truth) -> Step[Whole]:
+def numbers_twice(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
     """Two inserts get one number."""
-    return altered(law.leave(st, row, under, leaf, pages, live), inserts=st.inserts)
+    return altered(law.insert_leaf(st, row, under, leaf, pages, live), inserts=st.inserts)
 
 
-def books_nothing(st: Whole, row: Number, pages: Number) -> Step[Whole]:
-    """Pages are given back and the books do not say so."""
-    return altered(law.leave_copies(st, row, pages), full=st.full, swa=st.swa)
+def books_nothing(st: CacheState, row: Number, pages: Number) -> Step[CacheState]:
+    """Pages are given back, and the ledgers do not count it."""
+    return altered(law.drop_duplicates(st, row, pages), full=st.full, swa=st.swa)
 
 
 MUTANTS = (
     Mutant("forgets_pages", "evict_leaf", "others_are_nodes", forgets_pages),
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
-    Mutant("keeps_lock", "depart", "request_holds_its_prefix", keeps_lock),
+    Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
-    Mutant("numbers_twice", "leave", "inserts_are_numbered", numbers_twice),
-    Mutant("books_nothing", "leave_copies", "freed_exactly_once", books_nothing),
-    *carried.MUTANTS,
+    Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
+    Mutant("books_nothing", "drop_duplicates", "freed_exactly_once", books_nothing),
+    *mamba_in_cache.MUTANTS,
 )
 
-# What the ties between rows, tree and states rest on; a call's promises are most often the caller's own.
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A leaving row donates its pages to a tombstone that another request still holds and reads."""
+    return unasked(law.revive_tombstone(st, row, node), "nobody holds the node")
+
+
+def two_rows() -> tuple[CacheState, ...]:
+    """Three pages of one slot, two request rows, two nodes, and a window of one token: room for a second reader."""
+    pools = swa_mapping.initial(page_size=1, size=3, size_swa=3, rows=5, need_sort=False)
+    empty = rows.initial(pools, limit=2, sessions=1, window=Length(1, 0))
+    tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
+    return (law.initial(empty, tree, mamba_slots.initial(1, 2, 1, nodes=3, kind=(False, False, False))),)
+
+
+# One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
+# tombstone. A third request then revives it.
+READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
+UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
+
+
+# On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"
 NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
-TOLD = {
+RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
     "node_owns_its_key": f"{NODES} full_positions",
     "node_owns_its_window": f"{NODES} same_lengths swa_positions",
@@ -220,9 +251,9 @@ TOLD = {
 HINTS = Hints(
     stem=law.stem,
     over={
-        "full_pages": lambda st: full_pool(st.life).pages,
-        "swa_pages": lambda st: swa_pool(st.life).pages,
-        "pages": lambda st: full_pool(st.life).pages,
+        "full_pages": lambda st: full_pool(st.rows).pages,
+        "swa_pages": lambda st: swa_pool(st.rows).pages,
+        "pages": lambda st: full_pool(st.rows).pages,
         "chosen": lambda st: st.states.slots,
     },
     sizes=SIZES,
@@ -236,7 +267,7 @@ HINTS = Hints(
         {"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
     ),
     routes=ROUTES,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -1,8 +1,8 @@
-"""A failed obligation, made small and concrete: a lawful state, a lawful call, and the law that is broken after it.
+"""A concrete example for a failed obligation: a small lawful state, a lawful call, and the law that breaks after it.
 
-Quantifiers are written out over two or three pages, so the solver decides, and its model is a state that the finite
-reading executes. Only what the finite reading confirms is reported. Whether the state can be reached is another
-question: ``classify`` searches for a shortest path from the first state.
+In a small world of two or three pages every quantifier is written out, so that the solver decides, and its model is a
+state that the finite reading executes. Only what the finite reading confirms is reported. The state need not be
+reachable: ``classify`` searches for a shortest path from the first state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A concrete lawful ``before``, the call, the state ``after``, and the laws it breaks, by name and part."""
+    """A concrete lawful state ``before``, the call, the state ``after``, and the laws (and parts) broken there."""
 
     transition: str
     arguments: dict[str, Any]
@@ -68,7 +68,7 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     return None
 
 
-def _broken(hints: Hints, made: obligations.Made, invariant: str, names: Sequence[str]) -> list[Any]:
+def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names: Sequence[str]) -> list[Any]:
     if invariant == obligations.ATOMIC:
         return _half_done(hints, made)
     if invariant.startswith(obligations.CALLS):
@@ -77,12 +77,12 @@ def _broken(hints: Hints, made: obligations.Made, invariant: str, names: Sequenc
     return [*before, *_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
 
 
-def _kept(hints: Hints, made: obligations.Made, names: Sequence[str]) -> list[Any]:
+def _kept(hints: Hints, made: obligations.SymbolicCall, names: Sequence[str]) -> list[Any]:
     return [lift(hints.stem.invariants[name].of(made.step.then)) for name in names]
 
 
-def _half_done(hints: Hints, made: obligations.Made) -> list[Any]:
-    """A refused call whose state after breaks a law or moved an available size (finite, so decidable)."""
+def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """A refused call that changes a field of the state."""
     formula = obligations.atomic(hints, made)
     keys = _free_keys(formula.goal)
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
@@ -90,17 +90,15 @@ def _half_done(hints: Hints, made: obligations.Made) -> list[Any]:
     return [*formula.given, *_lawful(hints, made), *small, *real, z3.Not(formula.goal)]
 
 
-def _unlawful_call(hints: Hints, made: obligations.Made, name: str) -> list[Any]:
-    """A granted call that makes a call which is not."""
-    names = [obligations.CALLS + call.transition.__name__ for call in made.step.calls]
-    if name not in names:
-        return [z3.BoolVal(False)]
-    formula = obligations.promised(hints, made, names.index(name))
-    return [*formula.negated, *_lawful(hints, made)]
+def _unlawful_call(hints: Hints, made: obligations.SymbolicCall, name: str) -> list[Any]:
+    """A granted call that makes a call which is not granted; two parts may both have a transition of this name."""
+    numbers = [k for k, call in enumerate(made.step.calls) if obligations.CALLS + call.transition.__name__ == name]
+    unlawful = [z3.And(*obligations.promised(hints, made, number).negated) for number in numbers]
+    return [z3.Or(*unlawful), *_lawful(hints, made)]
 
 
-def _lawful(hints: Hints, made: obligations.Made) -> list[Any]:
-    """Every law of the state before, also those that a proof is not told of: a small world has no limits to that."""
+def _lawful(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """Every law of the state before, also the laws that a proof leaves out for speed."""
     laws = hints.stem.invariants.values()
     return [fact for law in laws for fact in obligations.law_at(made.world, law, made.pre, [])]
 
@@ -115,7 +113,9 @@ def _free_keys(goal: Any) -> list[Any]:
     return list(found.values())
 
 
-def _execute(hints: Hints, name: str, transition: Transition, made: obligations.Made, model: Any) -> Counterexample:
+def _execute(
+    hints: Hints, name: str, transition: Transition, made: obligations.SymbolicCall, model: Any
+) -> Counterexample:
     read = Reader(model, max(hints.sizes.values()))
     before = read.value(made.pre)
     arguments = {key: read.value(value) for key, value in made.arguments.items()}

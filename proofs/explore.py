@@ -1,4 +1,4 @@
-"""Breadth-first search through small states by the finite reading: witnesses, and shortest paths to a bug."""
+"""Breadth-first search through small states with the finite reading: witnesses, and shortest paths to a bug."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Path = tuple[Move, ...]
 
 
 def show(value: Any) -> str:
-    """An argument, short."""
+    """An argument of a call as a short text."""
     if isinstance(value, Length):
         return f"{value.pages}p+{value.rest}"
     if isinstance(value, Seq):
@@ -44,7 +44,7 @@ def show(value: Any) -> str:
 
 
 def key(state: Any) -> Any:
-    """A hashable picture of a state: equal for equal states."""
+    """A hashable value that is equal for equal states."""
     if is_dataclass(state):
         return tuple(key(getattr(state, f.name)) for f in fields(state) if not f.metadata.get("constant"))
     if isinstance(state, Map):
@@ -53,7 +53,7 @@ def key(state: Any) -> Any:
 
 
 def after(step: Step[Any], before: Any) -> Any:
-    """The state that a lawful call leads to, granted or refused."""
+    """The state after a call that keeps its promises, granted or refused."""
     if step.granted:
         return step.then
     return before if step.otherwise is None else step.otherwise
@@ -69,7 +69,10 @@ def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> It
 
 
 def paths(hints: Hints, transitions: Mapping[str, Transition], limit: int = LIMIT) -> Iterator[Path]:
-    """Every path to a new state or by a new call, for each first state shortest first; ``limit`` states each."""
+    """Every path to a new state and by each call, shortest paths first, from each first state.
+
+    At most ``limit`` states are visited from each.
+    """
     for first in hints.small():
         yield from _paths_from(first, hints, transitions, limit)
 
@@ -97,7 +100,10 @@ def shortest(
 
 
 def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transition]) -> Iterator[Path]:
-    """Every path whose moves are the transitions of ``route`` in order, then ``name``: all but the last are granted."""
+    """Every path along the transitions of ``route``, in order, and then ``name``; all but its last move are granted.
+
+    The paths to each transition of the route are included.
+    """
     edge: list[tuple[Any, Path]] = [(first, ()) for first in hints.small()]
     for step in (*route.split(), name):
         only = {step: transitions[step]}
@@ -107,18 +113,18 @@ def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transit
 
 
 def changes(move: Move) -> bool:
-    """The call was granted, and the state after is another."""
+    """The call was granted and changed the state."""
     return move.granted and key(move.before) != key(move.after)
 
 
 def ends(way: Path, name: str, outcome: str) -> bool:
-    """The last call of the path is of this transition, and was refused or changed something."""
+    """The last call of the path is of this transition, and was refused or changed the state, as ``outcome`` says."""
     move = way[-1]
     return move.transition == name and (changes(move) if outcome == "granted" else not move.granted)
 
 
 def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
-    """For each transition a shortest path to a granted call that changes something, and to a refused one if any."""
+    """For each transition a path to a granted call that changes the state, and one to a refused call if possible."""
     found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
     wanted = {(name, "granted") for name in found} | {(name, "refused") for name in hints.refusable}
     for key_of, route in hints.routes.items():

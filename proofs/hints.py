@@ -1,4 +1,4 @@
-"""What a stem tells the provers beside its spec: over which pages its arguments range, small worlds, and mutants."""
+"""What the provers need to know about a stem beside its spec: small worlds, calls to try, mutants, proof hints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Transition = Callable[..., Step[Any]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong ``transition``, named by what it does wrong, that breaks ``invariant`` and no other."""
+    """A wrong version of ``transition`` that breaks ``invariant``; its name says what it does wrong."""
 
     name: str
     transition: str
@@ -22,12 +22,12 @@ class Mutant:
 
 
 def altered(step: Step[S], **wrong: Any) -> Step[S]:
-    """The step to a state that is wrong in these fields."""
+    """The step, with these fields of the state after replaced by wrong values."""
     return but(step, then=but(step.then, **wrong))
 
 
 def unasked(step: Step[S], sentence: str) -> Step[S]:
-    """The step of a caller that does not keep one promise."""
+    """The step without one of its promises: the caller may break it."""
     kept = tuple(promise for promise in step.promises if promise.sentence != sentence)
     assert len(kept) < len(step.promises), f"no promise {sentence!r}"
     return but(step, promises=kept)
@@ -35,7 +35,7 @@ def unasked(step: Step[S], sentence: str) -> Step[S]:
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something the proofs rest on and do not prove."""
+    """Something that the proofs take for granted, and why that is sound."""
 
     name: str
     reason: str
@@ -43,16 +43,17 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Hints:
-    """The provers' view of a stem.
+    """What the provers need to know about a stem.
 
-    ``over``: argument name to the pages it ranges over, given the state. ``sizes``: the constants of the small world.
-    ``small``: small initial states (finite reading). ``moves``: transition name to lawful arguments in a state.
-    ``places``: argument name to the domain whose member it names, for laws on each member and for sums.
-    ``refusable``: the transitions that can run out of memory.
-    ``routes``: for a transition far from the first state, those on a way to it, in order; ``name refused``: for one
-    that runs out of memory. ``told``: what the proofs of a law (``promises_of_…``: of a call) rest on beside the law
-    itself; each is tried from these laws first, and only where they do not do, from all. ``transition law``: of this
-    transition alone.
+    ``over``: for an argument that is a sequence or a set, the pages or slots that it ranges over, given the state.
+    ``sizes``: the constants of the small world. ``small``: small first states (finite reading). ``moves``: for each
+    transition the calls to try in a concrete state. ``places``: for an argument that names a member of a domain, this
+    domain; laws on each member and lemmas about sums are used for these members. ``refusable``: the transitions that
+    can run out of memory. ``routes``: for a transition that is many calls away from the first state, the calls on the
+    way to it, in order; the key ``name refused`` leads to a call that runs out of memory. ``relevant_laws``: for a law,
+    or for the promises of a call (``promises_of_NAME``), the names of the laws that its proof rests on. Each proof is
+    tried from these laws first, and from all laws only where these do not suffice. The key ``transition law`` is for
+    one transition.
     """
 
     stem: Stem
@@ -63,7 +64,7 @@ class Hints:
     places: Mapping[str, str] = field(default_factory=dict)
     refusable: frozenset[str] = frozenset()
     routes: Mapping[str, str] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
+    relevant_laws: Mapping[str, str] = field(default_factory=dict)
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 
@@ -71,7 +72,7 @@ class Hints:
 COMMON = (
     Assumption("sequence_has_inverse", "A sequence argument comes with the map from item to position; every finite "
                "sequence has one, so nothing is assumed of the caller."),
-    Assumption("constants_stay", "Page size, pool sizes and need_sort are the same in every state: no transition "
+    Assumption("constants_stay", "Page size, pool sizes and need_sort never change: no transition "
                "replaces them (checked: the constants after each step are the very same symbols)."),
     Assumption("counting_lemmas", "Counts are related by the lemmas of proofs/lemmas.py, each proved by induction by "
                "both solvers in the same run; that induction itself is the rule of the natural numbers."),

@@ -1,7 +1,7 @@
-"""Counting, proved once by induction and then used by instance.
+"""Lemmas about counting: proved once by induction, and then used by instances.
 
-``count(A)`` over a domain ``1..n`` is defined by recursion on ``n``. Each lemma below is proved from that definition
-(base and step, ``all_lemmas``); ``instances`` applies them to the counts that occur in an obligation.
+``count(A)`` over a domain ``1..n`` is defined by recursion on ``n``. Each lemma below is proved from this definition by
+induction (``all_lemmas`` has the base and the step). ``instances`` applies the lemmas to the counts of an obligation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _each(domain: SymDomain, law: Callable[[Any], Any]) -> Any:
 
 
 def points(one: Count, other: Count, places: tuple[Any, ...] = ()) -> Any:
-    """Two sums that agree everywhere but at given places differ by what they have at these places."""
+    """Two sums that agree everywhere except at given places differ by what they have at these places."""
     if len(places) > 2:
         raise ValueError("the lemma is proved for two places: prove it for more before a call names more")
 
@@ -60,12 +60,12 @@ def additive(part: Count, delta: Count, whole: Count) -> Any:
 
 
 def complete(one: Count) -> Any:
-    """A property of every member is counted as often as there are members."""
+    """A property of every member is counted once for each member."""
     return z3.Implies(_each(one.domain, one.law), one.term.z == lift(one.domain.size))
 
 
 def none(one: Count) -> Any:
-    """A count is never negative, and is zero exactly where there is nothing to count."""
+    """A count is never negative, and it is zero exactly where no member has the property."""
     empty = _each(one.domain, lambda k: z3.Not(lift(one.law(k))))
     return z3.And(one.term.z >= 0, (one.term.z == 0) == empty)
 
@@ -77,7 +77,7 @@ def sequence(seq: SymSeq, counted: Count) -> Any:
 
 
 def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
-    """The lemmas, applied to every count and sequence that an obligation speaks of.
+    """The lemmas, applied to every count and sequence in an obligation.
 
     ``places`` names, for a domain, the members at which the transition changes something.
     """
@@ -106,7 +106,7 @@ def _counted(seq: SymSeq) -> Count:
 
 @dataclass(frozen=True)
 class Lemma:
-    """A lemma with the formulas whose negations must be unsatisfiable: base and step."""
+    """A lemma, with the formulas of its base and its step; their negations must be unsatisfiable."""
 
     name: str
     sentence: str
@@ -139,7 +139,7 @@ def _upto(n: Any, law: Callable[[Any], Any]) -> Any:
 
 
 def _points() -> Lemma:
-    """For two places, as many as any transition changes; fewer are the case of places outside ``1..n``."""
+    """The lemma for two places, the most that a transition changes; fewer places are places outside ``1..n``."""
     a, u, count_a, def_a = _count("A")
     b, v, count_b, def_b = _count("B")
     x, y = z3.Ints("x y")
@@ -230,5 +230,5 @@ def _singleton() -> Lemma:
 
 
 def all_lemmas() -> list[Lemma]:
-    """The lemmas that ``instances`` uses, and what they rest on."""
+    """The lemmas that ``instances`` uses, and the lemmas on which these rest."""
     return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence()]

@@ -1,4 +1,4 @@
-"""The provers' view of the lock handles."""
+"""What the provers need for the locks of the tree: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import lock_ref as law
-from spec.holders import on_path
-from spec.logic import Number, Step, Truth
-from spec.tree import ROOT, Tree, lives, path, span
+from spec.holders import shifted
+from spec.logic import Number, Step, Truth, no
+from spec.tree import ROOT, Tree, between, lives, over, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
@@ -25,23 +25,23 @@ def alive(st: Tree) -> list[int]:
 
 
 def unused(st: Tree) -> list[int]:
-    """The node that comes next, if there is room."""
+    """The next node number that is not in the tree, if there is one."""
     return [n for n in st.nodes.items() if not lives(st, n)][:1]
 
 
 def active(st: Tree) -> list[int]:
-    """The handles that somebody holds."""
+    """The handles that are active."""
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
 def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
-    """Every node, and every place where its SWA part might end; the law takes the right one."""
+    """A new handle, every node, and every node on its path as the top of the window; the law accepts the right one."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
     yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
 
 
 def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
-    """Every node cut at every place within its key."""
+    """Every node, cut at every place inside its key."""
     for child in alive(st):
         for new in unused(st):
             yield from ((child, new, at) for at in range(st.stop(child) - span(st, child) + 1, st.stop(child)))
@@ -57,7 +57,7 @@ def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
 
 
 def _sources(st: Tree) -> list[int]:
-    """The inserts whose slots are in the tree, and the next one."""
+    """The numbers of the inserts whose slots are in the tree, and the next number."""
     known = sorted({st.source(n) for n in alive(st)})
     return [*known, 1 + max(known, default=0)]
 
@@ -84,14 +84,14 @@ MOVES = {
 
 
 def keeps_dead_paths(st: Tree, node: Number) -> Step[Tree]:
-    """A leaf leaves the tree and still counts as above itself."""
+    """A leaf is evicted, and ``above`` still relates it to itself."""
     return altered(law.evict_leaf(st, node), above=st.above)
 
 
 def forgets_ancestors(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A new leaf knows its parent alone."""
+    """Of the ancestors of a new leaf only its parent is recorded."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     near = step.then.above.where(
         lambda a, n: (n == leaf) & (a != leaf) & (a != under), 0, lambda: [(a, leaf) for a in st.nodes.items()]
@@ -102,7 +102,7 @@ def forgets_ancestors(
 def hangs_under_all(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A new leaf hangs under every node whose key has stopped before."""
+    """Every node whose key ends before a new leaf becomes an ancestor of the leaf."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     every = step.then.above.where(
         lambda a, n: (n == leaf) & lives(st, a) & (st.stop(a) <= stop) & (a != leaf),
@@ -113,7 +113,7 @@ def hangs_under_all(
 
 
 def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
-    """A split forgets to hang the child under the new parent."""
+    """A split leaves the child under its old parent."""
     step = law.split(st, child, new, at)
     return altered(step, parent=st.parent.put(new, st.parent(child)))
 
@@ -121,69 +121,76 @@ def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[T
 def empty_leaf(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A leaf without tokens."""
-    return unasked(law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has tokens")
+    """A leaf is added whose key has no tokens."""
+    return unasked(
+        law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has at least one token"
+    )
 
 
 def second_state(st: Tree, node: Number) -> Step[Tree]:
-    """A node's mamba flag is neither there nor absent."""
+    """The mamba flag of a node becomes 2, which is neither set nor unset."""
     step = law.set_mamba(st, node)
     return altered(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
 
 
 def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
-    """A leaf is evicted under its holder."""
+    """A leaf is evicted that a handle holds."""
     return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
 def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-    """A lock ends before its window is filled."""
-    return unasked(law.acquire(st, handle, node, top), "the SWA part ends where the window is filled")
+    """The SWA part of a lock ends before the window is full."""
+    return unasked(law.acquire(st, handle, node, top), "the SWA part ends at the first node where the window is full")
 
 
 def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
-    """An SWA part is evicted under its holder."""
+    """An SWA part is evicted that a handle holds."""
     return unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
 
 
 def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
-    """The new parent of a split starts with no full locks."""
-    step = law.split(st, child, new, at)
-    return altered(step, full_ref=st.full_ref.put(new, 0))
+    """The new parent of a split starts without locks, though handles on nodes below it hold it."""
+    return altered(law.split(st, child, new, at), full_ref=st.full_ref.put(new, 0), swa_ref=st.swa_ref.put(new, 0))
 
 
 def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
-    """A release without its boundary takes the SWA locks up to the root (SGLang PR 27038)."""
+    """A release goes past the top of its window up to the root, and takes SWA locks of others (SGLang PR 27038)."""
     step = law.release(st, handle)
-    way = on_path(st, st.node(handle))
-    return altered(step, swa_ref=st.swa_ref.where(way.has, lambda n: st.swa_ref(n) - 1, way.items))
+    node, top, then = st.node(handle), st.top(handle), step.then
+    beyond = st.nodes.such(
+        lambda n: over(st, n, node) & (top != ROOT) & no(between(st, top, n, node)),
+        lambda: path(st, node),
+    )
+    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: span(st, n))
+    evictable, protected = then.swa_evictable + size, then.swa_protected - size
+    return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
 
 
 def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
-    """A release forgets the mamba state."""
+    """A release does not give back the lock on the mamba state."""
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """A tombstone takes over new slots although somebody still reads the old ones."""
-    return unasked(law.restore(st, node, source), "nobody reads the full slots that are replaced")
+    """A tombstone takes over new slots, and a handle still holds the old ones."""
+    return unasked(law.restore(st, node, source), "nobody holds the node whose full slots are replaced")
 
 
 def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """A tombstone takes over slots that an insert handed out already, elsewhere."""
-    return unasked(law.restore(st, node, source), "the insert's other slots lie above")
+    """A tombstone takes over slots of an insert that belong to a node on another path."""
+    return unasked(law.restore(st, node, source), "all other slots of the insert belong to ancestors")
 
 
 def _forgets(transition: str, size: str) -> Any:
-    """The transition without the change of one size."""
+    """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
 
     def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-        """A lock does not move its nodes to the other size."""
+        """A lock leaves one of the sizes as it was."""
         return altered(lawful(st, handle, node, top), **{size: getattr(st, size)})
 
     def evict(st: Tree, node: Number) -> Step[Tree]:
-        """An eviction does not count what it evicts."""
+        """An eviction leaves one of the sizes as it was."""
         return altered(lawful(st, node), **{size: getattr(st, size)})
 
     return acquire if transition == "acquire" else evict
@@ -217,9 +224,24 @@ MUTANTS = (
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
 
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def keeps_top(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives its SWA part back early, and still names it: the final release gives it back again."""
+    return altered(law.release_swa(st, handle), top=st.top)
+
+
+def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+    """The early release of the SWA part also gives back the lock on the mamba state, which the handle still holds."""
+    step, node = law.release_swa(st, handle), st.node(handle)
+    return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
+
+
 HELD = "handles_stand above_is_an_order"
 SUMS = f"{HELD} parent_is_next values_are_flags held_is_counted counts_are_counts"
-TOLD = {
+RELEVANT_LAWS = {
     "above_is_an_order": "above_goes_on paths_do_not_fork keys_follow",
     "above_goes_on": "above_is_an_order",
     "parent_is_next": "above_is_an_order",
@@ -244,6 +266,6 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
     mutants=MUTANTS,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

@@ -1,4 +1,4 @@
-"""The provers' view of mamba state slots."""
+"""What the provers need for mamba state slots: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from spec.states import (
     ABSENT,
     FIRST,
     FREE,
-    IDLE,
+    GROUPED,
+    HELD,
     NOWHERE,
     OWN,
+    ROLES,
     RUNNING,
     SECOND,
     MambaSlots,
-    drop,
     is_node,
     is_open,
     is_request,
     is_session,
-    owned,
+    kept,
     recorded,
     take,
 )
@@ -58,12 +59,12 @@ def free(st: MambaSlots) -> list[int]:
 
 
 def open_slot(st: MambaSlots) -> int:
-    """A slot that can be handed out alone, absent where there is none."""
+    """A slot that can be handed out by itself, 0 where there is none."""
     return next((s for s in st.slots.items() if is_open(st, s)), ABSENT)
 
 
 def wanted(st: MambaSlots, request: int) -> list[bool]:
-    """Which roles an admitted request would get a slot for."""
+    """In which roles an admitted request would get a slot."""
     bare = st.names(request, FIRST) == st.names(request, SECOND) == ABSENT
     two = st.doubled and not st.lazy
     return [st.names(request, OWN) == ABSENT, bare and st.buffered, bare and st.buffered and two]
@@ -76,7 +77,7 @@ def _alloc(st: MambaSlots) -> Iterator[tuple[int, ...]]:
 
 
 def _begin(st: MambaSlots) -> Iterator[tuple[int, Seq]]:
-    """Groups that fit and one that does not; one is enough inside another."""
+    """Sizes of groups that fit, and one that does not fit; groups nest at most twice."""
     for need in (1, 2, st.slots.size + 1)[: 2 if st.group else 3] if st.group < 2 else ():
         yield need, Seq(free(st)[:need] if need <= st.available else [])
 
@@ -113,48 +114,48 @@ MOVES = {
 
 
 def throws_away(st: MambaSlots) -> Step[MambaSlots]:
-    """The end of a group gives its rest to nobody."""
+    """The end of a group moves its slots to no place at all."""
     step = law.end_group(st)
     place = step.then.place.where(lambda s: step.then.place(s) != st.place(s), NOWHERE, st.slots.items)
     return altered(step, place=place)
 
 
 def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
-    """A closed session frees its whole buffer, also the slot that is absent."""
+    """A closed session frees its whole track buffer, also a slot that is absent."""
     step = law.close(st, session)
     gone = st.table(session, SECOND)
     return altered(step, place=step.then.place.where(lambda s: s == gone, FREE, lambda: [gone]))
 
 
 def shares_the_slot(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
-    """Copy-on-write without the copy: the request has the node's slot."""
+    """Copy-on-write without a copy: the request gets the node's own slot."""
     step = law.alloc_for_match(st, request, node, slot)
     shared = recorded(but(st, table=st.table.put((request, OWN), st.table(node, OWN))), request)
     return but(step, then=but(shared, phase=step.then.phase))
 
 
 def forgets_to_free(st: MambaSlots, node: Number) -> Step[MambaSlots]:
-    """A node loses its state, and nobody gives the slot back."""
+    """A node loses its state, and its slot is not given back."""
     return but(law.evict(st, node), then=but(st, table=st.table.put((node, OWN), ABSENT)))
 
 
 def keeps_the_rest(st: MambaSlots) -> Step[MambaSlots]:
-    """The end of a group leaves what nobody asked for in the group."""
+    """The end of a group leaves the slots that nobody took set aside."""
     return but(law.end_group(st), then=but(st, group=st.group - 1))
 
 
 def copies_into_a_track(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
-    """A node gets a slot where requests have their buffer."""
+    """A node gets a slot in the role of a track buffer."""
     return but(law.alloc_copy(st, node, slot), then=take(st, node, FIRST, slot))
 
 
 def tracks_past_the_buffer(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """The next index goes on and on."""
+    """The index of the next track grows past the buffer."""
     return altered(law.track(st, request), next=st.next.put(request, st.next(request) + 1))
 
 
 def runs_unequipped(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
-    """A request that matched runs at once."""
+    """A request that matched runs at once, without a track buffer."""
     return altered(law.alloc_for_match(st, request, node, slot), phase=st.phase.put(request, RUNNING))
 
 
@@ -164,13 +165,21 @@ def forgets_what_it_had(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
-    """A second slot that the request's record does not name."""
+    """The second slot of a track buffer is not noted in the request's record."""
     return altered(law.alloc_second(st, request, slot), names=st.names)
 
 
 def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """A request gives its slots back and goes on naming them (SGLang PR 26941, free)."""
-    return but(law.release(st, request), then=but(drop(st, owned(st, request)), phase=st.phase.put(request, IDLE)))
+    """A request gives its slots back, and its record still names the track buffer (SGLang PR 26941, free)."""
+    return _names_buffer(st, request, law.release(st, request))
+
+
+def _names_buffer(st: MambaSlots, request: Number, step: Step[MambaSlots]) -> Step[MambaSlots]:
+    """The step after which the record clears the name of the request's own state alone."""
+    names = step.then.names.where(
+        lambda o, k: (o == request) & (k != OWN), st.names, lambda: [(request, k) for k in ROLES]
+    )
+    return altered(step, names=names)
 
 
 def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
@@ -199,7 +208,30 @@ MUTANTS = (
     Mutant("counts_the_group", "begin_group", "available_counts", counts_the_group),
 )
 
-# What takes three calls, or another kind of track buffer than the first; the rest is found by trying all calls.
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def keeps_the_names_of_a_saved_turn(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+    """A turn is saved, and its request's record still names the track buffer (SGLang PR 26941, save)."""
+    return _names_buffer(st, request, law.save(st, request, session))
+
+
+def forgets_outer_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+    """A group that begins within another one takes its place, and the slots that the outer one set aside are lost."""
+    step = law.begin_group(st, need, chosen)
+    lost = st.slots.such(lambda s: st.place(s) == GROUPED, st.slots.items)
+    return altered(step, place=step.then.place.where(lost.has, HELD, lost.items))
+
+
+def donates_to_nobody(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+    """A request gives its newest state away, and the tree does not take it."""
+    step = law.donate(st, request, node)
+    given = step.then.table.put((request, kept(st, request)), ABSENT)
+    return altered(step, table=given.where(lambda o, _: o == node, ABSENT, lambda: [(node, k) for k in ROLES]))
+
+
+# Transitions whose first granted or refused call is three calls away, or needs another kind of track buffer.
 ROUTES = {
     "alloc_second": "alloc",
     "restore": "alloc save",
@@ -209,7 +241,7 @@ ROUTES = {
     "alloc_second refused": "alloc_copy alloc",
     "alloc_for_match refused": "alloc donate",
 }
-TOLD = {
+RELEVANT_LAWS = {
     "one_owner": "buffer_is_whole running_is_equipped",
     "no_leak": "gone_owns_nothing names_what_it_owns buffer_is_whole running_is_equipped",
     "available_counts": "one_owner buffer_is_whole running_is_equipped",
@@ -228,7 +260,7 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
     routes=ROUTES,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

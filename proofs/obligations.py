@@ -1,4 +1,4 @@
-"""What has to be proved of a stem: each formula is hypotheses and a goal over the spec's own functions."""
+"""What has to be proved for a stem. Each formula has hypotheses and a goal, made by the functions of the spec."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ CALLS = "promises_of_"
 
 
 @dataclass
-class Made:
-    """A transition on a symbolic state with symbolic arguments, and what was said of it so far.
+class SymbolicCall:
+    """One call of a transition on a symbolic state with symbolic arguments, and the laws encoded for it so far.
 
-    ``one`` stands for any member of a domain. The counts beyond the first ``base`` are those of the facts in use.
+    ``one`` stands for an arbitrary member of a domain. Of the world's counts the first ``base`` come from the
+    transition; the others come from the facts that the current formula uses.
     """
 
     name: str
@@ -34,62 +35,65 @@ class Made:
     step: Step[Any]
     one: Term
     base: int
-    said: dict[tuple[str, str, bool], tuple[list[Any], list[Count]]] = field(default_factory=dict)
+    encoded: dict[tuple[str, str, bool], tuple[list[Any], list[Count]]] = field(default_factory=dict)
 
     def afresh(self) -> None:
-        """Nothing was counted but by the transition."""
+        """Forgets all counts but those of the transition."""
         del self.world.counts[self.base :]
 
     def goal(self, law: Invariant) -> Any:
-        """The law on the state after, or what it says there of any one member."""
-        return self.say(law, "goal", self.step.then, [self.one])[-1]
+        """The law on the state after; of a law on each member, what it says there about an arbitrary member."""
+        return self.encode(law, "goal", self.step.then, [self.one])[-1]
 
-    def say(self, law: Invariant, where: str, state: Any, members: list[Any], asked: bool = True) -> list[Any]:
-        """The law on the state ``where``, put into words once; its counts are in use from here on, if ``asked``."""
+    def encode(self, law: Invariant, where: str, state: Any, members: list[Any], asked: bool = True) -> list[Any]:
+        """The law on the state that is named ``where``, encoded once and then kept.
+
+        If ``asked``, lemmas about the counts of the law are used from now on.
+        """
         key = (law.name, where, bool(members))
-        if key not in self.said:
+        if key not in self.encoded:
             start = len(self.world.counts)
             facts = law_at(self.world, law, state, members)
-            self.said[key] = (facts, self.world.counts[start:])
+            self.encoded[key] = (facts, self.world.counts[start:])
             del self.world.counts[start:]
-        facts, counts = self.said[key]
+        facts, counts = self.encoded[key]
         self.world.counts += counts if asked else []
         return facts
 
 
 @dataclass(frozen=True)
 class Formula:
-    """``goal`` must follow from ``given``; where it follows from ``few`` of these already, the rest is never made."""
+    """The ``goal`` must follow from ``given``; where the ``core_facts`` suffice, ``given`` is never built."""
 
     invariant: str
     all_given: Callable[[], list[Any]]
     goal: Any
-    few: list[Any] | None = None
+    core_facts: list[Any] | None = None
 
     @property
     def given(self) -> list[Any]:
-        """All that the goal may follow from."""
+        """All hypotheses."""
         return self.all_given()
 
     @property
     def negated(self) -> list[Any]:
-        """Satisfiable exactly where the goal does not follow."""
+        """The assertions that are satisfiable exactly where the goal does not follow."""
         return [*self.given, z3.Not(self.goal)]
 
 
-def call(hints: Hints, transition: Transition, world: World) -> Made:
-    """``transition`` on fresh symbols of ``world``."""
+def call(hints: Hints, transition: Transition, world: World) -> SymbolicCall:
+    """One call of ``transition`` on a fresh symbolic state with fresh symbolic arguments."""
     pre = state(world, hints.stem.state)
     arguments = {}
     for parameter in list(inspect.signature(transition).parameters.values())[1:]:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     step = transition(pre, **arguments)
-    return Made(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
+    return SymbolicCall(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
-    """The law on a state; of a law on each member, what it says of ``members``."""
+    """The law on a state; of a law on each member also what it says about ``members``."""
     world.about = law.name
     if law.at is None or law.domain is None or world.small:
         return [lift(law.of(state))]
@@ -99,9 +103,9 @@ def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list
 
 
 def laws_of(
-    hints: Hints, made: Made, members: list[Any], parts: set[str], only: frozenset[str] | None = None
+    hints: Hints, made: SymbolicCall, members: list[Any], parts: set[str], only: frozenset[str] | None = None
 ) -> list[Any]:
-    """The invariants on the state before the call; in a composition those that speak of these ``parts`` alone."""
+    """The laws on the state before the call; in a composed stem only the laws about these ``parts``."""
     found = []
     for law in hints.stem.invariants.values():
         if only is not None and law.name not in only:
@@ -109,35 +113,35 @@ def laws_of(
         if law.inherited in parts:
             found += part_law(made, law, "before", made.pre, members)
         elif not law.inherited and not law.theorem and parts.issuperset(law.about):
-            found += made.say(law, "before", made.pre, members)
+            found += made.encode(law, "before", made.pre, members)
     return found
 
 
-def told_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
-    """The laws from which the proof of this law, or of this call's promises, is tried first."""
-    rests_on = hints.told.get(f"{transition} {name}", hints.told.get(name, ""))
+def relevant_laws_of(hints: Hints, transition: str, name: str) -> frozenset[str]:
+    """The laws from which the proof of this law, or of the promises of this call, is tried first."""
+    rests_on = hints.relevant_laws.get(f"{transition} {name}", hints.relevant_laws.get(name, ""))
     return frozenset({name, *rests_on.split()})
 
 
-def parts_of(hints: Hints, made: Made, about: tuple[str, ...] = ()) -> set[str]:
-    """The parts that a proof is told of: those that the transition calls, and those that its law ties."""
+def parts_of(hints: Hints, made: SymbolicCall, about: tuple[str, ...] = ()) -> set[str]:
+    """The parts whose laws a proof uses: those that the transition calls, and those that its law relates."""
     return {call.part for call in made.step.calls} | set(about) if hints.stem.parts else set()
 
 
-def part_law(made: Made, law: Invariant, where: str, state: Any, members: list[Any]) -> list[Any]:
-    """What a composition is told of a law of its part: what is current, and of each member the named ones alone.
+def part_law(made: SymbolicCall, law: Invariant, where: str, state: Any, members: list[Any]) -> list[Any]:
+    """What the proofs of a composed stem use of a law of its part: no saved copies, and only the named members.
 
-    Laws that count are left out: a composition that needs one says that it uses it. Fewer facts are no less sound, and
-    the solvers are not led astray by those that multiply (what is above what is above).
+    Laws that count are left out. To leave out facts is sound, and it keeps the solvers from facts that breed many
+    others (ancestors of ancestors, for example).
     """
     if law.at is not None and law.domain is not None and not made.world.small:
-        return [] if law.counts else made.say(law, where, state, members)[1:]
-    stated = made.say(law.current(), where, state, members, asked=False)
-    return [] if made.said[law.name, where, bool(members)][1] else stated
+        return [] if law.counts else made.encode(law, where, state, members)[1:]
+    stated = made.encode(law.current(), where, state, members, asked=False)
+    return [] if made.encoded[law.name, where, bool(members)][1] else stated
 
 
-def places_of(hints: Hints, made: Made) -> dict[str, tuple[Any, ...]]:
-    """By domain, the members that the call's arguments name."""
+def places_of(hints: Hints, made: SymbolicCall) -> dict[str, tuple[Any, ...]]:
+    """For each domain, the members that the arguments of the call name."""
     found: dict[str, tuple[Any, ...]] = {}
     for name, domain in hints.places.items():
         if name in made.arguments:
@@ -145,46 +149,49 @@ def places_of(hints: Hints, made: Made) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def preserved(hints: Hints, made: Made, law: Invariant) -> Formula:
-    """A granted call leads from lawful states to lawful states."""
+def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
+    """A granted call in a lawful state leads to a state in which the law holds."""
     made.afresh()
     was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
-    if goal.eq(was):  # the call changes nothing of what the law speaks of
+    if goal.eq(was):  # the call changes no field that the law speaks about
         return Formula(law.name, lambda: [was], goal)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
-    few = _facts(hints, made, law, [made.one, *named], told_of(hints, made.name, law.name))
-    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, few)
+    core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))
+    return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, core_facts)
 
 
 def _facts(
-    hints: Hints, made: Made, law: Invariant, members: list[Any], only: frozenset[str] | None = None
+    hints: Hints, made: SymbolicCall, law: Invariant, members: list[Any], only: frozenset[str] | None = None
 ) -> list[Any]:
-    """What the proof that a law is preserved may use: laws before, laws proved of the state after, the call, lemmas."""
+    """What the proof that a law is preserved uses: laws before, the used laws after, the granted call, and lemmas."""
     made.afresh()
     before = laws_of(hints, made, members, parts_of(hints, made, law.about), only)
     for name in law.uses:
-        before += made.say(hints.stem.invariants[name], "after", made.step.then, [made.one])[-1:]
-    made.goal(law)  # its counts are in use
+        before += made.encode(hints.stem.invariants[name], "after", made.step.then, [made.one])[-1:]
+    made.goal(law)  # from here on lemmas speak of its counts
     lemmas_used = _lemmas(made, places_of(hints, made))
     return [*made.world.axioms, *before, lift(made.step.granted), *lemmas_used]
 
 
-def established(stem: Stem, made: Made, where: str, state: Any, members: list[Any]) -> list[Any]:
-    """The laws of ``stem`` on a state that its own proofs lead to."""
+def established(stem: Stem, made: SymbolicCall, where: str, state: Any, members: list[Any]) -> list[Any]:
+    """The laws of ``stem`` on a state after one of its transitions: the proofs of ``stem`` show that they hold."""
     return [fact for law in stem.invariants.values() for fact in part_law(made, law, where, state, members)]
 
 
-def promised(hints: Hints, made: Made, number: int) -> Formula:
-    """What the transition calls is lawful where it calls it: promises, choice and fit."""
+def promised(hints: Hints, made: SymbolicCall, number: int) -> Formula:
+    """The transition keeps the promises of what it calls, with a lawful choice and a call that fits.
+
+    The step of a call that is made only where a condition holds is guarded by this condition (``spec.logic.call``).
+    """
     call = made.step.calls[number]
     name = CALLS + call.transition.__name__
-    few = _facts_for_call(hints, made, number, told_of(hints, made.name, name))
-    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), few)
+    core_facts = _facts_for_call(hints, made, number, relevant_laws_of(hints, made.name, name))
+    return Formula(name, partial(_facts_for_call, hints, made, number), lift(call.step.granted), core_facts)
 
 
-def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] | None = None) -> list[Any]:
-    """What the proof that a call is lawful may use; after an earlier call on the same part, that part's laws too."""
+def _facts_for_call(hints: Hints, made: SymbolicCall, number: int, only: frozenset[str] | None = None) -> list[Any]:
+    """What the proof that a call is granted uses: the laws before, and the laws of the part after its earlier calls."""
     made.afresh()
     call, places = made.step.calls[number], places_of(hints, made)
     named = [made.one, *(member for members in places.values() for member in members)]
@@ -195,8 +202,8 @@ def _facts_for_call(hints: Hints, made: Made, number: int, only: frozenset[str] 
     return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
 
 
-def atomic(hints: Hints, made: Made) -> Formula:
-    """A call that does not fit leaves the state as it was, in every field."""
+def atomic(hints: Hints, made: SymbolicCall) -> Formula:
+    """A call that does not fit changes no field of the state."""
     made.afresh()
     refused = [lift(made.step.kept), z3.Not(lift(made.step.fits))]
     if made.step.otherwise is None:
@@ -206,7 +213,7 @@ def atomic(hints: Hints, made: Made) -> Formula:
 
 
 def initially(hints: Hints, law: Invariant) -> Formula:
-    """The first state is lawful."""
+    """The law holds on the first state."""
     world = World()
     assert hints.stem.start is not None
     first = hints.stem.start(state(world, hints.stem.state))
@@ -216,12 +223,12 @@ def initially(hints: Hints, law: Invariant) -> Formula:
 
 
 def follows(hints: Hints, theorem: Invariant) -> Formula:
-    """What is no law of its own follows from the laws."""
+    """A theorem follows from the laws, on any state."""
     world = World()
     held = state(world, hints.stem.state)
-    told = set(theorem.about)
+    about = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
-    known = [law for law in laws if (law.inherited in told if law.inherited else told.issuperset(law.about))]
+    known = [law for law in laws if (law.inherited in about if law.inherited else about.issuperset(law.about))]
     goal = law_at(world, theorem, held, [])[-1]
     counts = list(world.counts)
 
@@ -230,12 +237,12 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
         facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
 
-    few = given([law for law in known if law.name in told_of(hints, START, theorem.name)])
-    return Formula(theorem.name, lambda: given(known), goal, few)
+    core_facts = given([law for law in known if law.name in relevant_laws_of(hints, START, theorem.name)])
+    return Formula(theorem.name, lambda: given(known), goal, core_facts)
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
-    """Every formula about one transition (``START``: about the first state)."""
+    """Every formula for one transition; for ``START`` those of the first state."""
     if name == START:
         laws = hints.stem.invariants.values()
         yield from (follows(hints, law) if law.theorem else initially(hints, law) for law in laws)
@@ -248,13 +255,13 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
     yield atomic(hints, made)
 
 
-def checked(stem: Stem, made: Made) -> Made:
-    """The call, after making sure that its step replaced no constant, and no part but by transitions of the part."""
+def checked(stem: Stem, made: SymbolicCall) -> SymbolicCall:
+    """The call, after a check of its step: no constant is replaced, and parts change only by their own transitions."""
     _same_constants(made.pre, made.step.then)
     parts = {name: getattr(made.pre, name) for name in stem.parts}
     for call in made.step.calls:
         if call.before is not parts[call.part] or call.transition not in stem.parts[call.part].transitions.values():
-            raise TypeError(f"{call.transition.__name__} is no next call on {call.part}")
+            raise TypeError(f"{call.transition.__name__} does not continue the calls on {call.part}")
         parts[call.part] = call.then
     changed = [name for name, part in parts.items() if getattr(made.step.then, name) is not part]
     if changed:
@@ -271,7 +278,7 @@ def _same_constants(before: Any, after: Any) -> None:
             _same_constants(old, new)
 
 
-def _lemmas(made: Made, places: dict[str, tuple[Any, ...]]) -> list[Any]:
+def _lemmas(made: SymbolicCall, places: dict[str, tuple[Any, ...]]) -> list[Any]:
     sequences = [a for a in made.arguments.values() if isinstance(a, SymSeq)]
     return list(lemmas.instances(made.world, sequences, places))
 

@@ -1,4 +1,4 @@
-"""Discharges the obligations: z3 first, then cvc5 on the same SMT-LIB text; both must say ``unsat``."""
+"""Proves the obligations: z3 first, then cvc5 on the SMT-LIB text of the obligation; both must answer ``unsat``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from proofs.hints import Hints, Transition
 from proofs.registry import hints_of
 
 TIMEOUT = 20_000  # milliseconds a solver has for one obligation; all but a few take well under one second
-# z3 finds a few proofs by luck of the order in which it looks at the facts: it looks more than once. The first look
-# finds most, and gives up at once where it does not; those without options also find that nothing follows.
+# Whether z3 finds a proof quickly can depend on the order in which it takes the facts, so it gets several looks with
+# different options. The first look finds most proofs and gives up early where it finds none; a look without options can
+# also find that the goal does not follow.
 QUICK: dict[str, Any] = {"auto_config": False, "mbqi": False, "qi.eager_threshold": 20.0}
 LOOKS: tuple[dict[str, Any], ...] = (
     QUICK,
@@ -26,12 +27,12 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"random_seed": 7},
     {"mbqi": False, "qi.eager_threshold": 100.0},
 )
-GLANCE, LOOK = 400, 1_500  # milliseconds for each look, first and then; a proof takes less, or is not near
+GLANCE, LOOK = 400, 1_500  # milliseconds for a short and for a long look
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What both solvers said of one obligation: ``unsat`` means proved. ``page_size`` is always any."""
+    """What both solvers answered for one obligation; ``unsat`` means proved. The proof holds for any page size."""
 
     stem: str
     transition: str
@@ -43,15 +44,15 @@ class Verdict:
 
     @property
     def proved(self) -> bool:
-        """Both solvers proved it."""
+        """Both solvers proved the obligation."""
         return self.z3 == self.cvc5 == "unsat"
 
 
 def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
-    """What z3 and cvc5 answer; from a few facts first, if the formula has them: what follows from few follows."""
+    """What z3 and cvc5 answer. The core facts are tried first: what follows from them follows from all facts."""
     first = second = "unknown"
-    if formula.few is not None:
-        first, second = solve([*formula.few, z3.Not(formula.goal)], LOOK)
+    if formula.core_facts is not None:
+        first, second = solve([*formula.core_facts, z3.Not(formula.goal)], LOOK)
     if (first, second) == ("unsat", "unsat"):
         return first, second
     answers = solve(formula.negated, TIMEOUT)
@@ -59,15 +60,15 @@ def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
 
 
 def solve(assertions: list[object], timeout: int | None = None) -> tuple[str, str]:
-    """What z3 and cvc5 answer; cvc5 is asked even where z3 fails."""
+    """What z3 and cvc5 answer; cvc5 is asked even where z3 finds no proof."""
     limit = TIMEOUT if timeout is None else timeout
     solver = looking(assertions, LOOKS[0])
-    text = solver.to_smt2()  # before z3 looks at it: it rewrites what it solves
+    text = solver.to_smt2()  # taken before z3 solves: solving rewrites the assertions
     return first_solver(solver, assertions, limit), second_solver.check(text, limit)
 
 
 def looking(assertions: list[object], look: dict[str, Any]) -> z3.Solver:
-    """A solver that looks at the assertions in this way."""
+    """A z3 solver with these assertions and these options."""
     solver = z3.SimpleSolver()
     for option, value in look.items():
         solver.set(option, value)
@@ -76,7 +77,7 @@ def looking(assertions: list[object], look: dict[str, Any]) -> z3.Solver:
 
 
 def first_solver(solver: z3.Solver, assertions: list[object], limit: int) -> str:
-    """What z3 answers: at its first look, or at a later one that takes the facts in another order."""
+    """What z3 answers at its first look, or at a later look with other options."""
     solver.set("timeout", min(GLANCE, limit))
     answer = str(solver.check())
     for timeout, look in _later_looks(limit):
@@ -96,7 +97,7 @@ def _later_looks(limit: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Verdict]:
-    """All obligations of one transition, also of one that is not the spec's own (a mutant, a fault)."""
+    """All obligations of one transition; it may be a wrong one (a mutant, the transition of a fault)."""
     verdicts = []
     for formula in obligations.all_of(hints, name, transition):
         start = time.perf_counter()
@@ -126,7 +127,7 @@ def _task(stem: str, name: str) -> list[Verdict]:
 
 
 def tasks(stems: Iterable[str]) -> list[tuple[str, str]]:
-    """The units of work: the lemmas, and each transition of each stem."""
+    """The units of work: the lemmas, and the first state and each transition of each stem."""
     todo = [("lemmas", "")]
     for stem in stems:
         todo += [(stem, name) for name in (obligations.START, *hints_of(stem).stem.transitions)]
@@ -134,7 +135,7 @@ def tasks(stems: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def prove(stems: Iterable[str], report: Callable[[list[Verdict]], None]) -> list[Verdict]:
-    """Every obligation of the stems, on every core; ``report`` hears of each unit as it ends."""
+    """Proves every obligation of the stems on all cores; ``report`` gets the verdicts of each unit when it ends."""
     found = on_every_core(_task, tasks(stems), report)
     return [verdict for verdicts in found for verdict in verdicts]
 
@@ -142,7 +143,7 @@ def prove(stems: Iterable[str], report: Callable[[list[Verdict]], None]) -> list
 def on_every_core(
     work: Callable[..., Any], units: Sequence[tuple[Any, ...]], report: Callable[[Any], None]
 ) -> list[Any]:
-    """``work`` on each of the units, in their order; ``report`` hears of each result as it comes."""
+    """The results of ``work`` on each unit, in order of the units; ``report`` gets each result when it comes."""
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         futures = [workers.submit(work, *unit) for unit in units]
         for future in as_completed(futures):

@@ -1,4 +1,4 @@
-"""cvc5 reads the same obligation from SMT-LIB and must agree."""
+"""The second solver: cvc5 reads each obligation as SMT-LIB text, and must also prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provers' view of rows and session slots."""
+"""What the provers need for rows and session slots: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
-from spec.lengths import Length, at_most, in_pages, in_tokens, next_token, shortest, touched
+from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, shortest, touched
 from spec.logic import Number, Step, but, call, requires
-from spec.pool import some_open
+from spec.pair import give
+from spec.pool import cut, in_range, some_open
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
 
 SIZES = {
@@ -22,23 +23,23 @@ SIZES = {
 
 
 def small() -> tuple[Rows, ...]:
-    """Three full and two SWA pages of two slots, one request row and two others, one session, a window of a token."""
+    """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window."""
     pools = swa_mapping.initial(page_size=2, size=3, size_swa=2, rows=3, need_sort=False)
     return (law.initial(pools, limit=1, sessions=1, window=Length(0, 1)),)
 
 
 def requests(st: Rows, *phases: int) -> list[int]:
-    """The request rows in one of these phases."""
+    """The rows of requests in one of these phases."""
     return [r for r in full_pool(st).rows.items() if r < st.limit and st.phase(r) in phases]
 
 
 def others(st: Rows) -> list[int]:
-    """The rows that are no request's."""
+    """The rows of tree nodes."""
     return [r for r in full_pool(st).rows.items() if r >= st.limit]
 
 
 def growth(st: Rows, row: int, to: Length) -> tuple[Seq, Seq]:
-    """Lawful pages for a row that grows."""
+    """Pages that a row which grows to ``to`` may get."""
     need = touched(to) - touched(allocated(st, row))
     return some_open(full_pool(st), need), some_open(swa_pool(st), need)
 
@@ -57,7 +58,7 @@ def _decode(st: Rows) -> Iterator[tuple[Any, ...]]:
 
 
 def _lengths(st: Rows, row: int, to: Length) -> Iterator[Length]:
-    """Every length from the tree's part up to ``to``."""
+    """Every length from the cached prefix to ``to``."""
     size = full_pool(st).page_size
     yield from (in_pages(n, size) for n in range(st.protected(row) * size, in_tokens(to, size) + 1))
 
@@ -99,15 +100,15 @@ MOVES = {
 
 
 def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
-    """An idle row still claims the tree's part."""
+    """A released row keeps the length of its cached prefix."""
     return altered(law.release(st, row), protected=st.protected)
 
 
 def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
-    """A node is evicted but for its first token."""
+    """A node is evicted, and its row keeps the first token."""
     step = law.drop(st, row)
-    cut = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
-    return but(step, calls=(cut,), promises=(*step.promises, *cut.step.promises), then=but(st, pools=cut.then))
+    short = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
+    return but(step, calls=(short,), promises=(*step.promises, *short.step.promises), then=but(st, pools=short.then))
 
 
 def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
@@ -118,14 +119,14 @@ def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     """A cut below the cursor puts the cursor at the cut, inside a page (as the fix of SGLang PR 22900 does)."""
     row = law.slot_row(st, session)
-    cut = call("pools", swa_mapping.trim, st.pools, row, prefix)
+    short = call("pools", swa_mapping.trim, st.pools, row, prefix)
     at = shortest(cursor(st, row), prefix)
     return but(
         law.restore(st, session, prefix),
-        calls=(cut,),
+        calls=(short,),
         then=but(
             rows.commit_to(st, row, prefix),
-            pools=cut.then,
+            pools=short.then,
             cursor=st.cursor.put(row, at.pages),
             cursor_rest=st.cursor_rest.put(row, at.rest),
         ),
@@ -133,17 +134,17 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 
 
 def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
-    """A row that reads the tree's pages forgets to give its own copies back."""
+    """A row reads the tree's pages from now on, and does not give its own duplicates back."""
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
-    """The cursor moves on, and the SWA pages stay."""
+    """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
 
 
 def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """A prefill leaves its first token without an SWA slot, though its page has an SWA page."""
+    """A prefill gives its first token no SWA slot, though the page of this token has an SWA page."""
     step = law.extend(st, row, to, full_pages, swa_pages)
     tail = call("pools", swa_mapping.alloc_extend_swa_tail, st.pools, row, Length(0, 1), to, full_pages, swa_pages)
     return but(
@@ -155,21 +156,21 @@ def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_page
 
 
 def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
-    """The window's own SWA pages are given back."""
+    """SWA pages of the current window are given back."""
     inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
-    step = unasked(law.slide(st, row, to), "the window is not given back")
+    step = unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
     return but(step, promises=(*step.promises, inside))
 
 
 def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
-    """A slot keeps what decoding ran past the answer that was sent."""
+    """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
     kept = {name: getattr(step.then, name) for name in ("text", "text_rest")}
     return but(step, calls=(), then=but(st, phase=st.phase.put(row, SAVED), **kept))
 
 
 def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
-    """A session whose turn was aborted keeps the row in its slot."""
+    """A session whose turn was aborted keeps the released row in its slot."""
     return altered(law.release(st, row), slot=st.slot)
 
 
@@ -186,7 +187,41 @@ MUTANTS = (
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )
 
-TOLD = {
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def releases_committed_part(st: Rows, row: Number) -> Step[Rows]:
+    """A row is released up to its committed length, and the pages allocated beyond it for a draft stay behind."""
+    pair, last = st.pools.now, touched(committed(st, row))
+    gone = in_range(pair.full, row, 0, last), in_range(pair.swa, row, 0, last)
+    kept = give(pair, *gone, st.pools.group > 0)
+    empty = but(kept, full=cut(kept.full, row, NOTHING), swa=cut(kept.swa, row, NOTHING))
+    return but(law.release(st, row), calls=(), then=but(rows.emptied(st, row), pools=but(st.pools, now=empty)))
+
+
+def overwrites_tail(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+    """A turn goes on at its prefix, and the pages of the row beyond it are not given back (SGLang PR 22862)."""
+    row = law.slot_row(st, session)
+    pair, to = st.pools.now, rows.back_to(st, row, prefix)
+    short = but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
+    return but(
+        law.restore(st, session, prefix),
+        calls=(),
+        then=but(rows.cut_back(st, row, prefix), pools=but(st.pools, now=short)),
+    )
+
+
+def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+    """A turn goes on inside a page, and this page is given back with the pages after it."""
+    row = law.slot_row(st, session)
+    freed = call("pools", swa_mapping.trim, st.pools, row, Length(rows.back_to(st, row, prefix).pages, 0))
+    return but(
+        law.restore(st, session, prefix), calls=(freed,), then=but(rows.cut_back(st, row, prefix), pools=freed.then)
+    )
+
+
+RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
     "full_positions": "one_owner cursor_committed_allocated phases",
     "swa_positions": "one_owner cursor_committed_allocated phases window_is_kept",
@@ -207,7 +242,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"reserve", "extend", "decode"}),
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -1,4 +1,4 @@
-"""The provers' view of the SWA mapping."""
+"""What the provers need for the SWA mapping: a small world, calls to try, mutants and proof hints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step
-from spec.pool import PENDING, cut, drop, length, resting, some_open
+from spec.pool import HELD, PENDING, cut, drop, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -94,7 +94,7 @@ def _wrong_full(step: Step[SwaMapping], **wrong: Any) -> Step[SwaMapping]:
 
 
 def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A full page freed within a group goes nowhere."""
+    """A full page that is freed within a group goes to a place that does not exist."""
     step = law.free(st, gone, slots)
     after = step.then.now.full.place
     lost = after.where(lambda p: gone.has(p) & (after(p) == PENDING), PENDING + 1, gone.items)
@@ -102,42 +102,42 @@ def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 
 def keeps_reference(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A row that gives back its full pages keeps them in its table."""
+    """A row gives back its full pages, and keeps them in its table."""
     return _wrong_full(law.free_full(st, gone, slots), table=st.now.full.table)
 
 
 def forgets_page(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A row drops its full page without giving it back."""
+    """A row drops its full page, and the page is not given back."""
     full = st.now.full
     return _wrong_full(law.free_full(st, gone, slots), place=full.place, available=full.available)
 
 
 def keeps_pages(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A trim shortens the row and forgets to give its pages back."""
+    """A trim shortens the row, and its pages are not given back."""
     step, pair = law.trim(st, row, to), st.now
     left = replace(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
     return replace(step, then=replace(step.then, now=left))
 
 
 def forgets_count(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A free does not count the full pages it gives back."""
+    """A free does not count the full pages that it gives back as available."""
     return _wrong_full(law.free(st, gone, slots), available=st.now.full.available)
 
 
 def always_releases(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """An evicted SWA page goes to the release list even where nothing sorts it."""
+    """An evicted SWA page goes to the release list even in a pool that does not sort."""
     step, swa = law.free_swa(st, gone, slots), st.now.swa
     return _with(step, swa=drop(swa, pairs.mapped_from(st.now, gone), 1))
 
 
 def keeps_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A free leaves the mapping of its pages behind (what SGLang PR 25805 ran into)."""
+    """A free leaves the mapping of its pages behind (which SGLang PR 25805 met)."""
     step = law.free(st, gone, slots)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
 def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A window eviction frees the SWA page and leaves the mapping of the held full page."""
+    """A window eviction frees the SWA page, and the held full page still maps into it."""
     step = law.free_swa(st, gone, slots)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
@@ -145,7 +145,7 @@ def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMappi
 def numbers_from_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
-    """A tail's SWA slots are numbered from the start of the tail instead of the start of its page."""
+    """The SWA slots of a tail are numbered from the start of the tail instead of the start of its page."""
     step = law.alloc_extend_swa_tail(st, row, start, to, full_pages, swa_pages)
     pair = step.then.now
 
@@ -159,33 +159,33 @@ def numbers_from_tail(
 
 
 def leaks_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A window eviction unmaps its pages and forgets to free the SWA pages."""
+    """A window eviction unmaps its pages, and the SWA pages are not given back."""
     step = law.free_swa(st, gone, slots)
     return _with(step, swa=st.now.swa)
 
 
 def frees_swa_early(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """Within a group the full pages wait, but their SWA pages are handed out at once."""
+    """Within a group the full pages wait, but their SWA pages are available at once."""
     step = law.free(st, gone, slots)
     early = drop(st.now.swa, pairs.mapped_from(st.now, gone), resting(st.now.swa))
     return _with(step, swa=early)
 
 
 def cuts_one_side(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A trim forgets the length of the SWA row."""
+    """A trim changes the length of the row in the full pool alone."""
     step = law.trim(st, row, to)
     swa = step.then.now.swa
     return _with(step, swa=cut(swa, row, length(st.now.swa, row)))
 
 
 def never_settles(st: SwaMapping) -> Step[SwaMapping]:
-    """The end of a group leaves its pages waiting."""
+    """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
     return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
 
 
 def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A backup survives a free."""
+    """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
@@ -207,9 +207,37 @@ MUTANTS = (
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
-# What takes three calls; the rest is found by trying all calls.
+
+# Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:
+    """A restore brings back both pools, and leaves the mapping of the pages that it takes back (SGLang PR 25805)."""
+    step = law.restore_state(st)
+    stale = replace(st.saved, to_page=st.now.to_page, to_offset=st.now.to_offset)
+    return replace(step, then=replace(st, now=stale))
+
+
+def keeps_pages_of_refused_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A decode that the SWA pool refuses has taken its full pages, and keeps them."""
+    step = law.alloc_decode(st, row, full_pages, swa_pages)
+    full = st.now.full
+    half = take(full, row, touched(length(full, row)), next_token(length(full, row), full.page_size), full_pages)
+    return replace(step, otherwise=replace(st, now=replace(st.now, full=half)))
+
+
+def forgets_outer_group(st: SwaMapping) -> Step[SwaMapping]:
+    """A free group that begins within another one loses the full pages that wait for the end of the outer group."""
+    step = law.free_group_begin(st)
+    full = st.now.full
+    lost = waiting(full, st.group > 0)
+    forgotten = replace(full, place=full.place.where(lost.has, HELD, lost.items))
+    return replace(step, then=replace(step.then, now=replace(st.now, full=forgotten), backed_up=False))
+
+
+# Transitions whose first granted call is three calls away; the search finds all others by trying every call.
 ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
-TOLD = {
+RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",
     "mapping_is_live": "one_owner no_leak row_ends same_lengths free_maps_to_nothing",
@@ -232,7 +260,7 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
     routes=ROUTES,
-    told=TOLD,
+    relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -1,8 +1,8 @@
-"""The symbolic reading: the same operations as ``spec.finite``, on z3 terms.
+"""The symbolic reading: the operations of ``spec.finite`` on z3 terms.
 
-A ``World`` makes the symbols. Unbounded (``World()``), domains are ranges of symbolic size and quantifiers stay
-quantifiers. Small (``World(sizes)``), domains are finite and quantifiers are written out, so that the solver decides
-and its model is a concrete state. ``bool()`` of a symbol raises: Python must never branch on one.
+A ``World`` makes the symbols. In an unbounded world (``World()``) domains have a symbolic size and quantifiers stay
+quantifiers. In a small world (``World(sizes)``) domains are finite and quantifiers are written out, so that the solver
+decides and its model is a concrete state. ``bool()`` of a symbol raises: Python must never branch on a symbol.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import z3
 from spec.lengths import Length
 from spec.logic import every, ite
 
-# Formulas are made by z3's own functions, not by its Python operators, which look at each operand many times over;
-# z3 still refuses operands of the wrong sort.
+# Formulas are made with z3's C functions: its Python operators check each operand many times. z3 still refuses operands
+# of the wrong sort.
 CONTEXT = z3.main_ctx()
 REF = CONTEXT.ref()
 TRUTHS = {truth: z3.BoolVal(truth) for truth in (False, True)}
@@ -54,12 +54,12 @@ def _asts(*expressions: Any) -> Any:
 
 
 def all_of(*truths: Any) -> Any:
-    """The expression that is true where all of these expressions are."""
+    """The expression of a conjunction."""
     return z3.BoolRef(z3.Z3_mk_and(REF, *_asts(*truths)), CONTEXT)
 
 
 def entails(premise: Any, conclusion: Any) -> Any:
-    """The expression that is true where the conclusion is, and wherever the premise is not."""
+    """The expression of an implication."""
     return z3.BoolRef(z3.Z3_mk_implies(REF, premise.ast, conclusion.ast), CONTEXT)
 
 
@@ -76,7 +76,7 @@ class Term:
         raise TypeError("a symbol has no truth value: say ite, implies, &, | or no, never if, and, or, not")
 
     def ite(self, then: Any, other: Any) -> Term:
-        """``then`` where this truth holds, else ``other``."""
+        """If-then-else: ``then`` where this truth holds, else ``other``."""
         one = lift(then)
         made = z3.Z3_mk_ite(REF, self.z.ast, one.ast, lift(other).ast)
         return _truth(made) if isinstance(one, z3.BoolRef) else _number(made)
@@ -135,7 +135,7 @@ def _value(value: Any, key: tuple[Any, ...]) -> Any:
 
 
 class SymMap:
-    """A total map, given by the formula of its value at a key; each is made once, for many laws ask for it."""
+    """A total map, given by the formula of its value at a key; each value is made once, since many laws use it."""
 
     def __init__(self, arity: int, formula: Callable[..., Any]) -> None:
         self.arity, self.formula = arity, formula
@@ -143,13 +143,13 @@ class SymMap:
 
     def __call__(self, *key: Any) -> Any:
         places = [lift(k) for k in key]
-        address = tuple([place.ast.value for place in places])  # equal expressions are one, as long as one is kept
+        address = tuple([place.ast.value for place in places])  # z3 shares equal expressions while one of them is kept
         if address not in self._made:
             self._made[address] = (places, self.formula(*key))
         return self._made[address][1]
 
     def put(self, key: Any, value: Any) -> SymMap:
-        """This map, but ``value`` at ``key``."""
+        """This map with ``value`` at ``key``."""
         place = key if isinstance(key, tuple) else (key,)
         return self.where(lambda *k: _all_equal(k, place), value)
 
@@ -158,7 +158,7 @@ class SymMap:
         return SymMap(self.arity, lambda *_: value)
 
     def where(self, cond: Callable[..., Any], value: Any, among: Any = None) -> SymMap:
-        """This map, but ``value`` wherever ``cond`` holds; ``among`` is of no concern here."""
+        """This map with ``value`` wherever ``cond`` holds; the symbolic reading does not need ``among``."""
         del among
 
         def formula(*key: Any) -> Any:
@@ -171,16 +171,16 @@ def _all_equal(one: Iterable[Any], other: Iterable[Any]) -> Any:
     return every(a == b for a, b in zip(one, other, strict=True))
 
 
-@dataclass(eq=False)  # each is one of its own, and a key
+@dataclass(eq=False)  # compared by identity, and used as a key
 class Count:
-    """A symbol for the sum of the weights of a domain's members with a property: their number, if weights are 1."""
+    """A symbol for the sum of the weights of the members with a property; their number, if all weights are 1."""
 
     domain: SymDomain
     law: Callable[[Any], Any]
     term: Term
-    delta: bool  # counts what a transition moves, rather than what a law speaks of
+    delta: bool  # it counts what a transition moves, not what a law speaks about
     weight: Callable[[Any], Any] = lambda _: 1
-    about: str = ""  # the law that speaks of it: lemmas relate the counts of one law
+    about: str = ""  # the law that it belongs to: lemmas relate the counts of one law
 
     @property
     def plain(self) -> bool:
@@ -190,7 +190,7 @@ class Count:
 
 @dataclass
 class World:
-    """Makes symbols. ``sizes`` maps the name of a constant to its value in a small world; empty: unbounded."""
+    """Makes the symbols of one call. ``sizes``: the constants of a small world, by name; empty: an unbounded world."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     axioms: list[Any] = field(default_factory=list)
@@ -231,7 +231,7 @@ class World:
         return self.maps.setdefault(name, SymMap(arity, value))
 
     def constant(self, kind: str, name: str) -> Any:
-        """A constant of the machine; the same name is the same constant."""
+        """A constant; one name always gives one constant."""
         if name not in self._constants:
             self._constants[name] = self._new_constant(kind, name)
         return self._constants[name]
@@ -248,30 +248,30 @@ class World:
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
 
     def once(self, make: Callable[..., Any], *of: Any, **fixed: Any) -> Any:
-        """What is made of counts or sequences, made once: many proofs ask. ``fixed`` is the same in the whole world."""
+        """``make`` applied to counts or sequences, computed once for all proofs in this world."""
         if (make, *of) not in self._once:
             self._once[make, *of] = make(*of, **fixed)
         return self._once[make, *of]
 
     @contextmanager
     def quantified(self) -> Iterator[None]:
-        """Within a quantifier: a count there would not be one number."""
+        """The context in which formulas under a quantifier are made; counts are refused there."""
         self.depth += 1
         yield
         self.depth -= 1
 
     def bound(self, hint: str) -> Any:
-        """A variable to quantify over, named by its depth: so the same law on the same maps is the same formula."""
+        """A variable to quantify over, named by its depth, so that equal laws on equal maps are one formula."""
         return z3.Int(f"{hint}.{self.depth}")
 
     def fresh(self, hint: str) -> Any:
-        """A number that occurs nowhere else."""
+        """A number symbol that occurs nowhere else."""
         return z3.Int(f"{hint}{next(self._fresh)}")
 
     def counted(
         self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
     ) -> Term:
-        """The sum over those that obey ``law``: written out in a small world, else a symbol for the lemmas."""
+        """The sum over the members that obey ``law``: written out in a small world, else a symbol for the lemmas."""
         if self.small:
             return sum(
                 (Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items()), start=Term(z3.IntVal(0))
@@ -284,14 +284,14 @@ class World:
 
 
 class SymDomain:
-    """The integers from ``low`` to ``high`` (``None``: without end)."""
+    """The integers from ``low`` to ``high``; without end where ``high`` is ``None``."""
 
     def __init__(self, world: World, name: str, low: int, high: Any) -> None:
         self.world, self.name, self.low, self.high = world, name, low, high
 
     @property
     def size(self) -> Any:
-        """How many there are."""
+        """The number of members."""
         return self.high - self.low + 1
 
     def items(self) -> range:
@@ -304,7 +304,7 @@ class SymDomain:
         return above if self.high is None else above & (item <= self.high)
 
     def all(self, law: Callable[[Any], Any]) -> Term:
-        """``law`` holds for each."""
+        """``law`` holds for each member."""
         if self.world.small:
             return Term(all_of(*[lift(law(k)) for k in self.items()]))
         bound = self.world.bound("k")
@@ -313,19 +313,19 @@ class SymDomain:
         return Term(z3.ForAll([bound], body))
 
     def any(self, law: Callable[[Any], Any]) -> Term:
-        """``law`` holds for one at least."""
+        """``law`` holds for at least one member."""
         return self.all(lambda k: Term(z3.Not(lift(law(k))))).negated()
 
     def count(self, law: Callable[[Any], Any]) -> Term:
-        """For how many ``law`` holds."""
+        """The number of members for which ``law`` holds."""
         return self.world.counted(self, law, delta=False)
 
     def total(self, law: Callable[[Any], Any], weight: Callable[[Any], Any]) -> Term:
-        """The sum of the weights of those for which ``law`` holds."""
+        """The sum of the weights of the members for which ``law`` holds."""
         return self.world.counted(self, law, delta=False, weight=weight)
 
     def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
-        """The set of those for which ``law`` holds."""
+        """The set of the members for which ``law`` holds."""
         del among
         return SymSet(self.world, 1, lambda k: self.has(k) & law(k), self)
 
@@ -347,7 +347,7 @@ class SymSet:
 
     @property
     def size(self) -> Term:
-        """How many there are; one symbol however often it is asked for."""
+        """The number of members; always one symbol."""
         if self._size is None:
             assert self.domain is not None, "only sets over a domain are counted"
             self._size = self.world.counted(self.domain, self.formula, delta=True)
@@ -375,7 +375,7 @@ class SymSet:
 
 
 class SymSeq:
-    """A sequence as two maps, item by position and position by item."""
+    """A sequence as two maps: the item at a position, and the position of an item."""
 
     def __init__(self, world: World, name: str, domain: SymDomain) -> None:
         self.world, self.domain = world, domain
@@ -432,7 +432,7 @@ def _field(world: World, f: Any, hint: Any, name: str) -> Any:
 
 
 def argument(world: World, kind: str, name: str, domain: SymDomain | None) -> Any:
-    """A symbolic argument of the kind that a transition's signature names."""
+    """A symbolic argument of the kind that the signature of the transition names."""
     if kind == "Length":
         return Length(world.number(name + ".pages"), world.number(name + ".rest"))
     if kind == "Truth":

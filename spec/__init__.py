@@ -1,1 +1,1 @@
-"""The law of KV-cache bookkeeping as pure state machines; see ``spec.logic`` for how a law is read."""
+"""The law of KV-cache bookkeeping as pure state machines; ``spec.logic`` explains how to read them."""

@@ -1,4 +1,4 @@
-"""The paged allocator: pages handed out to rows, given back, held over in free groups, restored from a backup."""
+"""The paged allocator: rows take pages and give them back; free groups delay frees; a backup can be restored."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ stem = Stem("allocator")
 
 @dataclass(frozen=True)
 class Allocator:
-    """One pool, the pool as it was at the last backup, and how deep the free groups are nested."""
+    """One pool, a copy of the pool from the last backup, and how deep free groups are nested."""
 
     now: Pool
     saved: Pool
@@ -58,13 +58,13 @@ class Allocator:
 
 
 def initial(page_size: int, size: int, rows: int, need_sort: bool) -> Allocator:
-    """Every page of ``size`` pages is free, and ``rows`` rows are empty (finite reading)."""
+    """All ``size`` pages are free, and ``rows`` rows are empty (finite reading)."""
     pool = new_pool(page_size, size, rows, need_sort)
     return start(Allocator(now=pool, saved=pool, backed_up=False, group=0))
 
 
 def start(st: Allocator) -> Allocator:
-    """Before the first call: every page is free, every row is empty, no group is open, no backup can be restored."""
+    """Before the first call: all pages are free, all rows are empty, no free group is open, there is no backup."""
     blank = emptied(st.now)
     return Allocator(now=blank, saved=blank, backed_up=False, group=0)
 
@@ -72,63 +72,66 @@ def start(st: Allocator) -> Allocator:
 stem.state, stem.start = Allocator, start
 
 
-# The words in which transitions state their conditions; ``spec.swa_mapping`` uses them too.
+# Promises and choices that several transitions share; ``spec.swa_mapping`` uses them, too.
 
 
 def lawful_choice(pool: Pool, chosen: Seq, need: Number, what: str) -> tuple[Requirement, ...]:
-    """The implementation may answer with any ``need`` different pages that are open to be handed out."""
+    """The implementation may hand out any ``need`` different pages of the free list and the release list."""
     return (
         requires(chosen.length == need, f"as many {what} are handed out as the call needs"),
         requires(chosen.all(lambda p: open_to(pool, p)), f"the {what} handed out were free"),
-        requires(chosen.distinct(), f"no page is handed out twice among the {what}"),
+        requires(chosen.distinct(), f"the {what} handed out are all different"),
     )
 
 
 def growing(pool: Pool, row: Number, to: Length) -> tuple[Requirement, ...]:
-    """What a caller that lets ``row`` grow promises."""
+    """What a caller promises that lets ``row`` grow to ``to`` tokens."""
     now = length(pool, row)
     fills = (now.rest > 0) & no_shorter(now, to)
     return (
-        requires(pool.rows.has(row), "the row is a row"),
-        requires(formed(to, pool.page_size), "the new length is a length"),
-        requires(at_most(now, to), "the row does not shrink"),
-        requires(pool.indices.has(touched(to)), "the row has room for its new length"),
-        requires(implies(fills, pool.table(row, now.pages) != PADDING), "the row still owns the page it fills"),
+        requires(pool.rows.has(row), "the row number is a row of the pool"),
+        requires(formed(to, pool.page_size), "the new length is well formed"),
+        requires(at_most(now, to), "the new length is at least the row's length"),
+        requires(pool.indices.has(touched(to)), "the row has room for the new length"),
+        requires(
+            implies(fills, pool.table(row, now.pages) != PADDING),
+            "the row owns the partial page that the new tokens fill",
+        ),
     )
 
 
 def shrinking(pool: Pool, row: Number, to: Length) -> tuple[Requirement, ...]:
-    """What a caller that cuts ``row`` promises."""
+    """What a caller promises that cuts ``row`` to ``to`` tokens."""
     return (
-        requires(pool.rows.has(row), "the row is a row"),
-        requires(formed(to, pool.page_size), "the new length is a length"),
-        requires(at_most(to, length(pool, row)), "the row does not grow"),
+        requires(pool.rows.has(row), "the row number is a row of the pool"),
+        requires(formed(to, pool.page_size), "the new length is well formed"),
+        requires(at_most(to, length(pool, row)), "the new length is at most the row's length"),
     )
 
 
 def no_shorter(now: Length, to: Length) -> Truth:
-    """A token is added."""
+    """``to`` has at least one token more than ``now``."""
     return at_most(now, to) & no(same(now, to))
 
 
 def naming(pool: Pool, gone: Set, slots: Slots) -> tuple[Requirement, ...]:
-    """``gone`` are the pages of ``slots``, and all are held."""
+    """What a caller promises that frees ``slots``: their pages are ``gone``, and all are held."""
     return (
-        requires(gone.all(lambda p: held(pool, p)), "every freed slot belongs to a held page"),
+        requires(gone.all(lambda p: held(pool, p)), "every freed page is held by a row"),
         requires(
             slots.all(lambda p, o: gone.has(p) & pool.offsets.has(o)),
-            "the freed slots are slots of their pages",
+            "every freed slot is a slot of a freed page",
         ),
     )
 
 
 def closed(pool: Pool, gone: Set, slots: Slots) -> tuple[Requirement, ...]:
-    """What a caller that frees ``slots`` promises: freeing a token frees its page, so no live token stays behind."""
+    """What a caller promises that frees ``slots``: it names all used slots of a page, since pages are freed whole."""
     return (
         *naming(pool, gone, slots),
         requires(
             gone.all(lambda p: pool.offsets.all(lambda o: implies(o < filled(pool, p), slots.has(p, o)))),
-            "no live slot stays behind in a page that is freed",
+            "every used slot of a freed page is freed",
         ),
     )
 
@@ -138,16 +141,19 @@ def closed(pool: Pool, gone: Set, slots: Slots) -> tuple[Requirement, ...]:
 
 @stem.transition
 def alloc(st: Allocator, row: Number, count: Number, chosen: Seq) -> Step[Allocator]:
-    """A row whose last page is full takes ``count`` whole pages; out of memory changes nothing."""
+    """A row whose last page is full takes ``count`` whole pages; a call without enough pages changes nothing."""
     now = length(st.now, row)
     grown = alloc_extend(st, row, Length(now.pages + count, now.rest), chosen)
-    full = requires(now.rest == 0, "the row's last page is full")
+    full = requires(now.rest == 0, "the row has no partial page")
     return but(grown, promises=(*grown.promises, full))
 
 
 @stem.transition
 def alloc_extend(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
-    """A row grows: first the rest of its partial page, then new pages; out of memory changes nothing."""
+    """A row grows to ``to`` tokens: it fills its partial page, then takes new pages.
+
+    A call without enough pages changes nothing.
+    """
     first = touched(length(st.now, row))
     need = touched(to) - first
     return Step(
@@ -160,13 +166,13 @@ def alloc_extend(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Al
 
 @stem.transition
 def alloc_decode(st: Allocator, row: Number, chosen: Seq) -> Step[Allocator]:
-    """A row grows by one token."""
+    """A row grows by one token; a call without a page that it needs changes nothing."""
     return alloc_extend(st, row, next_token(length(st.now, row), st.now.page_size), chosen)
 
 
 @stem.transition
 def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
-    """The pages of the freed slots are given back: at once, or at the end of the free group that is open."""
+    """The pages of the freed slots are given back: at once, or when the open free group ends."""
     place = ite(st.group > 0, PENDING, resting(st.now))
     return Step(
         promises=closed(st.now, gone, slots),
@@ -176,7 +182,7 @@ def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 @stem.transition
 def trim(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
-    """A row is cut to ``to`` tokens; a page that keeps a token stays, every later page is given back."""
+    """A row is cut to ``to`` tokens: a page that still has tokens stays, every later page is given back."""
     now = length(st.now, row)
     place = ite(st.group > 0, PENDING, resting(st.now))
     left = cut(drop(st.now, beyond(st.now, row, to), place), row, to)
@@ -188,13 +194,13 @@ def trim(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
 
 @stem.transition
 def free_group_begin(st: Allocator) -> Step[Allocator]:
-    """From here on freed pages wait; groups nest, and only the end of the outermost one gives the pages back."""
+    """A free group begins: freed pages wait until the outermost open group ends."""
     return Step(then=but(st, group=st.group + 1))
 
 
 @stem.transition
 def free_group_end(st: Allocator) -> Step[Allocator]:
-    """The end of the outermost group gives back what waited; an inner end gives back nothing."""
+    """A free group ends: only the end of the outermost group gives the waiting pages back."""
     done = waiting(st.now, st.group == 1)
     return Step(
         promises=(requires(st.group > 0, "a free group is open"),),
@@ -204,28 +210,28 @@ def free_group_end(st: Allocator) -> Step[Allocator]:
 
 @stem.transition
 def backup_state(st: Allocator) -> Step[Allocator]:
-    """The pool as it is now can be restored until something is given back."""
+    """The pool is saved; it can be restored as long as no page is given back."""
     return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
 def restore_state(st: Allocator) -> Step[Allocator]:
-    """Everything that was handed out since the backup is free again."""
+    """The saved pool is restored: every page that was handed out since the backup is free again."""
     return Step(
-        promises=(requires(st.backed_up, "a backup was taken and nothing was given back since"),),
+        promises=(requires(st.backed_up, "a backup was taken, and no page was given back since"),),
         then=but(st, now=st.saved),
     )
 
 
 @stem.transition
 def merge_and_sort_free(st: Allocator) -> Step[Allocator]:
-    """The release list goes to the free list; nothing else changes."""
+    """All pages of the release list go to the free list; nothing else changes."""
     return Step(then=but(st, now=merged(st.now, True)))
 
 
 @stem.transition
 def clear(st: Allocator) -> Step[Allocator]:
-    """All is as before the first call."""
+    """The allocator is again as before the first call."""
     return Step(then=start(st))
 
 
@@ -242,12 +248,15 @@ for _law in LAWS:
 
 
 def none_waits(pool: Pool) -> Truth:
-    """No page is pending."""
+    """No page waits for the end of a free group."""
     return pool.pages.all(lambda p: pool.place(p) != PENDING)
 
 
 def still_holds(saved: Pool, now: Pool) -> Truth:
-    """What was held then is held now by the same row at the same index; rows only grew; the same pages wait."""
+    """Each page that was held at the backup is still held by its row, at its index.
+
+    No row became shorter since, and exactly the pages that waited then wait now.
+    """
     return saved.pages.all(
         lambda p: (
             ((now.place(p) == PENDING) == (saved.place(p) == PENDING))
@@ -261,11 +270,14 @@ def still_holds(saved: Pool, now: Pool) -> Truth:
 
 @stem.invariant()
 def pending_in_group(st: Allocator) -> Truth:
-    """A page waits only while a free group is open."""
+    """Pages are pending only while a free group is open."""
     return (st.group >= 0) & implies(st.group == 0, none_waits(st.now))
 
 
 @stem.invariant()
 def backup_still_holds(st: Allocator) -> Truth:
-    """While a backup can be restored, a row holds all it held then: a restore takes back only what came since."""
+    """While a backup can be restored, every row still holds the pages that it held at the backup.
+
+    So a restore takes back only pages that were handed out since.
+    """
     return implies(st.backed_up, still_holds(st.saved, st.now))

@@ -1,7 +1,8 @@
 """The finite reading: immutable maps, ranges, sequences and sets of plain integers.
 
-Updates cost what they change: ``among`` lists the keys where a point-wise update can bite, and only those are
-looked at. ``STRICT`` (tests) compares each update with its meaning on every key, so that no ``among`` is too small.
+An update costs only as much as it changes: ``among`` lists the keys that the update can change, and no other key is
+looked at. Tests switch ``STRICT`` on: then each update is compared with its meaning on every key, so that a key that is
+missing in ``among`` is found.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def _call(value: Any, key: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _bites(cond: Callable[..., bool], among: Keys, arity: int) -> list[Any]:
-    """The keys where an update bites; several maps are often changed at the same ones."""
+    """The keys that an update changes; the last answer is kept, since several maps are often changed at these keys."""
     return [k for k in among() if cond(*k)] if arity == 2 else [k for k in among() if cond(k)]
 
 
@@ -42,7 +43,7 @@ class Map:
         return self._items.get(key if second is None else (key, second), self.default)
 
     def put(self, key: Any, value: int) -> Map:
-        """This map, but ``value`` at ``key`` (a pair for two keys)."""
+        """This map with ``value`` at ``key`` (a pair if the map has two keys)."""
         return Map(self.arity, self.default, self._items.set(key, value))
 
     def all_to(self, value: int) -> Map:
@@ -50,7 +51,7 @@ class Map:
         return Map(self.arity, value)
 
     def where(self, cond: Callable[..., bool], value: Any, among: Keys) -> Map:
-        """This map, but ``value`` (or ``value(*key)``) at each key for which ``cond`` holds."""
+        """This map with ``value`` (or ``value(*key)``) at each key for which ``cond`` holds."""
         hits = _bites(cond, among, self.arity)
         result = Map(self.arity, self.default, self._written(hits, value)) if hits else self
         for keys in STRICT:
@@ -74,7 +75,7 @@ class Map:
 
 
 class Domain:
-    """The integers ``low`` to ``high``, both included."""
+    """The integers from ``low`` to ``high``, both included."""
 
     __slots__ = ("high", "low")
 
@@ -83,7 +84,7 @@ class Domain:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of members."""
         return max(0, self.high - self.low + 1)
 
     def items(self) -> range:
@@ -95,23 +96,23 @@ class Domain:
         return self.low <= item <= self.high
 
     def all(self, law: Callable[[int], bool]) -> bool:
-        """``law`` holds for each."""
+        """``law`` holds for each member."""
         return all(map(law, self.items()))
 
     def any(self, law: Callable[[int], bool]) -> bool:
-        """``law`` holds for one at least."""
+        """``law`` holds for at least one member."""
         return any(map(law, self.items()))
 
     def count(self, law: Callable[[int], bool]) -> int:
-        """For how many ``law`` holds."""
+        """The number of members for which ``law`` holds."""
         return sum(map(law, self.items()))
 
     def total(self, law: Callable[[int], bool], weight: Callable[[int], int]) -> int:
-        """The sum of the weights of those for which ``law`` holds."""
+        """The sum of the weights of the members for which ``law`` holds."""
         return sum(weight(item) for item in self.items() if law(item))
 
     def such(self, law: Callable[[int], bool], among: Keys) -> Set:
-        """The set of those for which ``law`` holds; ``among`` lists all candidates."""
+        """The set of the members for which ``law`` holds; ``among`` lists all candidates."""
         found = Set(item for item in among() if self.has(item) and law(item))
         for _ in STRICT:
             missed = [item for item in self.items() if law(item) and not found.has(item)]
@@ -130,7 +131,7 @@ class Set:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of members."""
         return len(self._items)
 
     def total(self, weight: Callable[[int], int]) -> int:
@@ -164,7 +165,7 @@ class Seq:
 
     @property
     def length(self) -> int:
-        """How many positions there are."""
+        """The number of positions."""
         return len(self._at)
 
     def items(self) -> tuple[int, ...]:
@@ -172,11 +173,11 @@ class Seq:
         return self._at
 
     def at(self, position: int) -> int:
-        """The integer at ``position``, 0 outside."""
+        """The integer at ``position``, 0 where there is no such position."""
         return self._at[position] if 0 <= position < len(self._at) else 0
 
     def index(self, item: int) -> int:
-        """The position of ``item``, -1 where it is absent."""
+        """The position of ``item``, -1 if it is not in the sequence."""
         return self._index.get(item, -1)
 
     def has(self, item: int) -> bool:

@@ -1,7 +1,7 @@
-"""What handles hold: how lock counts and sizes move with them, and the laws that count holders.
+"""What lock handles hold: how lock counts and sizes change with them, and the laws that count holders.
 
-``count(handles, ...)`` and ``total(nodes, ...)`` are related to what a transition moves by the lemmas of
-``proofs.lemmas``; that is why each law speaks of one count.
+The lemmas of ``proofs.lemmas`` relate a count over handles or a sum over nodes to what a transition changes. They need
+that each law has one count or one sum.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ def in_window(st: Tree, top: Number, node: Number) -> Set:
 
 
 def shifted(held: Set, nodes: Domain, ref: Map, by: int, weight: Callable[[Number], Number]) -> tuple[Map, Number]:
-    """The counts with ``by`` more on the nodes ``held``, and the weight that thereby changes between the two sizes."""
+    """The lock counts after ``by`` was added on the nodes ``held``, and the weight of the nodes that change size.
+
+    A node changes between the evictable and the protected size where its count leaves 0 or comes back to 0.
+    """
     edge = ite(by > 0, 0, 1)
     moved = nodes.such(lambda n: held.has(n) & (ref(n) == edge), held.items)
     return ref.where(held.has, lambda n: ref(n) + by, held.items), moved.total(weight)
 
 
 def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> Tree:
-    """Every count of what a handle holds changes by ``by``, and the sizes with them."""
+    """The tree after ``by`` was added to each lock count of what a handle holds; the sizes change with the counts."""
 
     def tokens(n: Number) -> Number:
         return span(st, n)
@@ -56,7 +59,10 @@ def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> 
 
 
 def handles_stand(st: Tree) -> Truth:
-    """A handle holds a node of the tree, and its SWA part ends at a node above: nothing with a holder is evicted."""
+    """An active handle names a node of the tree, and the top of its window is this node or an ancestor in the tree.
+
+    If it holds a mamba state, its node has one. So nothing that a handle holds is evicted.
+    """
     return st.handles.all(
         lambda h: implies(
             st.active(h) == 1,
@@ -68,7 +74,7 @@ def handles_stand(st: Tree) -> Truth:
 
 
 def window_is_filled(st: Tree) -> Truth:
-    """The SWA part that a handle holds fills its window, or reaches the root."""
+    """The SWA part that a handle holds covers a whole window, or reaches up to the root."""
 
     def filled(h: Number) -> Truth:
         return (st.stop(st.node(h)) - begin(st, st.top(h)) >= st.window) | (st.parent(st.top(h)) == ROOT)
@@ -77,7 +83,7 @@ def window_is_filled(st: Tree) -> Truth:
 
 
 def held_is_no_tombstone(st: Tree) -> Truth:
-    """A node whose SWA part somebody holds has it: what is held is never evicted."""
+    """A node whose SWA part is held by a handle is no tombstone: a held SWA part is never evicted."""
     return st.handles.all(lambda h: st.nodes.all(lambda n: implies(holds_swa(st, h, n), st.swa(n) == 1)))
 
 
@@ -97,7 +103,7 @@ def mamba_pairs(st: Tree, n: Number) -> Truth:
 
 
 def held_is_counted(st: Tree, n: Number) -> Truth:
-    """A node that somebody holds has a positive lock count for what is held."""
+    """Each component of a node that is held by a handle has a positive lock count."""
     held = st.handles.all(
         lambda h: (
             implies(holds_full(st, h, n), st.full_ref(n) > 0)
@@ -109,14 +115,14 @@ def held_is_counted(st: Tree, n: Number) -> Truth:
 
 
 def counts_are_counts(st: Tree, n: Number) -> Truth:
-    """No lock count is negative, and a node without an SWA part or a state has no locks on it."""
+    """No lock count is negative, and the lock count of a component that a node does not have is 0."""
     real = (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0)
     bare = implies(st.swa(n) == 0, st.swa_ref(n) == 0) & implies(st.mamba(n) == 0, st.mamba_ref(n) == 0)
     return implies(lives(st, n), real & bare)
 
 
 def readers_keep_slots(st: Tree) -> Truth:
-    """While somebody holds a node, it keeps the slots that the holder found there: none is freed under a reader."""
+    """While a handle holds a node, the node keeps the slots that the handle found there: no reader loses its slots."""
 
     def kept(h: Number, n: Number) -> Truth:
         return implies(holds_full(st, h, n), st.reads(h, n) == st.source(n))
@@ -125,38 +131,38 @@ def readers_keep_slots(st: Tree) -> Truth:
 
 
 def full_evictable_is_sum(st: Tree) -> Truth:
-    """The full evictable size is the number of tokens of the nodes whose full part nobody holds."""
+    """The full evictable size is the number of tokens of the nodes whose full part no handle holds."""
     return st.full_evictable == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) == 0), lambda n: span(st, n))
 
 
 def full_protected_is_sum(st: Tree) -> Truth:
-    """The full protected size is the number of tokens of the nodes whose full part somebody holds."""
+    """The full protected size is the number of tokens of the nodes whose full part a handle holds."""
     return st.full_protected == st.nodes.total(lambda n: lives(st, n) & (st.full_ref(n) > 0), lambda n: span(st, n))
 
 
 def swa_evictable_is_sum(st: Tree) -> Truth:
-    """The SWA evictable size is the number of tokens of the nodes whose SWA part nobody holds."""
+    """The SWA evictable size is the number of tokens of the nodes whose SWA part no handle holds."""
     return st.swa_evictable == st.nodes.total(
         lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) == 0), lambda n: span(st, n)
     )
 
 
 def swa_protected_is_sum(st: Tree) -> Truth:
-    """The SWA protected size is the number of tokens of the nodes whose SWA part somebody holds."""
+    """The SWA protected size is the number of tokens of the nodes whose SWA part a handle holds."""
     return st.swa_protected == st.nodes.total(
         lambda n: lives(st, n) & (st.swa(n) == 1) & (st.swa_ref(n) > 0), lambda n: span(st, n)
     )
 
 
 def mamba_evictable_is_sum(st: Tree) -> Truth:
-    """The mamba evictable size is the number of mamba states that nobody holds."""
+    """The mamba evictable size is the number of mamba states of nodes that no handle holds."""
     return st.mamba_evictable == st.nodes.total(
         lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) == 0), lambda _: 1
     )
 
 
 def mamba_protected_is_sum(st: Tree) -> Truth:
-    """The mamba protected size is the number of mamba states that somebody holds."""
+    """The mamba protected size is the number of mamba states of nodes that a handle holds."""
     return st.mamba_protected == st.nodes.total(
         lambda n: lives(st, n) & (st.mamba(n) == 1) & (st.mamba_ref(n) > 0), lambda _: 1
     )

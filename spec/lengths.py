@@ -1,8 +1,8 @@
-"""Lengths of a row in whole pages and the tokens of the partial page after them.
+"""The length of a row: its whole pages, and the tokens in the partial page after them.
 
-A length of ``n`` tokens is kept as ``(n // page_size, n % page_size)``, so that no law ever multiplies by the page
-size: that is what lets one proof stand for every page size. The last group of functions is the plain integer
-arithmetic at the border (tokens in, tokens out); CrossHair checks its contracts.
+A length of ``n`` tokens is kept as ``(n // page_size, n % page_size)``. So no law multiplies by the page size, and one
+proof holds for every page size. The functions at the end compute with plain integers, at the border where lengths are
+made from token counts and back; CrossHair checks their contracts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spec.logic import Number, Truth, ite
 
 
 class Length(NamedTuple):
-    """``pages`` whole pages and ``rest`` tokens, ``0 <= rest < page_size``."""
+    """``pages`` whole pages and ``rest`` tokens after them, ``0 <= rest < page_size``."""
 
     pages: Number
     rest: Number
@@ -28,7 +28,7 @@ def formed(length: Length, page_size: Number) -> Truth:
 
 
 def at_most(shorter: Length, longer: Length) -> Truth:
-    """``shorter`` is no longer than ``longer``."""
+    """``shorter`` has at most as many tokens as ``longer``."""
     return (shorter.pages < longer.pages) | ((shorter.pages == longer.pages) & (shorter.rest <= longer.rest))
 
 
@@ -38,7 +38,7 @@ def same(one: Length, other: Length) -> Truth:
 
 
 def shorter(one: Length, other: Length) -> Truth:
-    """``one`` is less than ``other``."""
+    """``one`` has fewer tokens than ``other``."""
     return (one.pages < other.pages) | ((one.pages == other.pages) & (one.rest < other.rest))
 
 
@@ -53,17 +53,17 @@ def shortest(one: Length, other: Length) -> Length:
 
 
 def touched(length: Length) -> Number:
-    """How many pages hold at least one token: whole pages, and the partial one if there is one."""
+    """How many pages have at least one token: the whole pages, and the partial page if there is one."""
     return length.pages + ite(length.rest > 0, 1, 0)
 
 
 def covers(length: Length, index: Number, offset: Number) -> Truth:
-    """The token at ``offset`` of the row's page ``index`` lies below ``length``."""
+    """The token at ``offset`` of the page at ``index`` of a row lies below ``length``."""
     return (index < length.pages) | ((index == length.pages) & (offset < length.rest))
 
 
 def next_token(length: Length, page_size: Number) -> Length:
-    """One token more."""
+    """The length with one token more."""
     full = length.rest + 1 == page_size
     return Length(length.pages + ite(full, 1, 0), ite(full, 0, length.rest + 1))
 
@@ -87,12 +87,12 @@ def in_tokens(length: Length, page_size: int) -> int:
 
 
 def positions(start: Length, stop: Length, page_size: int) -> list[tuple[int, int]]:
-    """The (page index, offset) of each token from ``start`` up to ``stop``."""
+    """The (page index, offset) of each token from ``start`` to ``stop``, ``stop`` excluded."""
     return [divmod(token, page_size) for token in range(in_tokens(start, page_size), in_tokens(stop, page_size))]
 
 
 def ceil_align(tokens: int, page_size: int) -> int:
-    """The smallest multiple of the page size that is no less than ``tokens``.
+    """The smallest multiple of the page size that is at least ``tokens``.
 
     pre: tokens >= 0 and page_size >= 1
     post: __return__ % page_size == 0
@@ -102,7 +102,7 @@ def ceil_align(tokens: int, page_size: int) -> int:
 
 
 def pages_needed(before: int, after: int, page_size: int) -> int:
-    """How many new pages a row needs to grow from ``before`` to ``after`` tokens.
+    """How many new pages a row needs that grows from ``before`` to ``after`` tokens.
 
     pre: 0 <= before <= after and page_size >= 1
     post: __return__ >= 0
@@ -112,7 +112,7 @@ def pages_needed(before: int, after: int, page_size: int) -> int:
 
 
 def page_range(start: int, stop: int, page_size: int) -> tuple[int, int]:
-    """The row's page indices ``[first, last)`` that the tokens ``[start, stop)`` touch.
+    """The page indices ``[first, last)`` of a row in which the tokens ``[start, stop)`` lie.
 
     pre: 0 <= start <= stop and page_size >= 1
     post: (start == stop) == (__return__[0] == __return__[1])

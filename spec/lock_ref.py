@@ -1,7 +1,8 @@
-"""Who holds what in the radix tree: lock handles on paths of nodes, per component, on any tree.
+"""Locks in the radix tree: lock handles hold the components of nodes on a path, in a tree of any shape.
 
-``spec.tree`` is the tree, ``spec.holders`` the laws of counts and sizes. What an insert does to a tree is a sequence of
-these transitions: ``split`` at the end of the overlap, ``restore`` of tombstones on the way, ``add_leaf`` for the rest.
+``spec.tree`` has the state, ``spec.holders`` the laws of lock counts and sizes. An insert is a sequence of these
+transitions: ``split`` of the node in which the match ends, ``restore`` of tombstones on the path, ``add_leaf`` for the
+rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ stem = Stem("lock_ref", state=Tree, start=start)
 
 @stem.transition
 def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-    """A new handle locks a node: the full part up to the root, the SWA part of its window, the state of the node."""
+    """A new handle locks a node: the full part up to the root, the SWA part of its window, and the node's state."""
     held_state = ite(st.stateful, st.mamba(node), 0)
     locked = but(
         st,
@@ -38,11 +39,14 @@ def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
         promises=(
             requires(st.handles.has(handle) & (st.active(handle) != 1), "the handle is new"),
             requires(lives(st, node), "the node is in the tree"),
-            requires(implies(no(st.windowed), top == ROOT), "without a window there is no SWA part to hold"),
-            requires(implies(st.windowed, window_top(st, top, node)), "the SWA part ends where the window is filled"),
+            requires(implies(no(st.windowed), top == ROOT), "a lock in a tree without a window holds no SWA part"),
+            requires(
+                implies(st.windowed, window_top(st, top, node)),
+                "the SWA part ends at the first node where the window is full",
+            ),
             requires(
                 st.nodes.all(lambda n: implies(between(st, top, n, node), st.swa(n) == 1)),
-                "no node of the window is a tombstone",
+                "every node of the window has its SWA part",
             ),
         ),
         then=shift(locked, on_path(st, node), in_window(st, top, node), own, 1),
@@ -51,7 +55,10 @@ def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
 
 @stem.transition
 def release(st: Tree, handle: Number) -> Step[Tree]:
-    """A handle gives back exactly what it holds, whatever was split, evicted or restored since it was taken."""
+    """A handle is released: it gives back exactly what it holds.
+
+    This is so whatever was split, evicted or restored since the handle was taken.
+    """
     node, top = st.node(handle), st.top(handle)
     own = st.nodes.such(lambda n: (n == node) & (st.state(handle) == 1), lambda: [node])
     return Step(
@@ -62,7 +69,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
 
 @stem.transition
 def release_swa(st: Tree, handle: Number) -> Step[Tree]:
-    """A handle gives back its SWA part alone, early, and holds the rest; it cannot give that part back twice."""
+    """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again."""
     node, top = st.node(handle), st.top(handle)
     nothing = st.nodes.such(lambda n: n != n, list)  # the empty set in both readings
     return Step(
@@ -72,15 +79,15 @@ def release_swa(st: Tree, handle: Number) -> Step[Tree]:
 
 
 def is_active(st: Tree, handle: Number) -> Requirement:
-    """A handle is released once."""
-    return requires(st.handles.has(handle) & (st.active(handle) == 1), "the handle is held")
+    """The handle was taken and not released yet."""
+    return requires(st.handles.has(handle) & (st.active(handle) == 1), "the handle is active")
 
 
 @stem.transition
 def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
-    """A node is cut at ``at``: the new parent gets the upper part with all its locks, the child keeps its mamba state.
+    """A node is cut at ``at`` tokens: a new parent gets the upper part of its key, and its full and SWA lock counts.
 
-    A handle that ended at the child ends at the new parent.
+    The child keeps its mamba state. A handle whose window ended at the child ends at the new parent.
     """
 
     def over_new(a: Number, n: Number) -> Number:
@@ -115,8 +122,8 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
     return Step(
         promises=(
             requires(lives(st, child), "the node is in the tree"),
-            requires(st.nodes.has(new) & (st.alive(new) != 1), "the new node is new"),
-            requires((begin(st, child) < at) & (at < st.stop(child)), "the cut lies within the node's key"),
+            requires(st.nodes.has(new) & (st.alive(new) != 1), "the new node is not in the tree"),
+            requires((begin(st, child) < at) & (at < st.stop(child)), "the cut is inside the node's key"),
         ),
         then=cut,
     )
@@ -126,15 +133,15 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
 def add_leaf(
     st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
 ) -> Step[Tree]:
-    """A leaf takes over the slots of one insert from where its parent stops; below the SWA cursor it is a tombstone."""
+    """A new leaf takes over the slots of an insert from where its parent ends; without SWA slots it is a tombstone."""
     swa, mamba = ite(with_swa & st.windowed, 1, 0), ite(with_mamba & st.stateful, 1, 0)
     first = end(st, under)
     size = stop - first
     return Step(
         promises=(
             requires((under == ROOT) | lives(st, under), "the parent is in the tree"),
-            requires(st.nodes.has(leaf) & (st.alive(leaf) != 1), "the leaf is new"),
-            requires(first < stop, "the leaf's key has tokens"),
+            requires(st.nodes.has(leaf) & (st.alive(leaf) != 1), "the leaf is not in the tree"),
+            requires(first < stop, "the leaf's key has at least one token"),
             only_above(st, source, under),
         ),
         then=but(
@@ -161,21 +168,21 @@ def add_leaf(
 
 
 def only_above(st: Tree, source: Number, n: Number) -> Requirement:
-    """An insert hands out its slots along one path, each position once."""
+    """Every other node with slots of this insert is an ancestor of ``n``: an insert follows one path."""
     return requires(
         st.nodes.all(lambda m: implies(lives(st, m) & (st.source(m) == source), (n != ROOT) & over(st, m, n))),
-        "the insert's other slots lie above",
+        "all other slots of the insert belong to ancestors",
     )
 
 
 @stem.transition
 def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
-    """A tombstone that nobody holds takes over the slots of an insert, both sides; its old full slots are freed."""
+    """A tombstone that no handle holds takes over full and SWA slots of an insert; its old full slots are freed."""
     return Step(
         promises=(
-            requires(lives(st, node) & st.windowed, "the node is in the tree"),
+            requires(lives(st, node) & st.windowed, "the node is in a tree with a window"),
             requires(st.swa(node) == 0, "the node is a tombstone"),
-            requires(st.full_ref(node) == 0, "nobody reads the full slots that are replaced"),
+            requires(st.full_ref(node) == 0, "nobody holds the node whose full slots are replaced"),
             only_above(st, source, node),
         ),
         then=but(
@@ -189,10 +196,10 @@ def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
 
 @stem.transition
 def set_mamba(st: Tree, node: Number) -> Step[Tree]:
-    """A node without a mamba state takes one over."""
+    """A node without a mamba state takes over a state."""
     return Step(
         promises=(
-            requires(lives(st, node) & st.stateful, "the node is in the tree"),
+            requires(lives(st, node) & st.stateful, "the node is in a tree with mamba states"),
             requires(st.mamba(node) == 0, "the node has no state yet"),
         ),
         then=but(st, mamba=st.mamba.put(node, 1), mamba_evictable=st.mamba_evictable + 1),
@@ -201,7 +208,7 @@ def set_mamba(st: Tree, node: Number) -> Step[Tree]:
 
 @stem.transition
 def evict_leaf(st: Tree, node: Number) -> Step[Tree]:
-    """A leaf that nobody holds leaves the tree with all its slots."""
+    """A leaf that no handle holds is evicted with all its slots."""
     return Step(
         promises=(
             requires(lives(st, node), "the node is in the tree"),
@@ -227,7 +234,7 @@ def evict_leaf(st: Tree, node: Number) -> Step[Tree]:
 
 @stem.transition
 def evict_swa(st: Tree, node: Number) -> Step[Tree]:
-    """A node whose SWA part nobody holds becomes a tombstone; its full part stays."""
+    """A node whose SWA part no handle holds becomes a tombstone; its full part stays."""
     return Step(
         promises=(
             requires(lives(st, node) & (st.swa(node) == 1), "the node has an SWA part"),
@@ -239,7 +246,7 @@ def evict_swa(st: Tree, node: Number) -> Step[Tree]:
 
 @stem.transition
 def evict_mamba(st: Tree, node: Number) -> Step[Tree]:
-    """A node whose mamba state nobody holds loses it."""
+    """A node whose mamba state no handle holds loses its state."""
     return Step(
         promises=(
             requires(lives(st, node) & (st.mamba(node) == 1), "the node has a state"),

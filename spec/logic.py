@@ -1,29 +1,30 @@
-"""The vocabulary of the law. A spec is one text with two readings, and only this file knows it.
+"""The words in which every spec is written. Each spec is one text with two readings.
 
-On finite values (``spec.finite``) a spec is the oracle that conformance runs; on symbols (``proofs.symbols``)
-the very same functions are what the provers read. A spec therefore never branches on a value with Python's own
-``if``, ``and``, ``or``, ``not`` or ``in`` (an AST lint sees to it): it says ``ite``, ``&``, ``|``, ``no``.
+Finite reading: on plain values (``spec.finite``) a spec is an executable oracle, with which conformance compares an
+engine. Symbolic reading: on z3 terms (``proofs.symbols``) the provers read the very same functions. A spec must
+therefore never branch on a value with Python's ``if``, ``and``, ``or``, ``not`` or ``in``: it uses ``ite``, ``&``,
+``|`` and ``no`` (``slotproof.spec_lint`` checks this). Of the files in ``spec/`` only this one knows both readings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Number = Any  # an int, or a symbol for one
 Truth = Any  # a bool, or a symbol for one
 Map = Any  # a total map: keys to numbers; see spec.finite.Map for the operations
-Domain = Any  # a range of numbers that can be quantified over
-Seq = Any  # a finite sequence of distinct numbers, with its inverse
+Domain = Any  # a range of numbers; laws quantify over it
+Seq = Any  # a finite sequence of distinct numbers, with a map from each number to its position
 Set = Any  # a finite set of numbers
-Slots = Any  # a finite set of (page, offset) pairs
+Slots = Any  # a finite set of token slots, each a (page, offset) pair
 
 S = TypeVar("S")
 
 
 def ite(cond: Truth, then: Any, other: Any) -> Any:
-    """``then`` where ``cond`` holds, else ``other``; both are always evaluated."""
+    """If-then-else: ``then`` where ``cond`` holds, else ``other``. Both branches are always evaluated."""
     if isinstance(cond, bool):
         return then if cond else other
     return cond.ite(then, other)
@@ -35,12 +36,12 @@ def no(truth: Truth) -> Truth:
 
 
 def implies(premise: Truth, conclusion: Truth) -> Truth:
-    """``conclusion`` holds wherever ``premise`` does."""
+    """``premise`` implies ``conclusion``."""
     return no(premise) | conclusion
 
 
 def every(truths: Iterable[Truth]) -> Truth:
-    """All of a fixed, finite list of truths."""
+    """The conjunction of a fixed list of truths."""
     result: Truth = True
     for truth in truths:
         result = result & truth
@@ -48,7 +49,7 @@ def every(truths: Iterable[Truth]) -> Truth:
 
 
 def but(state: S, /, **changes: Any) -> S:
-    """``state`` with some fields changed: ``dataclasses.replace`` for states, which have no ``__post_init__``."""
+    """``state`` with some fields changed. A faster ``dataclasses.replace``: states have no ``__post_init__``."""
     new = object.__new__(type(state))
     new.__dict__.update(state.__dict__)
     new.__dict__.update(changes)
@@ -56,31 +57,44 @@ def but(state: S, /, **changes: Any) -> S:
 
 
 def zeroed(state: S, maps: Iterable[str], numbers: Iterable[str]) -> S:
-    """``state`` with these maps 0 everywhere and these numbers 0."""
+    """``state`` with these maps set to 0 at every key, and these numbers set to 0."""
     return but(state, **{name: getattr(state, name).all_to(0) for name in maps}, **dict.fromkeys(numbers, 0))
 
 
+def either(cond: Truth, then: Any, other: Any) -> Any:
+    """If-then-else of two states: on symbols field by field and map by map, where the two differ."""
+    if isinstance(cond, bool):
+        return then if cond else other
+    if then is other:
+        return then
+    if is_dataclass(then) and not isinstance(then, type):
+        return but(then, **{f.name: either(cond, getattr(then, f.name), getattr(other, f.name)) for f in fields(then)})
+    if callable(then):  # a map
+        return other.where(lambda *_: cond, then, tuple)
+    return ite(cond, then, other)
+
+
 class Requirement(NamedTuple):
-    """A condition with the sentence that is shown when it does not hold."""
+    """A condition, with a sentence that says what must be true; the sentence is printed when the condition is false."""
 
     sentence: str
     holds: Truth
 
 
 def requires(holds: Truth, sentence: str) -> Requirement:
-    """Names a condition: what the caller promises, or what the implementation's choice must satisfy."""
+    """Names a condition: a promise of the caller, or what the implementation's choice must satisfy."""
     return Requirement(sentence, holds)
 
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """What a transition says of one call.
+    """What the law says about one call of a transition.
 
-    ``promises``: the caller must keep them; a call that breaks one is refused as bad input.
-    ``fits``: the resources suffice; a call that does not fit is refused as out of memory.
-    ``choice``: what the implementation was free to choose, and must have chosen lawfully.
-    ``then``: the state after a granted call. ``otherwise``: after a refused one (``None``: as before).
-    ``calls``: the transitions of parts that it is made of, in order; their promises are its own to keep.
+    ``promises``: preconditions that the caller must keep; a call that breaks one is refused as bad input.
+    ``fits``: there are enough free pages or slots; a call that does not fit is refused as out of memory.
+    ``choice``: what the implementation's answer must satisfy (which pages it hands out, for example).
+    ``then``: the state after a granted call. ``otherwise``: the state after a refused call (``None``: nothing changes).
+    ``calls``: the transitions of parts that this step is made of, in order. This step must keep the promises of each.
     """
 
     then: S
@@ -92,21 +106,41 @@ class Step(Generic[S]):
 
     @property
     def kept(self) -> Truth:
-        """Every promise is kept."""
+        """The caller keeps every promise."""
         return every(r.holds for r in self.promises)
 
     @property
     def granted(self) -> Truth:
-        """The call is lawful, fits, and was answered by a lawful choice."""
+        """The promises are kept, the call fits, and the implementation's choice is lawful."""
         return self.kept & self.fits & every(r.holds for r in self.choice)
 
     def broken(self) -> list[str]:
-        """The sentences that do not hold (finite reading)."""
+        """The sentences of the promises and choices that are false (finite reading)."""
         return [r.sentence for r in (*self.promises, *self.choice) if not r.holds]
+
+    def only_where(self, cond: Truth, before: S) -> Step[S]:
+        """The step of a call that is made only where ``cond`` holds (symbolic reading).
+
+        Where ``cond`` holds, the promises, the choice and the fit are asked, and the state after is that of this step.
+        Elsewhere nothing is asked, and the state stays ``before``.
+        """
+
+        def asked(requirements: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
+            return tuple(Requirement(r.sentence, implies(cond, r.holds)) for r in requirements)
+
+        return Step(
+            then=either(cond, self.then, before),
+            promises=asked(self.promises),
+            choice=asked(self.choice),
+            fits=implies(cond, self.fits),
+        )
 
 
 class Call(NamedTuple):
-    """A transition of a part of the state, made within a transition of the whole."""
+    """A call of a part's transition, made inside a transition of the composed state.
+
+    ``step`` is what the call asks and what it does; the caller must make sure that ``step.granted`` holds.
+    """
 
     part: str
     transition: Callable[..., Step[Any]]
@@ -119,9 +153,17 @@ class Call(NamedTuple):
         return self.step.then
 
 
-def call(part: str, transition: Callable[..., Step[Any]], before: Any, /, *arguments: Any) -> Call:
-    """Makes a transition of a part; what it promises, the provers ask of the whole."""
-    return Call(part, transition, before, transition(before, *arguments))
+def call(part: str, transition: Callable[..., Step[Any]], before: Any, /, *arguments: Any, when: Truth = True) -> Call:
+    """Calls a transition of a part. The provers show that the caller keeps the promises of the called transition.
+
+    ``when``: the call is made only where this truth holds; elsewhere it asks nothing and the part does not change. The
+    finite reading does not evaluate the transition where ``when`` is false. In both readings ``step`` is guarded by
+    ``when``, so that a caller cannot use what an unmade call would promise or do.
+    """
+    if when is False:
+        return Call(part, transition, before, Step(then=before))
+    made = transition(before, *arguments)
+    return Call(part, transition, before, made if when is True else made.only_where(when, before))
 
 
 Part = tuple[str, Any]
@@ -129,7 +171,13 @@ Part = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Invariant:
-    """A law on every part of a state it applies to (``now`` and ``saved``, the full and the SWA pool …)."""
+    """A law, and the parts of a state on which it must hold (``now`` and ``saved``, the full and the SWA pool, ...).
+
+    ``latent``: a state that breaks the law does harm only when stale data is read later. ``at``, ``domain``: the law on
+    one member, and the domain of the members. ``counts``: it counts or sums. ``uses``: laws of the state after that its
+    proof may use. ``inherited``: the part that the law comes from. ``about``: the parts that it relates. ``theorem``:
+    it follows from the other laws in every state.
+    """
 
     name: str
     holds: Callable[[Any], Truth]
@@ -139,7 +187,7 @@ class Invariant:
     domain: Callable[[Any], Domain] | None = None
     counts: bool = False
     uses: tuple[str, ...] = ()
-    inherited: str = ""  # the part whose law it is
+    inherited: str = ""
     about: tuple[str, ...] = ()
     theorem: bool = False
 
@@ -149,11 +197,11 @@ class Invariant:
         return " ".join((self.holds.__doc__ or "").split())
 
     def of(self, state: Any) -> Truth:
-        """The law on all its parts of ``state``."""
+        """The law holds on every part of ``state`` that it applies to."""
         return every(self.holds(part) for _, part in self.parts(state))
 
     def current(self) -> Invariant:
-        """The same law without the parts that a backup saved."""
+        """This law without the parts that a backup saved."""
 
         def parts(state: Any) -> list[Part]:
             return [(label, part) for label, part in self.parts(state) if "saved" not in label.split(".")]
@@ -161,7 +209,7 @@ class Invariant:
         return replace(self, parts=parts)
 
     def within(self, name: str) -> Invariant:
-        """The same law, of a state that has the law's own state as its field ``name``."""
+        """This law as a law of a composed state, whose field ``name`` is the state that the law speaks about."""
 
         def parts(state: Any) -> list[Part]:
             return [(f"{name}.{label}".rstrip("."), part) for label, part in self.parts(getattr(state, name))]
@@ -182,7 +230,10 @@ def _itself(state: Any) -> list[Part]:
 
 @dataclass
 class Stem:
-    """One feature: its state, initial state, transitions and invariants, by name and in order of definition."""
+    """One feature: its state, first state, transitions and invariants, by name and in order of definition.
+
+    ``parts``: by field of the state, the stems that it is composed of.
+    """
 
     name: str
     transitions: dict[str, Callable[..., Step[Any]]] = field(default_factory=dict)
@@ -192,23 +243,28 @@ class Stem:
     parts: dict[str, Stem] = field(default_factory=dict)
 
     def part(self, name: str, stem: Stem) -> None:
-        """The field ``name`` of the state changes by transitions of ``stem`` alone, and so inherits its laws."""
+        """The field ``name`` of the state is a state of ``stem``: only its transitions change the field.
+
+        So every law of ``stem`` holds there too. Where two parts have a law of one name, the later one is renamed
+        ``name.law``.
+        """
         self.parts[name] = stem
         for law in stem.invariants.values():
-            known = law.name if law.name not in self.invariants else f"{name}.{law.name}"  # two parts, one word
+            known = law.name if law.name not in self.invariants else f"{name}.{law.name}"
             self.invariants[known] = replace(law.within(name), name=known)
 
     def transition(self, function: Callable[..., Step[S]]) -> Callable[..., Step[S]]:
-        """Registers a pure function ``state, arguments -> Step``; its docstring is printed as the law."""
+        """Registers a pure function from a state and arguments to a ``Step``; its docstring is printed as the law."""
         self.transitions[function.__name__] = function
         return function
 
     def invariant(
         self, parts: Callable[[Any], list[Part]] = _itself, latent: bool = False, about: tuple[str, ...] = ()
     ) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
-        """Registers a law. ``latent``: breaking it harms only who reads what nobody may read.
+        """Registers a law. ``latent``: a state that breaks it does harm only when stale data is read later.
 
-        ``about``: the parts of a composed state that the law ties; its proof is told of these, and of what is called.
+        ``about``: the parts of a composed state that the law relates. Its proof uses the laws of these parts, and of
+        the parts that the transition calls.
         """
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
@@ -219,7 +275,7 @@ class Stem:
         return register
 
     def theorem(self, about: tuple[str, ...]) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
-        """Registers what follows, in any state, from the laws on the parts that it is ``about``."""
+        """Registers what holds in every lawful state; ``about``: the parts whose laws the proof uses."""
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
             known = Invariant(function.__name__, function, _itself, about=about, theorem=True)
@@ -233,13 +289,13 @@ class Stem:
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
         """Registers a law on each member of a domain.
 
-        One that ``counts`` is only known of the members that a proof names. ``uses``: laws registered before it that
-        its proof may take as proved of the state after, too.
+        ``counts``: the law counts or sums; a proof then knows it only for the members that the proof names. ``uses``:
+        laws registered earlier; the proof of this law may use them for the state after the call, too.
         """
 
         unknown = [name for name in uses if name not in self.invariants]
         if unknown:
-            raise ValueError(f"a law may use those registered before it alone, not {', '.join(unknown)}")
+            raise ValueError(f"a law may use only laws registered before it, not {', '.join(unknown)}")
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             def holds(state: Any) -> Truth:
@@ -253,13 +309,13 @@ class Stem:
         return register
 
     def broken(self, state: Any) -> list[tuple[Invariant, str]]:
-        """The laws that ``state`` breaks, each with the part it breaks on (finite reading)."""
+        """The laws that ``state`` breaks, each with the part on which it is broken (finite reading)."""
         return [
             (law, label) for law in self.invariants.values() for label, part in law.parts(state) if not law.holds(part)
         ]
 
 
-# How a field of a state is read on symbols: ``arity`` keys of a map, or a constant of the machine.
+# What kind of field a field of a state is; the symbolic reading makes its symbols by it.
 
 
 def total(arity: int) -> Any:
@@ -273,13 +329,13 @@ def number() -> Any:
 
 
 def truth() -> Any:
-    """A field that is a truth."""
+    """A field that is true or false."""
     return field(metadata={"kind": "truth"})
 
 
 def constant(kind: str, shared: str | None = None) -> Any:
-    """A field that no transition changes: a ``number`` (from 1), a ``count`` (from 0), a ``truth`` or a domain.
+    """A field that no transition changes: a ``number`` (at least 1), a ``count`` (at least 0), a ``truth`` or a domain.
 
-    ``shared`` names a constant that is one and the same wherever it stands in a state.
+    ``shared``: a name; fields with one such name are one constant, wherever they stand in the state.
     """
     return field(metadata={"kind": kind, "constant": True, "shared": shared})

@@ -1,8 +1,9 @@
-"""The life of mamba state slots: from the pool to a request, its track buffer, a session or the tree, and back.
+"""How mamba state slots move: from the pool to a request, its track buffer, a session or the tree, and back.
 
-``spec.states`` is the noun and its laws. A request waits (it may have been given a copy of a node's state), runs on a
-row, and leaves: it donates its newest state to the tree and gives the rest back, or is saved in its session's slot.
-At any time a slot has one owner; what the next turn of a session runs on is the turn's until it is saved again.
+``spec.states`` has the state, ``spec.state_laws`` the laws. A request waits (it may have a slot for a copy of a node's
+state), runs on a row, and leaves: it donates its newest state to the tree and gives its other slots back, or saves all
+of them in its session's slot. At any time a slot has one owner. The next turn of a session takes the slots over, and
+has them until it is saved again.
 """
 
 from __future__ import annotations
@@ -55,19 +56,22 @@ from spec.states import (
 stem = Stem("mamba_slots", state=MambaSlots, start=start)
 
 
-# Groups: slots that a batch sets aside before its requests ask one by one.
+# Groups: a batch sets slots aside, and its requests take them one by one.
 
 
 @stem.transition
 def begin_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
-    """A group sets ``need`` slots aside, none where they do not suffice; groups nest, and none forgets another's."""
+    """A group begins: it sets ``need`` slots aside, or none if fewer are free.
+
+    Groups nest: an inner group keeps what the outer one has set aside.
+    """
     count = ite(need <= st.available, need, 0)
     return Step(
-        promises=(requires(need >= 0, "a group has a size"),),
+        promises=(requires(need >= 0, "the group's size is at least 0"),),
         choice=(
-            requires(chosen.length == count, "as many slots are set aside as the group needs, or none"),
+            requires(chosen.length == count, "exactly the needed slots are set aside, or none if fewer are free"),
             requires(chosen.all(lambda s: st.slots.has(s) & (st.place(s) == FREE)), "the slots set aside were free"),
-            requires(chosen.distinct(), "no slot is set aside twice"),
+            requires(chosen.distinct(), "the slots set aside are all different"),
         ),
         then=but(
             st,
@@ -80,7 +84,7 @@ def begin_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
 
 @stem.transition
 def end_group(st: MambaSlots) -> Step[MambaSlots]:
-    """The end of the outermost group gives back what nobody asked for; an inner end gives back nothing."""
+    """A group ends: only the end of the outermost group gives back the slots that nobody took."""
     rest = st.slots.such(lambda s: (st.group == 1) & (st.place(s) == GROUPED), st.slots.items)
     return Step(
         promises=(requires(st.group > 0, "a group is open"),),
@@ -95,9 +99,9 @@ def end_group(st: MambaSlots) -> Step[MambaSlots]:
 
 @stem.transition
 def clear(st: MambaSlots) -> Step[MambaSlots]:
-    """The pool starts anew between requests: sessions and the tree have nothing, and a group that was open is over."""
+    """With every request gone, the pool starts anew: sessions and the tree lose their slots, and no group is open."""
     idle = st.owners.all(lambda o: implies(is_request(st, o), st.phase(o) == IDLE))
-    return Step(promises=(requires(idle, "no request is there"),), then=start(st))
+    return Step(promises=(requires(idle, "every request is gone"),), then=start(st))
 
 
 # The tree.
@@ -105,7 +109,7 @@ def clear(st: MambaSlots) -> Step[MambaSlots]:
 
 @stem.transition
 def alloc_copy(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
-    """A new slot for a node of the tree, which copies a state into it."""
+    """A tree node gets a slot, into which a state is copied."""
     return Step(
         promises=(bare(st, node),),
         choice=(single(st, slot),),
@@ -116,13 +120,13 @@ def alloc_copy(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
 
 @stem.transition
 def evict(st: MambaSlots, node: Number) -> Step[MambaSlots]:
-    """A node loses its state; the slot is given back."""
+    """A tree node loses its state: its slot is given back."""
     return Step(promises=(stateful(st, node),), then=drop(st, owned(st, node)))
 
 
 @stem.transition
 def alloc_for_match(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
-    """Copy-on-write: a request that waits gets a slot for a copy of a node's state; the node keeps its own."""
+    """Copy-on-write: a waiting request gets a slot for a copy of a node's state; the node keeps its own slot."""
     came = is_request(st, request) & ((st.phase(request) == IDLE) | (st.phase(request) == WAITING))
     copied = recorded(take(st, request, OWN, slot), request)
     return Step(
@@ -142,22 +146,24 @@ def alloc_for_match(st: MambaSlots, request: Number, node: Number, slot: Number)
 
 @stem.transition
 def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: Number) -> Step[MambaSlots]:
-    """A request is admitted: it gets the state and the track buffer that it does not have, all or nothing.
+    """A request is admitted: it gets the state slot and the track buffer that it lacks, or none if too few are free.
 
-    What it names already it does not get again; a lazy buffer starts with its first slot alone.
+    It gets no slot in a role in which its record names one. A lazy buffer starts with its first slot alone.
     """
     needs = needed(st, request)
     equipped = written(hold(hold(hold(st, request, OWN, own), request, FIRST, first), request, SECOND, second), request)
     return Step(
         promises=(
-            requires(is_request(st, request) & (st.phase(request) != LEAVING), "the request is not about to leave"),
-            requires(st.group == 0, "requests are admitted when the group has ended"),
+            requires(is_request(st, request) & (st.phase(request) != LEAVING), "the request is not leaving"),
+            requires(st.group == 0, "no group is open"),
         ),
         choice=(
             given(st, own, needs[0]),
             given(st, first, needs[1]),
             given(st, second, needs[2]),
-            requires(apart(own, first) & apart(own, second) & apart(first, second), "no slot is handed out twice"),
+            requires(
+                apart(own, first) & apart(own, second) & apart(first, second), "the slots handed out are all different"
+            ),
         ),
         fits=ite(needs[0], 1, 0) + ite(needs[1], 1, 0) + ite(needs[2], 1, 0) <= st.available,
         then=but(
@@ -171,11 +177,11 @@ def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: N
 
 @stem.transition
 def track(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """The state at a boundary is written to the next slot of the buffer; then the other one is next."""
+    """The state at a tracking boundary is written to the next slot of the track buffer; then the other slot is next."""
     return Step(
         promises=(
             running(st, request),
-            requires(has_two(st) & no(st.lazy), "the buffer has two slots from the start"),
+            requires(has_two(st) & no(st.lazy), "the track buffer has two slots from the start"),
         ),
         then=but(st, next=st.next.put(request, other(st.next(request)))),
     )
@@ -183,7 +189,10 @@ def track(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 @stem.transition
 def alloc_second(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
-    """At a boundary a lazy buffer gets its second slot, and that one is next; without room it goes on with one."""
+    """At a tracking boundary a lazy buffer gets its second slot, which is then written next.
+
+    If no slot is free, the request goes on with one slot.
+    """
     role = across(st, request)
     return Step(
         promises=(
@@ -199,7 +208,7 @@ def alloc_second(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlo
 
 @stem.transition
 def give_second(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """After the boundary a lazy buffer gives back the slot that is not next, if it is there; nothing else."""
+    """After a tracking boundary a lazy buffer gives back the slot that is not written next, if there is one."""
     return Step(
         promises=(running(st, request), lazily(st)),
         then=written(drop(st, only(st, request, across(st, request))), request),
@@ -208,19 +217,19 @@ def give_second(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 @stem.transition
 def donate_and_replace(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
-    """A running request gives its newest tracked state to a node, whose own slot takes that one's place."""
+    """A running request donates the slot of its newest tracked state to a node and gets the node's slot in exchange."""
     role = kept(st, request)
     old, new = st.table(request, role), st.table(node, OWN)
     given = hold(but(st, table=st.table.put((request, role), ABSENT)), node, OWN, old)
     return Step(
-        promises=(running(st, request), requires(st.buffered, "the request tracks its state"), stateful(st, node)),
+        promises=(running(st, request), requires(st.buffered, "requests have track buffers"), stateful(st, node)),
         then=written(hold(given, request, role, new), request),
     )
 
 
 @stem.transition
 def donate(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
-    """A request that ends gives its newest state to a node, and has it no more; the rest it gives back next."""
+    """A request that ends donates the slot of its newest state to a node; next it gives its other slots back."""
     role = kept(st, request)
     left = hold(st, node, OWN, st.table(request, role))
     return Step(
@@ -234,7 +243,7 @@ def donate(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
 
 @stem.transition
 def release(st: MambaSlots, request: Number) -> Step[MambaSlots]:
-    """A request that ends, is rejected, aborted or retracted gives back all that it still has, and names nothing."""
+    """A request that ends, is rejected, aborted or retracted gives back all its slots; its record names none."""
     there = is_request(st, request) & (st.phase(request) != IDLE)
     return Step(
         promises=(requires(there, "the request is there"),),
@@ -243,7 +252,7 @@ def release(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 def gone(st: MambaSlots, request: Number) -> MambaSlots:
-    """The request is not there any more, and its record is empty."""
+    """The state in which the request is gone, and its record names no slot."""
     names = st.names.where(lambda o, _: o == request, ABSENT, lambda: [(request, k) for k in ROLES])
     return but(st, names=names, phase=st.phase.put(request, IDLE))
 
@@ -253,11 +262,11 @@ def gone(st: MambaSlots, request: Number) -> MambaSlots:
 
 @stem.transition
 def save(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
-    """A turn ends: all that the request has is the session's, and the request names nothing."""
+    """A turn ends: all slots of the request go to its session's slot; the request's record names none."""
     stays = (st.phase(request) == WAITING) | (st.phase(request) == RUNNING)
     return Step(
         promises=(
-            requires(is_request(st, request) & stays, "the request is there, and has given nothing away"),
+            requires(is_request(st, request) & stays, "the request is waiting or running"),
             requires(is_session(st, session) & owns_nothing(st, session), "the session's slot is empty"),
         ),
         then=gone(move(st, request, session), request),
@@ -266,11 +275,11 @@ def save(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
 
 @stem.transition
 def restore(st: MambaSlots, session: Number, request: Number) -> Step[MambaSlots]:
-    """The next turn gets all that the session's slot has; until it is saved again it is the turn's alone."""
+    """The next turn gets all slots of its session's slot, and is their only owner until it is saved again."""
     return Step(
         promises=(
             requires(is_session(st, session) & no(owns_nothing(st, session)), "the session's slot has a state"),
-            in_phase(st, request, IDLE, "the request is new"),
+            in_phase(st, request, IDLE, "the request is not there yet"),
         ),
         then=but(recorded(move(st, session, request), request), phase=st.phase.put(request, WAITING)),
     )
@@ -278,9 +287,9 @@ def restore(st: MambaSlots, session: Number, request: Number) -> Step[MambaSlots
 
 @stem.transition
 def close(st: MambaSlots, session: Number) -> Step[MambaSlots]:
-    """A session ends between turns: all that its slot has is given back, and what is absent is not."""
+    """A session ends between two turns: all slots of its session's slot are given back; an absent slot is not freed."""
     return Step(
-        promises=(requires(is_session(st, session), "the session is a session"),),
+        promises=(requires(is_session(st, session), "the owner is a session's slot"),),
         then=drop(st, owned(st, session)),
     )
 

@@ -1,9 +1,10 @@
-"""A full pool, an SWA pool, and the mapping between them: the noun of the SWA mapping.
+"""A full pool, an SWA pool and the mapping between them: the state and the laws of ``spec.swa_mapping``.
 
-Both pools obey the law of ``spec.pool`` with the same rows: the SWA page of a full page stands at the same index of the
-same row. ``to_page(p, o)`` and ``to_offset(p, o)`` are the mapping tensor, page and offset apart; a ``to_page`` of 0 is
-"maps to nothing". ``anchor(s)`` is an offset through which the SWA page ``s`` is reached; it makes "something maps into
-it" a look-up.
+Both pools obey the laws of ``spec.pool`` and have the same rows: a full page and its SWA page stand at one index of one
+row. ``to_page(p, o)`` and ``to_offset(p, o)`` are the mapping tensor (``full_to_swa_index_mapping``) of the slot at
+offset ``o`` of the full page ``p``, split into SWA page and offset; a ``to_page`` of 0 means that the slot maps to
+nothing. ``anchor(s)`` is an offset of a full slot that maps into the SWA page ``s``; with it the law need not search
+for such a slot.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spec.pool import PADDING, PENDING, Pool, drop, emptied, held, length, new_p
 
 @dataclass(frozen=True)
 class Pair:
-    """The full pool, the SWA pool, and the mapping from the slots of the one to the slots of the other."""
+    """The full pool, the SWA pool, and the mapping from slots of the full pool to slots of the SWA pool."""
 
     full: Pool
     swa: Pool
@@ -29,13 +30,13 @@ class Pair:
 
 
 def new_pair(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> Pair:
-    """``size`` full and ``size_swa`` SWA pages, all free, and nothing mapped (finite reading)."""
+    """``size`` full pages and ``size_swa`` SWA pages, all free and without a mapping (finite reading)."""
     full, swa = (new_pool(page_size, pages, rows, need_sort) for pages in (size, size_swa))
     return Pair(full, but(swa, indices=full.indices), FiniteMap(2), FiniteMap(2), FiniteMap(1))
 
 
 def blank(pair: Pair) -> Pair:
-    """Both pools are full of free pages, rows are empty, nothing is mapped."""
+    """The pair with all pages free, all rows empty, and no slot mapped."""
     return but(
         pair,
         full=emptied(pair.full),
@@ -46,12 +47,12 @@ def blank(pair: Pair) -> Pair:
 
 
 def swa_page(pair: Pair, page: Number) -> Number:
-    """The SWA page that stands where the held full page ``page`` stands, 0 where there is none."""
+    """The SWA page at the row and index of the held full page ``page``, 0 where there is none."""
     return pair.swa.table(pair.full.owner(page), pair.full.index(page))
 
 
 def mapped_from(pair: Pair, gone: Set) -> Set:
-    """The SWA pages of the full pages ``gone``."""
+    """The SWA pages that belong to the full pages ``gone``."""
     return pair.swa.pages.such(
         lambda s: held(pair.swa, s) & gone.has(pair.full.table(pair.swa.owner(s), pair.swa.index(s))),
         lambda: [swa_page(pair, p) for p in gone.items()],
@@ -59,7 +60,7 @@ def mapped_from(pair: Pair, gone: Set) -> Set:
 
 
 def unmap(pair: Pair, gone: Set, when: Truth) -> Pair:
-    """No slot of the full pages ``gone`` maps to anything."""
+    """The pair after the slots of the full pages ``gone`` lost their mapping; unchanged where ``when`` is false."""
 
     def slots() -> list[tuple[int, int]]:
         return [(p, o) for p in gone.items() for o in pair.full.offsets.items()]
@@ -75,9 +76,9 @@ def unmap(pair: Pair, gone: Set, when: Truth) -> Pair:
 
 
 def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full_pages: Seq, swa_pages: Seq) -> Pair:
-    """``row`` grows to ``to``; its tokens from ``start`` on map to the SWA page of their page, offset by offset.
+    """The pair after ``row`` grew to ``to`` tokens; its tokens from ``start`` on are mapped, offset by offset.
 
-    The full pages follow those the row has; the SWA pages stand from index ``first`` on.
+    The new full pages follow the pages that the row has; the new SWA pages stand from the page index ``first`` on.
     """
     full = take(pair.full, row, touched(length(pair.full, row)), to, full_pages)
     swa = take(pair.swa, row, first, to, swa_pages)
@@ -103,7 +104,10 @@ def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full
 
 
 def give(pair: Pair, full_gone: Set, swa_gone: Set, waits: Truth) -> Pair:
-    """Full pages and their SWA pages are given back together; where they wait for a group, their mapping waits too."""
+    """The pair after full pages and their SWA pages were given back together.
+
+    Where the pages wait for the end of a free group (``waits``), their mapping stays until then.
+    """
     place = ite(waits, PENDING, resting(pair.full))
     dropped = but(pair, full=drop(pair.full, full_gone, place), swa=drop(pair.swa, swa_gone, place))
     return unmap(dropped, full_gone, no(waits))
@@ -113,18 +117,19 @@ def give(pair: Pair, full_gone: Set, swa_gone: Set, waits: Truth) -> Pair:
 
 
 def each_slot(pair: Pair, law: Callable[[Number, Number], Truth]) -> Truth:
-    """``law`` holds for every page and offset of the full pool."""
+    """``law`` holds for every slot (page and offset) of the full pool."""
     return pair.full.pages.all(lambda p: pair.full.offsets.all(lambda o: law(p, o)))
 
 
 def free_maps_to_nothing(pair: Pair) -> Truth:
-    """A full slot that is free maps to nothing: whoever gets its page next inherits nobody's SWA slot."""
+    """A free full slot maps to nothing, so that the next owner of its page inherits no stale SWA slot."""
     return each_slot(pair, lambda p, o: implies(open_to(pair.full, p), pair.to_page(p, o) == PADDING))
 
 
 def mapping_is_live(pair: Pair) -> Truth:
-    """A slot of a held page maps to nothing or into the held SWA page of the same row and index: never to a page that
-    another page maps to.
+    """A slot of a held full page maps to nothing, or into the held SWA page at the row and index of its full page.
+
+    So two full pages never map into one SWA page.
     """
 
     def live(p: Number, s: Number) -> Truth:
@@ -134,14 +139,16 @@ def mapping_is_live(pair: Pair) -> Truth:
 
 
 def mapping_keeps_offset(pair: Pair) -> Truth:
-    """A slot maps to the same offset of its SWA page, so that a row that grows stays inside its page; a slot that maps
-    to nothing holds 0, never another slot of the padding page.
+    """A mapped slot has the same offset in its SWA page as in its full page; an unmapped slot has the value 0.
+
+    So a row that grows stays inside its SWA page, and an unmapped slot never points into the padding page at another
+    slot than 0.
     """
     return each_slot(pair, lambda p, o: pair.to_offset(p, o) == ite(pair.to_page(p, o) != PADDING, o, 0))
 
 
 def swa_is_reached(pair: Pair) -> Truth:
-    """An SWA page is held only as long as a slot of a held full page maps into it: no SWA page is leaked."""
+    """An SWA page is held only while a slot of its full page maps into it: no SWA page is leaked."""
 
     def reached(s: Number) -> Truth:
         page = pair.full.table(pair.swa.owner(s), pair.swa.index(s))
@@ -152,7 +159,7 @@ def swa_is_reached(pair: Pair) -> Truth:
 
 
 def pending_together(pair: Pair) -> Truth:
-    """While a full page waits for the end of a free group, the SWA page it maps into waits too."""
+    """While a full page waits for the end of a free group, the SWA page that it maps into waits, too."""
     return each_slot(
         pair,
         lambda p, o: implies(
@@ -163,7 +170,7 @@ def pending_together(pair: Pair) -> Truth:
 
 
 def same_lengths(pair: Pair) -> Truth:
-    """A row is equally long in both pools."""
+    """A row has the same length in both pools."""
     return pair.full.rows.all(lambda r: same(length(pair.full, r), length(pair.swa, r)))
 
 

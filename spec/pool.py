@@ -1,8 +1,10 @@
-"""One pool of pages and the rows that own them: the noun that the allocator and the SWA mapping share.
+"""One pool of pages and the rows that own them: the state and the laws that ``allocator`` and ``swa_mapping`` share.
 
-A *row* stands for whoever owns pages in order: a request, a session slot, a tree node. ``table(row, index)`` is the
-page at that place of the row, 0 where there is none. ``owner`` and ``index`` are its inverse; they turn "has exactly
-one owner" and "nobody leaked it" into look-ups, which is why the proofs are fast.
+A *row* is any owner of pages in order: a request's row of ``req_to_token``, or the pages of a tree node.
+``table(row, index)`` is the page that the row owns at this page index, 0 where it owns none. ``owner(page)`` and
+``index(page)`` are the inverse of ``table``: with them "a page has exactly one owner" and "no page is leaked" need no
+search, which keeps the proofs fast. ``place(page)`` says where a page is: on the free list, on the release list (pages
+that are merged and sorted before they are used again), held by a row, or pending until a free group ends.
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ from spec.logic import (
 )
 
 FREE, RELEASED, HELD, PENDING = 0, 1, 2, 3
-PADDING = 0  # the page that is never handed out; a table entry of 0 is no page
+PADDING = 0  # page 0 is never handed out; a table entry of 0 means that there is no page
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Where each page is, and which row owns it at which index. Lengths count tokens; ``available`` counts pages."""
+    """Where each page is, which row owns it at which index, and how long each row is.
+
+    A row has ``whole`` full pages and ``rest`` tokens in the page after them. ``available`` counts pages.
+    """
 
     page_size: Number = constant("number", shared="page_size")
     need_sort: Truth = constant("truth", shared="need_sort")
@@ -52,7 +57,7 @@ class Pool:
 
 
 def new_pool(page_size: int, size: int, rows: int, need_sort: bool) -> Pool:
-    """A pool of ``size`` free pages and ``rows`` empty rows (finite reading)."""
+    """A pool of ``size`` free pages, and ``rows`` empty rows (finite reading)."""
     return Pool(
         page_size=page_size,
         need_sort=need_sort,
@@ -71,39 +76,39 @@ def new_pool(page_size: int, size: int, rows: int, need_sort: bool) -> Pool:
 
 
 def length(pool: Pool, row: Number) -> Length:
-    """How many tokens ``row`` has."""
+    """The length of ``row`` in tokens."""
     return Length(pool.whole(row), pool.rest(row))
 
 
 def held(pool: Pool, page: Number) -> Truth:
-    """A row owns ``page``."""
+    """``page`` is owned by a row."""
     return pool.pages.has(page) & (pool.place(page) == HELD)
 
 
 def open_to(pool: Pool, page: Number) -> Truth:
-    """``page`` may be handed out: it is free, or on the release list."""
+    """``page`` may be handed out: it is on the free list or on the release list."""
     return pool.pages.has(page) & ((pool.place(page) == FREE) | (pool.place(page) == RELEASED))
 
 
 def some_open(pool: Pool, need: int) -> FiniteSeq:
-    """The first ``need`` pages that may be handed out, none where they do not suffice (finite reading)."""
+    """The first ``need`` pages that may be handed out; no page if there are fewer (finite reading)."""
     pages = [p for p in pool.pages.items() if open_to(pool, p)]
     return FiniteSeq(pages[:need] if len(pages) >= need else [])
 
 
 def filled(pool: Pool, page: Number) -> Number:
-    """How many tokens of ``page`` its row uses; they are its first ones."""
+    """How many tokens of ``page`` its row uses; they are the first tokens of the page."""
     row = pool.owner(page)
     return ite(pool.index(page) < pool.whole(row), pool.page_size, pool.rest(row))
 
 
 def resting(pool: Pool) -> Number:
-    """Where a page goes when it is freed: to the release list where the pool sorts, else to the free list."""
+    """Where a freed page goes: to the release list if the pool sorts (``need_sort``), else to the free list."""
     return ite(pool.need_sort, RELEASED, FREE)
 
 
 def take(pool: Pool, row: Number, first: Number, to: Length, chosen: Seq) -> Pool:
-    """``row`` owns the ``chosen`` pages from index ``first`` on, and is ``to`` tokens long."""
+    """The pool after ``row`` took the ``chosen`` pages, from the page index ``first`` on, and grew to ``to`` tokens."""
     return but(
         pool,
         place=pool.place.where(chosen.has, HELD, chosen.items),
@@ -121,7 +126,7 @@ def take(pool: Pool, row: Number, first: Number, to: Length, chosen: Seq) -> Poo
 
 
 def drop(pool: Pool, gone: Set, place: Number) -> Pool:
-    """No row owns the pages ``gone``; they are at ``place``. Rows keep their length, with holes."""
+    """The pool after the pages ``gone`` went to ``place`` and no row owns them. Rows keep their lengths, with holes."""
     return but(
         pool,
         place=pool.place.where(gone.has, place, gone.items),
@@ -135,7 +140,7 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
 
 
 def in_range(pool: Pool, row: Number, first: Number, last: Number) -> Set:
-    """The pages that stand in ``row`` at the indices from ``first`` up to ``last``."""
+    """The pages that ``row`` owns at the page indices from ``first`` to ``last``, ``last`` excluded."""
     return pool.pages.such(
         lambda p: held(pool, p) & (pool.owner(p) == row) & (first <= pool.index(p)) & (pool.index(p) < last),
         lambda: [pool.table(row, i) for i in range(first, min(last, touched(length(pool, row))))],
@@ -143,7 +148,10 @@ def in_range(pool: Pool, row: Number, first: Number, last: Number) -> Set:
 
 
 def hand_over(pool: Pool, row: Number, to: Number, first: Number, last: Number) -> Pool:
-    """The pages of ``row`` from index ``first`` up to ``last`` stand in the row ``to``, at the same indices."""
+    """The pool after ``row`` gave its pages from index ``first`` to ``last`` (excluded) to the row ``to``.
+
+    Each page keeps its index.
+    """
     moved = in_range(pool, row, first, last)
     longer = pool.whole(to) >= last
     return but(
@@ -160,12 +168,12 @@ def hand_over(pool: Pool, row: Number, to: Number, first: Number, last: Number) 
 
 
 def cut(pool: Pool, row: Number, to: Length) -> Pool:
-    """``row`` is ``to`` tokens long."""
+    """The pool with the length of ``row`` set to ``to`` tokens."""
     return but(pool, whole=pool.whole.put(row, to.pages), rest=pool.rest.put(row, to.rest))
 
 
 def beyond(pool: Pool, row: Number, to: Length) -> Set:
-    """The pages that ``row`` owns and of which it uses no token below ``to``."""
+    """The pages that ``row`` owns and in which it has no token below the length ``to``."""
     return pool.pages.such(
         lambda p: held(pool, p) & (pool.owner(p) == row) & (pool.index(p) >= touched(to)),
         lambda: [pool.table(row, i) for i in range(touched(to), touched(length(pool, row)))],
@@ -173,12 +181,12 @@ def beyond(pool: Pool, row: Number, to: Length) -> Set:
 
 
 def waiting(pool: Pool, when: Truth) -> Set:
-    """The pages that wait for the end of a free group, none unless ``when``."""
+    """The pages that wait for the end of a free group; no page where ``when`` is false."""
     return pool.pages.such(lambda p: when & (pool.place(p) == PENDING), pool.pages.items)
 
 
 def settle(pool: Pool, done: Set) -> Pool:
-    """The pages ``done`` with waiting go to rest."""
+    """The pool after the pages ``done``, which waited for the end of a free group, became available."""
     return but(
         pool,
         place=pool.place.where(done.has, resting(pool), done.items),
@@ -187,13 +195,13 @@ def settle(pool: Pool, done: Set) -> Pool:
 
 
 def merged(pool: Pool, when: Truth) -> Pool:
-    """The release list is empty, its pages are on the free list, if ``when``."""
+    """The pool after all pages of the release list went to the free list; unchanged where ``when`` is false."""
     listed = pool.place.where(lambda p: when & pool.pages.has(p) & (pool.place(p) == RELEASED), FREE, pool.pages.items)
     return but(pool, place=listed)
 
 
 def emptied(pool: Pool) -> Pool:
-    """Every page is free and every row is empty."""
+    """The pool with every page free and every row empty."""
     return but(
         pool,
         place=pool.place.all_to(FREE),
@@ -208,12 +216,12 @@ def emptied(pool: Pool) -> Pool:
 
 
 def places(pool: Pool) -> Truth:
-    """Every page is in one of four places: free, released, held by a row, or pending in a free group."""
+    """Every page is in exactly one place: free list, release list, held by a row, or pending in a free group."""
     return pool.pages.all(lambda p: (pool.place(p) >= FREE) & (pool.place(p) <= PENDING))
 
 
 def one_owner(pool: Pool) -> Truth:
-    """A page that stands in a row is held, by that row alone and at that index alone."""
+    """A page that stands in a row is held by this row alone, at this index alone."""
 
     def there(page: Number, r: Number, i: Number) -> Truth:
         return implies(page != PADDING, held(pool, page) & (pool.owner(page) == r) & (pool.index(page) == i))
@@ -222,7 +230,7 @@ def one_owner(pool: Pool) -> Truth:
 
 
 def no_leak(pool: Pool) -> Truth:
-    """A page that is held stands in its owner's row: nobody forgets a page without freeing it."""
+    """A page that is held stands in the row of its owner: no page is lost without being freed."""
     return pool.pages.all(
         lambda p: implies(
             pool.place(p) == HELD,
@@ -234,7 +242,7 @@ def no_leak(pool: Pool) -> Truth:
 
 
 def row_ends(pool: Pool) -> Truth:
-    """A row's length is well formed, and the row owns nothing beyond the page of its last token."""
+    """A row owns no page beyond the page of its last token, and its length is well formed."""
 
     def ends(r: Number, end: Number) -> Truth:
         return pool.indices.all(lambda i: implies(i >= end, pool.table(r, i) == PADDING))
@@ -244,12 +252,12 @@ def row_ends(pool: Pool) -> Truth:
 
 
 def available_counts(pool: Pool) -> Truth:
-    """The available size is the number of pages that are free or released, no more and no less."""
+    """The available size is exactly the number of pages on the free list and on the release list."""
     return pool.available == pool.pages.count(lambda p: open_to(pool, p))
 
 
 def released_if_sorted(pool: Pool) -> Truth:
-    """Only a pool that sorts has a release list."""
+    """Only a pool that sorts (``need_sort``) has pages on a release list."""
     return pool.need_sort | pool.pages.all(lambda p: pool.place(p) != RELEASED)
 
 

@@ -1,11 +1,12 @@
-"""Request rows and session slots: the noun of ``spec.session_trim``.
+"""Rows of requests and slots of streaming sessions: the state and the laws of ``spec.session_trim``.
 
-A row (``req_to_token``) is described by four lengths, protected <= cursor or not, cursor <= committed <= allocated:
-``protected`` pages belong to the radix tree, tokens below the cursor (``swa_evicted_seqlen``) have left the window and
-lost their SWA slots, ``committed`` tokens are computed, and up to ``allocated`` there are slots (speculative decoding
-runs ahead). The allocated length is the row's length in the pools. A session slot keeps the row of its session between
-turns; ``slot(s)`` is that row plus one, 0 where the session has none. Rows from ``limit`` on are somebody else's: the
-tree's nodes.
+A row of ``req_to_token`` has four lengths. The first ``protected`` pages are the cached prefix: the radix tree owns
+them. Tokens below the cursor (``swa_evicted_seqlen``) have left the window and lost their SWA slots. ``committed``
+tokens are computed. ``allocated`` tokens have slots; speculative decoding allocates ahead of what is computed. Always
+cursor <= committed <= allocated and protected <= committed. The allocated length is the row's length in the pools.
+``text`` is the length of the text that the next turn's input begins with. A session's slot keeps the session's row
+between two turns: ``slot(s)`` is this row plus one, 0 where the session has no row. Rows from ``limit`` on belong to no
+request: the pages of tree nodes stand there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ IDLE, RUNNING, SAVED, LEAVING = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Rows:
-    """The pools, and for each row its phase, its lengths and its session. Lengths count pages, and tokens beyond."""
+    """The pools, and for each row its phase, its lengths and its session.
+
+    A length is a number of whole pages and, in the field ``..._rest``, the tokens after them.
+    """
 
     pools: SwaMapping
     limit: Number = constant("number", shared="limit")
@@ -52,13 +56,13 @@ MAPS = (
 
 
 def initial(pools: SwaMapping, limit: int, sessions: int, window: Length) -> Rows:
-    """``limit`` idle rows over ``pools``, and ``sessions`` sessions without a slot (finite reading)."""
+    """``limit`` idle rows over ``pools``, and ``sessions`` sessions without a row (finite reading)."""
     maps = {name: FiniteMap(1) for name in MAPS}
     return Rows(pools, limit, window.pages, window.rest, Range(1, sessions), **maps)
 
 
 def start(st: Rows) -> Rows:
-    """Before the first call every row is idle, no session has a slot, and the pools are full."""
+    """Before the first call: every row is idle, no session has a row, and all pages are free."""
     return but(zeroed(st, MAPS, ()), pools=swa_mapping.start(st.pools))
 
 
@@ -75,57 +79,57 @@ def swa_pool(st: Rows) -> Pool:
 
 
 def is_row(st: Rows, row: Number) -> Truth:
-    """``row`` is a request's row, not somebody else's."""
+    """``row`` is the row of a request, not of a tree node."""
     return full_pool(st).rows.has(row) & (row < st.limit)
 
 
 def is_other(st: Rows, row: Number) -> Truth:
-    """``row`` is somebody else's."""
+    """``row`` belongs to no request; it can hold the pages of a tree node."""
     return full_pool(st).rows.has(row) & (row >= st.limit)
 
 
 def committed(st: Rows, row: Number) -> Length:
-    """How many tokens of the row are computed."""
+    """The committed length: how many tokens of the row are computed."""
     return Length(st.committed(row), st.committed_rest(row))
 
 
 def allocated(st: Rows, row: Number) -> Length:
-    """How many tokens of the row have slots."""
+    """The allocated length: how many tokens of the row have slots."""
     return length(full_pool(st), row)
 
 
 def cursor(st: Rows, row: Number) -> Length:
-    """How many tokens of the row have left the window."""
+    """The cursor: how many tokens of the row have left the window."""
     return Length(st.cursor(row), st.cursor_rest(row))
 
 
 def text(st: Rows, row: Number) -> Length:
-    """How many tokens the next turn's input is known to begin with."""
+    """The length of the text that the input of the session's next turn begins with."""
     return Length(st.text(row), st.text_rest(row))
 
 
 def protected(st: Rows, row: Number) -> Length:
-    """How many tokens of the row are the tree's."""
+    """The length of the cached prefix, whose pages the tree owns."""
     return Length(st.protected(row), 0)
 
 
 def resumable(st: Rows, row: Number, to: Length) -> Truth:
-    """A request may go on at ``to``: the window before it has its SWA slots, the row's own or the tree's."""
+    """A request may go on at ``to`` tokens: the window before ``to`` has its SWA slots, in the row or in the tree."""
     return (st.cursor(row) <= st.protected(row)) | at_most(Length(st.cursor(row) + st.window, st.window_rest), to)
 
 
 def back_to(st: Rows, row: Number, to: Length) -> Length:
-    """Where a request that is cut to ``to`` goes on: there, or after the tree's part if its window is gone."""
+    """Where a row that is cut to ``to`` goes on: there, or after its cached prefix if the window before is gone."""
     return pick(resumable(st, row, to), to, protected(st, row))
 
 
 def commit_to(st: Rows, row: Number, to: Length) -> Rows:
-    """The row's committed length is ``to``."""
+    """The state with the row's committed length set to ``to``."""
     return but(st, committed=st.committed.put(row, to.pages), committed_rest=st.committed_rest.put(row, to.rest))
 
 
 def cut_back(st: Rows, row: Number, to: Length) -> Rows:
-    """The row's committed length is ``back_to`` it, and its cursor with it."""
+    """The state with the row's committed length cut back for ``to`` (``back_to``), and its cursor not beyond it."""
     going = resumable(st, row, to)
     kept = commit_to(st, row, back_to(st, row, to))
     return but(
@@ -136,7 +140,7 @@ def cut_back(st: Rows, row: Number, to: Length) -> Rows:
 
 
 def emptied(st: Rows, row: Number) -> Rows:
-    """The row is idle, and its session, if any, has no slot."""
+    """The state in which the row is idle, and its session, if it has one, has no row."""
     mine = st.session(row)
     return but(
         commit_to(st, row, NOTHING),
@@ -155,23 +159,23 @@ def emptied(st: Rows, row: Number) -> Rows:
 
 
 def each_row(st: Rows, law: Callable[[Number], Truth]) -> Truth:
-    """``law`` holds for every request row that is not idle."""
+    """``law`` holds for every row of a request that is not idle."""
     return each_request(st, lambda r: implies(st.phase(r) != IDLE, law(r)))
 
 
 def each_request(st: Rows, law: Callable[[Number], Truth]) -> Truth:
-    """``law`` holds for every request row."""
+    """``law`` holds for every row of a request."""
     return full_pool(st).rows.all(lambda r: implies(r < st.limit, law(r)))
 
 
 def each_place(st: Rows, law: Callable[[Number, Number], Truth]) -> Truth:
-    """``law`` holds for every index of every request row."""
+    """``law`` holds for every page index of every row of a request."""
     full = full_pool(st)
     return each_request(st, lambda r: full.indices.all(lambda i: law(r, i)))
 
 
 def phases(st: Rows) -> Truth:
-    """A row is idle, running, saved in a session slot, or leaving; an idle row has no tokens."""
+    """A row is idle, running, saved in a session's slot, or leaving; an idle row has no tokens."""
 
     def one(r: Number) -> Truth:
         empty = same(allocated(st, r), NOTHING) & (st.protected(r) == 0)
@@ -181,13 +185,13 @@ def phases(st: Rows) -> Truth:
 
 
 def others_are_whole(st: Rows) -> Truth:
-    """Somebody else's row has whole pages alone."""
+    """A row that belongs to no request has only whole pages."""
     full = full_pool(st)
     return full.rows.all(lambda r: implies(r >= st.limit, full.rest(r) == 0))
 
 
 def cursor_committed_allocated(st: Rows) -> Truth:
-    """In each row 0 <= cursor <= committed <= allocated, and the tree's part is committed too."""
+    """In each row 0 <= cursor <= committed <= allocated, and the cached prefix is at most the committed length."""
 
     def order(r: Number) -> Truth:
         shaped = formed(cursor(st, r), full_pool(st).page_size) & formed(committed(st, r), full_pool(st).page_size)
@@ -198,12 +202,12 @@ def cursor_committed_allocated(st: Rows) -> Truth:
 
 
 def cursor_is_aligned(st: Rows) -> Truth:
-    """The cursor stands between two pages: a page that keeps a live token keeps its SWA page."""
+    """The cursor is a multiple of the page size: a page with a token in the window keeps its SWA page."""
     return each_row(st, lambda r: st.cursor_rest(r) == 0)
 
 
 def full_positions(st: Rows) -> Truth:
-    """A row owns the full page of each position from the tree's part up to its allocated length, and no other."""
+    """A row owns a full page at each index from its cached prefix to its allocated length, and at no other index."""
 
     def owned(r: Number, i: Number) -> Truth:
         mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
@@ -213,7 +217,7 @@ def full_positions(st: Rows) -> Truth:
 
 
 def swa_positions(st: Rows) -> Truth:
-    """A row owns the SWA page of each position it owns that is not below the cursor, and no other."""
+    """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index."""
 
     def owned(r: Number, i: Number) -> Truth:
         mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
@@ -223,7 +227,7 @@ def swa_positions(st: Rows) -> Truth:
 
 
 def tokens_map(st: Rows) -> Truth:
-    """Where a row owns an SWA page, every token of that page that the row has maps into it."""
+    """Where a row owns an SWA page, every token of the row in that page maps into this SWA page."""
     full, swa, pair = full_pool(st), swa_pool(st), st.pools.now
 
     def maps(r: Number, i: Number, o: Number) -> Truth:
@@ -234,17 +238,17 @@ def tokens_map(st: Rows) -> Truth:
 
 
 def window_is_kept(st: Rows) -> Truth:
-    """The window before the next token has its SWA slots: none is given back before its last reader."""
+    """The window before the next token has its SWA slots: no SWA page is given back before its last reader."""
     return each_row(st, lambda r: resumable(st, r, committed(st, r)))
 
 
 def no_token_across_turns(st: Rows) -> Truth:
-    """A session slot keeps no token that the next turn's input does not begin with."""
+    """A saved row has no committed token beyond the text that the next turn's input begins with."""
     return each_row(st, lambda r: implies(st.phase(r) == SAVED, at_most(committed(st, r), text(st, r))))
 
 
 def one_row_a_session(st: Rows) -> Truth:
-    """A session has one row at most, saved or running, and a row in a slot is that session's."""
+    """A session has at most one row, and its slot names exactly the row that belongs to the session."""
     mine = each_row(
         st,
         lambda r: (

@@ -1,8 +1,8 @@
-"""The life of a request's row and of a streaming session's slot, over the two pools and beside the tree.
+"""The row of a request and the slot of a streaming session, from admission to release, over the two pools.
 
-A request is admitted with the prefix that the tree has for it, grows, moves its window, and leaves; what it leaves to
-the tree it hands over page by page. A turn of a streaming session leaves its row in the session's slot instead, and the
-next turn goes on there.
+A request is admitted with its cached prefix, grows, moves its window, and leaves; when it leaves, it donates whole
+pages to the tree, node by node, and gives the rest back. A turn of a streaming session saves its row in the session's
+slot instead, and the next turn goes on with this row. ``spec.rows`` has the state and the laws.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ stem.part("pools", swa_mapping.stem)
 
 
 def in_phase(st: Rows, row: Number, phase: Number, what: str) -> Requirement:
-    """The row is a request's, and in this phase."""
+    """The row belongs to a request and is in this phase."""
     return requires(is_row(st, row) & (st.phase(row) == phase), what)
 
 
@@ -53,11 +53,11 @@ def slot_row(st: Rows, session: Number) -> Number:
 
 
 def in_slot(st: Rows, session: Number) -> Requirement:
-    """The session's slot holds a row, and no request of the session runs."""
+    """The session's slot has a saved row, so that no turn of the session runs."""
     row = slot_row(st, session)
     return requires(
         st.sessions.has(session) & is_row(st, row) & (st.session(row) == session) & (st.phase(row) == SAVED),
-        "the session's slot holds a row",
+        "the session's slot has a saved row",
     )
 
 
@@ -66,14 +66,14 @@ def in_slot(st: Rows, session: Number) -> Requirement:
 
 @stem.transition
 def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
-    """A request gets an idle row; its first ``pages`` whole pages are the tree's, and stay the tree's."""
+    """A request gets an idle row; its first ``pages`` whole pages are its cached prefix, which the tree owns."""
     begun = call("pools", swa_mapping.adopt, st.pools, row, pages)
     to = Length(pages, 0)
     return Step(
         calls=(begun,),
         promises=(
             in_phase(st, row, IDLE, "the row is idle"),
-            requires(full_pool(st).indices.has(pages), "the row has room for the tree's part"),
+            requires(full_pool(st).indices.has(pages), "the row has room for the cached prefix"),
             requires(
                 (session == 0) | (st.sessions.has(session) & (st.slot(session) == 0)), "the session has no row yet"
             ),
@@ -93,7 +93,7 @@ def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
 
 @stem.transition
 def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """Slots are allocated ahead of what is computed, as speculative decoding needs them."""
+    """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
     grown = call("pools", swa_mapping.alloc_extend, st.pools, row, to, full_pages, swa_pages)
     return Step(
         calls=(grown,),
@@ -105,37 +105,40 @@ def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) 
 
 
 def growing(st: Rows, row: Number, to: Length) -> tuple[Requirement, ...]:
-    """What a caller that lets a row grow promises."""
+    """What a caller promises that lets a row grow to ``to`` tokens."""
     return (
-        requires(formed(to, full_pool(st).page_size), "the new length is a length"),
-        requires(at_most(allocated(st, row), to), "the row does not shrink"),
-        requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for its new length"),
+        requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
+        requires(at_most(allocated(st, row), to), "the new length is at least the row's allocated length"),
+        requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the new length"),
     )
 
 
 @stem.transition
 def extend(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """A prefill, or a chunk of one: the row grows and is computed up to ``to``; no allocated slot is overwritten."""
+    """A prefill, or one chunk of it: the row grows to ``to`` tokens, and all of them are committed.
+
+    No slot that was allocated before is overwritten.
+    """
     grown = reserve(st, row, to, full_pages, swa_pages)
-    tail = requires(same(committed(st, row), allocated(st, row)), "nothing is allocated beyond what is computed")
+    tail = requires(same(committed(st, row), allocated(st, row)), "the committed length is the allocated length")
     return but(grown, promises=(*grown.promises, tail), then=commit_to(grown.then, row, to))
 
 
 @stem.transition
 def decode(st: Rows, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """A row grows by one token, which is computed."""
+    """A row grows by one token, which is committed."""
     return extend(st, row, next_token(allocated(st, row), full_pool(st).page_size), full_pages, swa_pages)
 
 
 @stem.transition
 def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
-    """A verified draft: allocated tokens up to ``to`` are computed."""
+    """A draft is verified: the allocated tokens up to ``to`` are committed."""
     return Step(
         promises=(
             at_work(st, row),
-            requires(formed(to, full_pool(st).page_size), "the new length is a length"),
-            requires(at_most(committed(st, row), to), "no committed token is lost"),
-            requires(at_most(to, allocated(st, row)), "only allocated tokens are committed"),
+            requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
+            requires(at_most(committed(st, row), to), "the new committed length is at least the old one"),
+            requires(at_most(to, allocated(st, row)), "the new committed length is at most the allocated length"),
         ),
         then=commit_to(st, row, to),
     )
@@ -143,15 +146,22 @@ def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
 
 @stem.transition
 def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
-    """The window moves on: whole pages below ``to`` lose their SWA pages, the window before the next token stays."""
+    """The window moves on: the row gives back its SWA pages below the page index ``to``, the new cursor.
+
+    The window before the next token keeps its SWA pages.
+    """
     moved = call("pools", swa_mapping.slide, st.pools, row, to)
     return Step(
         calls=(moved,),
         promises=(
             at_work(st, row),
-            requires((st.cursor(row) <= to) & (st.protected(row) <= to), "the cursor moves on, past the tree's part"),
             requires(
-                at_most(Length(to + st.window, st.window_rest), committed(st, row)), "the window is not given back"
+                (st.cursor(row) <= to) & (st.protected(row) <= to),
+                "the new cursor is not below the old one or the cached prefix",
+            ),
+            requires(
+                at_most(Length(to + st.window, st.window_rest), committed(st, row)),
+                "the window before the next token keeps its SWA pages",
             ),
         ),
         then=but(st, pools=moved.then, cursor=st.cursor.put(row, to)),
@@ -160,13 +170,16 @@ def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
 
 @stem.transition
 def finish(st: Rows, row: Number) -> Step[Rows]:
-    """A request that ends, is aborted or retracted reads nothing any more; what it owns it gives away or gives back."""
+    """A request that ends, is aborted or is retracted stops reading: its row is leaving.
+
+    Next the row donates its pages to the tree or gives them back.
+    """
     return Step(promises=(at_work(st, row),), then=but(st, phase=st.phase.put(row, LEAVING)))
 
 
 @stem.transition
 def come_back(st: Rows, row: Number) -> Step[Rows]:
-    """A request that only passed pages on, between two chunks of its prompt, runs again."""
+    """A request that only donated pages between two chunks of its prompt runs again."""
     return Step(
         promises=(in_phase(st, row, LEAVING, "the row is leaving"),),
         then=but(st, phase=st.phase.put(row, RUNNING)),
@@ -175,7 +188,10 @@ def come_back(st: Rows, row: Number) -> Step[Rows]:
 
 @stem.transition
 def donate(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
-    """The row's committed whole pages up to ``pages`` become somebody else's, who had none there; it may read on."""
+    """The row donates its whole committed pages up to the index ``pages`` to the row of a tree node.
+
+    The donated pages become part of the cached prefix, so that the request can still read them.
+    """
     given = call("pools", swa_mapping.hand_over, st.pools, row, to, st.protected(row), pages)
     empty = full_pool(st).indices.all(
         lambda i: implies(
@@ -187,26 +203,29 @@ def donate(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
         calls=(given,),
         promises=(
             *passing(st, row, pages),
-            requires(is_other(st, to), "the receiver is no request's row"),
-            requires(empty, "the receiver owns nothing there"),
+            requires(is_other(st, to), "the receiver is the row of a tree node"),
+            requires(empty, "the receiver owns no page at these indices"),
         ),
         then=but(st, pools=given.then, protected=st.protected.put(row, pages)),
     )
 
 
 def passing(st: Rows, row: Number, pages: Number) -> tuple[Requirement, ...]:
-    """What a caller promises that passes on the pages of a row which the tree has or takes."""
+    """What a caller promises whose row donates or gives back its pages up to the index ``pages``."""
     busy = (st.phase(row) == RUNNING) | (st.phase(row) == LEAVING)
     whole = (st.protected(row) <= pages) & (pages <= st.committed(row))
     return (
         requires(is_row(st, row) & busy, "the row's request is running or leaving"),
-        requires(whole, "only committed whole pages change hands, a partial page is nobody's but the row's"),
+        requires(whole, "the pages are whole, committed, and behind the cached prefix"),
     )
 
 
 @stem.transition
 def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
-    """The tree has the row's tokens up to ``pages`` already: the row gives its own copies back and reads the tree's."""
+    """The tree has these tokens already: the row gives its own pages up to the index ``pages`` back as duplicates.
+
+    From then on the request reads the pages of the tree.
+    """
     freed = call("pools", swa_mapping.free_pages, st.pools, row, st.protected(row), pages)
     return Step(
         calls=(freed,),
@@ -217,7 +236,10 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
 
 @stem.transition
 def release(st: Rows, row: Number) -> Step[Rows]:
-    """All that a leaving row still owns is given back, its partial page too; its session, if any, starts anew."""
+    """A leaving row gives back every page that it still owns, also its partial page, and is idle.
+
+    Its session, if it has one, has no row any more.
+    """
     freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
     return Step(
         calls=(freed,),
@@ -231,10 +253,10 @@ def release(st: Rows, row: Number) -> Step[Rows]:
 
 @stem.transition
 def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
-    """A turn ends: its row goes to the session's slot, cut to ``agreed``, the input and the answer that was sent.
+    """A turn ends: its row is saved in the session's slot, cut to ``agreed`` tokens, the input and the sent answer.
 
-    What decoding ran past that is given back, and the cursor is never left behind (SGLang PR 22900): where the window
-    before the cut is gone, the row is cut back to the tree's part.
+    Pages beyond ``agreed`` are given back. The cursor is never left beyond the cut (SGLang PR 22900): where the window
+    before the cut is gone, the row is cut back to its cached prefix.
     """
     over = shorter(agreed, committed(st, row))
     to = pick(over, back_to(st, row, agreed), shortest(agreed, allocated(st, row)))
@@ -245,8 +267,8 @@ def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
         promises=(
             at_work(st, row),
             requires(st.session(row) != 0, "the request is a turn of a session"),
-            requires(formed(agreed, full_pool(st).page_size), "the agreed length is a length"),
-            requires(at_most(protected(st, row), agreed), "the tree's part is part of the text"),
+            requires(formed(agreed, full_pool(st).page_size), "the agreed length is well formed"),
+            requires(at_most(protected(st, row), agreed), "the agreed length is at least the cached prefix"),
         ),
         then=but(
             kept,
@@ -260,9 +282,9 @@ def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 
 @stem.transition
 def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
-    """A turn is to go on at ``prefix``: what the slot has beyond it is given back (SGLang PR 22862).
+    """The next turn will go on at ``prefix`` tokens: what the saved row owns beyond it is given back (SGLang PR 22862).
 
-    Doing it again changes nothing, so that a turn that was not admitted tries again.
+    A second call with the same prefix changes nothing, so that a turn that was not admitted can try again.
     """
     row = slot_row(st, session)
     cut = call("pools", swa_mapping.trim, st.pools, row, back_to(st, row, prefix))
@@ -270,9 +292,9 @@ def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
         calls=(cut,),
         promises=(
             in_slot(st, session),
-            requires(formed(prefix, full_pool(st).page_size), "the prefix is a length"),
-            requires(at_most(protected(st, row), prefix), "the prefix is no shorter than the tree's part"),
-            requires(at_most(prefix, committed(st, row)), "the prefix is computed"),
+            requires(formed(prefix, full_pool(st).page_size), "the prefix is well formed"),
+            requires(at_most(protected(st, row), prefix), "the prefix is at least the cached prefix"),
+            requires(at_most(prefix, committed(st, row)), "the prefix is at most the committed length"),
         ),
         then=but(cut_back(st, row, prefix), pools=cut.then),
     )
@@ -280,14 +302,17 @@ def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 
 @stem.transition
 def resume(st: Rows, session: Number, given: Length) -> Step[Rows]:
-    """The next turn runs on the slot's row: its input begins with the text so far, and has a token to compute."""
+    """The next turn runs on the saved row: its input of ``given`` tokens begins with the text so far.
+
+    At least one token of the input is not computed yet.
+    """
     row = slot_row(st, session)
     return Step(
         promises=(
             in_slot(st, session),
-            requires(same(committed(st, row), allocated(st, row)), "the tail was given back"),
-            requires(at_most(text(st, row), given), "a session only appends"),
-            requires(shorter(committed(st, row), given), "there is a token to compute"),
+            requires(same(committed(st, row), allocated(st, row)), "the committed length is the allocated length"),
+            requires(at_most(text(st, row), given), "the input is at least as long as the text so far"),
+            requires(shorter(committed(st, row), given), "the input has a token that is not computed yet"),
         ),
         then=but(st, phase=st.phase.put(row, RUNNING)),
     )
@@ -295,54 +320,54 @@ def resume(st: Rows, session: Number, given: Length) -> Step[Rows]:
 
 @stem.transition
 def close(st: Rows, session: Number) -> Step[Rows]:
-    """A session ends between turns: all that its slot owns is given back."""
+    """A session ends between two turns: its saved row gives back every page that it owns."""
     row = slot_row(st, session)
     freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
     return Step(calls=(freed,), promises=(in_slot(st, session),), then=but(emptied(st, row), pools=freed.then))
 
 
-# Somebody else's rows: the tree's.
+# Rows that belong to no request: the pages of tree nodes.
 
 
 @stem.transition
 def pass_on(st: Rows, row: Number, to: Number, first: Number, last: Number) -> Step[Rows]:
-    """Somebody else's pages go to another of them, as when a node is split."""
+    """The row of a tree node gives pages to the row of another node, as when a node is split."""
     given = call("pools", swa_mapping.hand_over, st.pools, row, to, first, last)
-    others = requires(is_other(st, row) & is_other(st, to), "no request's row gives or takes")
+    others = requires(is_other(st, row) & is_other(st, to), "both rows are rows of tree nodes")
     return Step(calls=(given,), promises=(others, *given.step.promises), then=but(st, pools=given.then))
 
 
 @stem.transition
 def drop(st: Rows, row: Number) -> Step[Rows]:
-    """Somebody else gives back all its pages, as when a node is evicted."""
+    """The row of a tree node gives back all its pages, as when the node is evicted."""
     freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
     return Step(calls=(freed,), promises=(other(st, row),), then=but(st, pools=freed.then))
 
 
 @stem.transition
 def drop_swa(st: Rows, row: Number) -> Step[Rows]:
-    """Somebody else gives back its SWA pages alone, as when a node becomes a tombstone."""
+    """The row of a tree node gives back its SWA pages alone, as when the node becomes a tombstone."""
     freed = call("pools", swa_mapping.slide, st.pools, row, full_pool(st).whole(row))
     return Step(calls=(freed,), promises=(other(st, row),), then=but(st, pools=freed.then))
 
 
 @stem.transition
 def free_group_begin(st: Rows) -> Step[Rows]:
-    """From here on what is given back waits, as while an engine goes through the results of a batch."""
+    """A free group begins: freed pages wait, as while an engine processes the results of a batch."""
     begun = call("pools", swa_mapping.free_group_begin, st.pools)
     return Step(calls=(begun,), then=but(st, pools=begun.then))
 
 
 @stem.transition
 def free_group_end(st: Rows) -> Step[Rows]:
-    """What waited is given back."""
+    """A free group ends: at the end of the outermost group the waiting pages become available."""
     ended = call("pools", swa_mapping.free_group_end, st.pools)
     return Step(calls=(ended,), promises=ended.step.promises, then=but(st, pools=ended.then))
 
 
 def other(st: Rows, row: Number) -> Requirement:
-    """The row is somebody else's."""
-    return requires(is_other(st, row), "the row is no request's")
+    """The row belongs to no request."""
+    return requires(is_other(st, row), "the row is the row of a tree node")
 
 
 for _law in rows.LAWS:

@@ -1,4 +1,4 @@
-"""The laws of mamba state slots and of those who own them."""
+"""The laws of mamba state slots and their owners; ``spec.states`` explains the words."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from spec.states import (
 
 
 def slots_of(st: MambaSlots) -> Domain:
-    """All slots."""
+    """The numbers of all state slots."""
     return st.slots
 
 
 def places_are_known(st: MambaSlots) -> Truth:
-    """Every slot is in one of three places: free, waiting in the open group, or held by an owner."""
+    """Every slot is in exactly one place: free, set aside for the open group, or held by an owner."""
     return st.slots.all(lambda s: (st.place(s) >= FREE) & (st.place(s) <= HELD))
 
 
 def absent_is_no_slot(st: MambaSlots) -> Truth:
-    """What is absent is never freed, set aside or held: absent is absent, never a slot number."""
+    """The number 0, which stands for an absent slot, is never freed, set aside or held as if it were a slot."""
     return st.place(ABSENT) == NOWHERE
 
 
 def one_owner(st: MambaSlots) -> Truth:
-    """A slot that somebody has is held, by that owner alone and in that role alone."""
+    """A slot that an owner has is held by this owner alone, in this role alone."""
 
     def there(s: Number, o: Number, k: Number) -> Truth:
         return implies(s != ABSENT, is_held(st, s) & (st.owner(s) == o) & (st.role(s) == k))
@@ -50,7 +50,7 @@ def one_owner(st: MambaSlots) -> Truth:
 
 
 def no_leak(st: MambaSlots) -> Truth:
-    """A slot that is held is with its owner: nobody forgets a slot without giving it back."""
+    """A slot that is held stands in the table of its owner: no slot is lost without being given back."""
 
     def there(s: Number) -> Truth:
         o, k = st.owner(s), st.role(s)
@@ -61,17 +61,20 @@ def no_leak(st: MambaSlots) -> Truth:
 
 
 def group_is_open(st: MambaSlots) -> Truth:
-    """Slots wait in a group only while one is open."""
+    """Slots are set aside for a group only while a group is open."""
     return (st.group >= 0) & implies(st.group == 0, st.slots.all(lambda s: st.place(s) != GROUPED))
 
 
 def nodes_have_states_alone(st: MambaSlots) -> Truth:
-    """A node of the tree has one state and no track buffer."""
+    """A tree node has no track buffer: the only slot that it can have is its own state."""
     return st.owners.all(lambda o: implies(is_node(st, o), no(has_buffer(st, o))))
 
 
 def buffer_is_whole(st: MambaSlots) -> Truth:
-    """A track buffer that has not been given away has its next slot, and unless it is lazy the other one too."""
+    """A track buffer has the slot that is written next, and, unless it is lazy, its other slot, too.
+
+    This does not hold for a request that is leaving and has donated a slot.
+    """
 
     def whole(o: Number) -> Truth:
         single = (st.next(o) == 0) & (st.table(o, SECOND) == ABSENT)
@@ -83,8 +86,9 @@ def buffer_is_whole(st: MambaSlots) -> Truth:
 
 
 def running_is_equipped(st: MambaSlots) -> Truth:
-    """A request that runs has its own state, and a track buffer where requests have one: what skips an allocation
-    owns what it skips for.
+    """A running request has its own state slot, and a track buffer where requests have track buffers.
+
+    So an allocation that is skipped for a request was not needed.
     """
 
     def equipped(o: Number) -> Truth:
@@ -94,13 +98,14 @@ def running_is_equipped(st: MambaSlots) -> Truth:
 
 
 def gone_owns_nothing(st: MambaSlots) -> Truth:
-    """A request that is gone has no slot: what it had was given away or given back."""
+    """A request that is gone has no slot: every slot that it had was donated, saved or given back."""
     return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) == IDLE), owns_nothing(st, o)))
 
 
 def names_what_it_owns(st: MambaSlots) -> Truth:
-    """A request's record names exactly the slots that the request has, so that nothing is skipped or freed by a
-    name that is somebody else's.
+    """The record of a request that is there names exactly the slots that the request has.
+
+    So no allocation is skipped, and no slot is freed, because of a name of a slot that has another owner.
     """
 
     def same(o: Number) -> Truth:
@@ -110,14 +115,14 @@ def names_what_it_owns(st: MambaSlots) -> Truth:
 
 
 def gone_names_nothing(st: MambaSlots) -> Truth:
-    """A request that is gone names no slot: who gives away keeps nothing, not even the name."""
+    """The record of a request that is gone names no slot."""
     return st.owners.all(
         lambda o: implies(is_request(st, o) & (st.phase(o) == IDLE), each_role(lambda k: st.names(o, k) == ABSENT))
     )
 
 
 def row_says_what_is_owned(st: MambaSlots) -> Truth:
-    """While a request runs, the row that the kernels read holds exactly the slots that the request has."""
+    """While a request runs, the row that the kernels read has exactly the slots that the request has."""
 
     def same(o: Number) -> Truth:
         return each_role(lambda k: st.row(o, k) == st.table(o, k))
@@ -126,12 +131,12 @@ def row_says_what_is_owned(st: MambaSlots) -> Truth:
 
 
 def available_counts(st: MambaSlots) -> Truth:
-    """The available size is the number of free slots, no more and no less."""
+    """The available size is exactly the number of free slots."""
     return st.available == st.slots.count(lambda s: st.place(s) == FREE)
 
 
 def quiet_is_full(st: MambaSlots, s: Number) -> Truth:
-    """With no request, no session, an evicted tree and no group, every slot is free and the pool is full."""
+    """With no slot owned by a request, a session or the tree, and no open group, every slot is free and available."""
     quiet = (st.group == 0) & st.owners.all(lambda o: owns_nothing(st, o))
     return implies(quiet, (st.place(s) == FREE) & (st.available == st.slots.size))
 

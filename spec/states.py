@@ -1,10 +1,12 @@
-"""Mamba state slots and who owns them: the noun of ``spec.mamba_slots``.
+"""Mamba state slots and their owners: the state of ``spec.mamba_slots``; ``spec.state_laws`` has the laws.
 
-A state slot holds one whole recurrent state. Owners share one space of numbers: requests below ``limit``, then the
-slots of streaming sessions, then others from ``first_node`` on: the tree's nodes, and whoever carries a state for a
-moment. ``table(owner, role)`` is the state that the owner has in a role (its own, or one of two track buffers), 0 where
-it has none; ``owner`` and ``role`` are the inverse. What a request's record says is told apart from it: ``names`` is
-what code branches on (has it a state? a buffer?), ``row`` what the kernels read while the request runs.
+A state slot holds one whole recurrent state. Owners share one range of numbers: requests below ``limit``, then the
+slots of streaming sessions, then tree nodes from ``first_node`` on (a number that no node has can own a slot for a
+moment). ``table(owner, role)`` is the state slot that the owner has in a role, 0 where it has none; the roles are the
+owner's own state and the two slots of its track buffer. ``owner(slot)`` and ``role(slot)`` are the inverse. A request
+also has two records of its slots, which can be wrong: ``names`` is what the scheduler's code looks at (does the request
+have a state, a buffer?), and ``row`` is what the kernels read while the request runs. ``next(request)`` is the track, 0
+or 1, that is written next.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ from spec.logic import (
 )
 
 NOWHERE, FREE, GROUPED, HELD = 0, 1, 2, 3
-ABSENT = 0  # no state: never a slot number, whatever an engine writes for it
+ABSENT = 0  # no slot: never a slot number, whatever an engine writes for an absent slot
 OWN, FIRST, SECOND = ROLES = 0, 1, 2
 IDLE, WAITING, RUNNING, LEAVING = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class MambaSlots:
-    """Where each slot is, who owns it in which role, and what the requests' records say.
+    """Where each slot is, who owns it in which role, and what the records of the requests say.
 
-    ``buffered``: requests track their state in a buffer of their own; ``doubled``: of two slots, since a step is
-    scheduled before the last one is done; ``lazy``: the second one is there only around a tracking boundary.
+    ``buffered``: requests have track buffers. ``doubled``: a track buffer has two slots, since a step is scheduled
+    before the last one is done. ``lazy``: the second slot exists only around a tracking boundary.
     """
 
     buffered: Truth = constant("truth", shared="buffered")
@@ -69,7 +71,7 @@ MAPS = ("place", "owner", "role", "table", "names", "row", "next", "phase")
 
 
 def initial(size: int, requests: int, sessions: int, nodes: int, kind: tuple[bool, bool, bool]) -> MambaSlots:
-    """``size`` free slots; ``kind``: buffered, doubled, lazy (finite reading)."""
+    """``size`` free slots for these owners; ``kind``: buffered, doubled, lazy (finite reading)."""
     maps = {name: FiniteMap(2 if name in ("table", "names", "row") else 1) for name in MAPS}
     first_node = requests + sessions
     owners = Range(0, first_node + nodes - 1)
@@ -77,12 +79,12 @@ def initial(size: int, requests: int, sessions: int, nodes: int, kind: tuple[boo
 
 
 def start(st: MambaSlots) -> MambaSlots:
-    """Before the first call every slot is free, nobody owns one, and no group is open."""
+    """Before the first call: every slot is free, no owner has a slot, and no group is open."""
     blank = zeroed(st, MAPS, ("group",))
     return but(blank, place=blank.place.where(st.slots.has, FREE, st.slots.items), available=st.slots.size)
 
 
-# Who is who.
+# Which numbers are requests, sessions and nodes.
 
 
 def is_request(st: MambaSlots, o: Number) -> Truth:
@@ -96,12 +98,12 @@ def is_session(st: MambaSlots, o: Number) -> Truth:
 
 
 def is_node(st: MambaSlots, o: Number) -> Truth:
-    """The owner is a node of the tree, or carries a state to one."""
+    """The owner number is one of a tree node, or one that no node has yet."""
     return st.owners.has(o) & (st.limit <= o) & (st.first_node <= o)
 
 
 def leaving(st: MambaSlots, o: Number) -> Truth:
-    """The owner is a request that has given a state away, and gives the rest back next."""
+    """The owner is a request that donated a state, and gives the rest back next."""
     return is_request(st, o) & (st.phase(o) == LEAVING)
 
 
@@ -116,12 +118,12 @@ def owns_nothing(st: MambaSlots, o: Number) -> Truth:
 
 
 def is_open(st: MambaSlots, slot: Number) -> Truth:
-    """The slot may be handed out alone: it is free, or waits in the open group."""
+    """The slot may be handed out by itself: it is free, or set aside for the open group."""
     return st.slots.has(slot) & ((st.place(slot) == FREE) | (st.place(slot) == GROUPED))
 
 
 def is_held(st: MambaSlots, slot: Number) -> Truth:
-    """Somebody owns the slot."""
+    """The slot has an owner."""
     return st.slots.has(slot) & (st.place(slot) == HELD)
 
 
@@ -136,14 +138,14 @@ def has_buffer(st: MambaSlots, o: Number) -> Truth:
 
 
 def other(k: Number) -> Number:
-    """The other one of two tracks."""
+    """The other one of the two tracks."""
     return 1 - k
 
 
 def kept(st: MambaSlots, request: Number) -> Number:
-    """The role of the newest state that a request can give away: of two tracks the one that is not written next.
+    """The role of the newest state that a request can donate: of two tracks, the one that is not written next.
 
-    With one track, or while the second one is absent, it is the one that is there; without a buffer its own state.
+    With one track, or while the second slot is absent, it is the track that exists; without a buffer, the own state.
     """
     at = ite(no(st.lazy) & st.doubled, other(st.next(request)), st.next(request))
     return ite(st.buffered, FIRST + at, OWN)
@@ -153,7 +155,7 @@ def kept(st: MambaSlots, request: Number) -> Number:
 
 
 def hold(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
-    """``o`` has the slot in the role ``k``; nothing changes where there is no slot."""
+    """The state in which ``o`` has the slot in the role ``k``; unchanged where the slot is absent."""
     real = slot != ABSENT
     return but(
         st,
@@ -165,31 +167,31 @@ def hold(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
 
 
 def taken(st: MambaSlots, one: Number, two: Number = ABSENT, three: Number = ABSENT) -> Set:
-    """Those of the slots that were free, and not in a group."""
+    """Those of the given slots that are free and not set aside for a group."""
     return st.slots.such(
         lambda s: (st.place(s) == FREE) & ((s == one) | (s == two) | (s == three)), lambda: [one, two, three]
     )
 
 
 def take(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
-    """``o`` takes an open slot."""
+    """The state after ``o`` took the slot, which was free or set aside for the group."""
     return but(hold(st, o, k, slot), available=st.available - taken(st, slot).size)
 
 
 def owned(st: MambaSlots, o: Number) -> Set:
-    """What the owner has."""
+    """The slots that the owner has."""
     return st.slots.such(lambda s: (st.place(s) == HELD) & (st.owner(s) == o), lambda: [st.table(o, k) for k in ROLES])
 
 
 def only(st: MambaSlots, o: Number, k: Number) -> Set:
-    """What the owner has in one role."""
+    """The slot that the owner has in one role, as a set."""
     return st.slots.such(
         lambda s: (st.place(s) == HELD) & (st.owner(s) == o) & (st.role(s) == k), lambda: [st.table(o, k)]
     )
 
 
 def drop(st: MambaSlots, gone: Set) -> MambaSlots:
-    """The slots ``gone`` are free, and nobody has them."""
+    """The state after the slots ``gone`` were freed."""
     return but(
         st,
         place=st.place.where(gone.has, FREE, gone.items),
@@ -203,7 +205,7 @@ def drop(st: MambaSlots, gone: Set) -> MambaSlots:
 
 
 def move(st: MambaSlots, o: Number, to: Number) -> MambaSlots:
-    """All that ``o`` has is ``to``'s, in the same roles, and ``o`` has nothing."""
+    """The state after all slots of ``o`` went to ``to``, each in its role."""
     moved = owned(st, o)
     return but(
         st,
@@ -218,7 +220,7 @@ def move(st: MambaSlots, o: Number, to: Number) -> MambaSlots:
 
 
 def recorded(st: MambaSlots, request: Number) -> MambaSlots:
-    """The request's record says what the request has."""
+    """The state in which the request's record names exactly the slots that it has."""
     names = st.names.where(
         lambda o, _: o == request, lambda _, k: st.table(request, k), lambda: [(request, k) for k in ROLES]
     )
@@ -226,28 +228,28 @@ def recorded(st: MambaSlots, request: Number) -> MambaSlots:
 
 
 def written(st: MambaSlots, request: Number) -> MambaSlots:
-    """The request's record and its row say what the request has."""
+    """The state in which the request's record and its row name exactly the slots that it has."""
     row = st.row.where(
         lambda o, _: o == request, lambda _, k: st.table(request, k), lambda: [(request, k) for k in ROLES]
     )
     return but(recorded(st, request), row=row)
 
 
-# The words in which transitions state their conditions.
+# Promises and choices that several transitions share.
 
 
 def in_phase(st: MambaSlots, request: Number, phase: Number, what: str) -> Requirement:
-    """The request is a request, in this phase."""
+    """The number is a request's, and the request is in this phase."""
     return requires(is_request(st, request) & (st.phase(request) == phase), what)
 
 
 def running(st: MambaSlots, request: Number) -> Requirement:
-    """The request runs."""
+    """The request is running."""
     return in_phase(st, request, RUNNING, "the request is running")
 
 
 def bare(st: MambaSlots, node: Number) -> Requirement:
-    """The node can take a state over."""
+    """The node can take over a state."""
     return requires(is_node(st, node) & (st.table(node, OWN) == ABSENT), "the node has no state yet")
 
 
@@ -257,37 +259,37 @@ def stateful(st: MambaSlots, node: Number) -> Requirement:
 
 
 def single(st: MambaSlots, slot: Number) -> Requirement:
-    """The implementation may answer with any slot that is open."""
-    return requires(is_open(st, slot), "the slot handed out was free or waited in the group")
+    """The implementation may hand out any slot that is free or set aside for the open group."""
+    return requires(is_open(st, slot), "the slot handed out was free, or set aside for the group")
 
 
 def some_open(st: MambaSlots) -> Truth:
-    """One slot can be handed out."""
+    """At least one slot can be handed out."""
     return st.slots.any(lambda s: is_open(st, s))
 
 
 def needed(st: MambaSlots, request: Number) -> tuple[Truth, Truth, Truth]:
-    """The roles in which an admitted request gets a slot, since it names none there."""
+    """The roles in which an admitted request gets a slot, since its record names none there."""
     bare = (st.names(request, FIRST) == ABSENT) & (st.names(request, SECOND) == ABSENT)
     return st.names(request, OWN) == ABSENT, st.buffered & bare, has_two(st) & no(st.lazy) & bare
 
 
 def given(st: MambaSlots, slot: Number, wanted: Truth) -> Requirement:
-    """The implementation gives a free slot where one is wanted, and none elsewhere."""
+    """The implementation hands out a free slot where one is wanted, and no slot elsewhere."""
     free = st.slots.has(slot) & (st.place(slot) == FREE)
-    return requires(ite(wanted, free, slot == ABSENT), "a free slot is handed out where the request has none, no other")
+    return requires(ite(wanted, free, slot == ABSENT), "a free slot is handed out exactly where the request needs one")
 
 
 def apart(one: Number, two: Number) -> Truth:
-    """Two slots are not the same one."""
+    """Two slots are different, or the first one is absent."""
     return (one == ABSENT) | (one != two)
 
 
 def across(st: MambaSlots, request: Number) -> Number:
-    """The role of the track that is not next."""
+    """The role of the track that is not written next."""
     return FIRST + other(st.next(request))
 
 
 def lazily(st: MambaSlots) -> Requirement:
-    """The second slot comes and goes."""
-    return requires(has_two(st) & st.lazy, "the buffer is lazy")
+    """Track buffers have a second slot only around a tracking boundary."""
+    return requires(has_two(st) & st.lazy, "the track buffer is lazy")

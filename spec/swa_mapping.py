@@ -1,4 +1,4 @@
-"""The SWA mapping: every token has a slot in the full pool, the tokens of the window have one in the SWA pool too."""
+"""The SWA mapping: every token has a slot in the full pool; a token in the window also has one in the SWA pool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ stem = Stem("swa_mapping")
 
 @dataclass(frozen=True)
 class SwaMapping:
-    """The pair, the pair as it was at the last backup, and how deep the free groups are nested."""
+    """The pair of pools, a copy of it from the last backup, and how deep free groups are nested."""
 
     now: Pair
     saved: Pair
@@ -43,13 +43,13 @@ class SwaMapping:
 
 
 def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> SwaMapping:
-    """``size`` full pages and ``size_swa`` SWA pages are free, ``rows`` rows are empty (finite reading)."""
+    """``size`` full pages and ``size_swa`` SWA pages, all free, and ``rows`` empty rows (finite reading)."""
     pair = new_pair(page_size, size, size_swa, rows, need_sort)
     return start(SwaMapping(now=pair, saved=pair, backed_up=False, group=0))
 
 
 def start(st: SwaMapping) -> SwaMapping:
-    """Before the first call: both pools are full of free pages, rows are empty, nothing is mapped or saved."""
+    """Before the first call: all pages are free, all rows are empty, no slot is mapped, there is no backup."""
     empty = blank(st.now)
     return SwaMapping(now=empty, saved=empty, backed_up=False, group=0)
 
@@ -62,16 +62,22 @@ stem.state, stem.start = SwaMapping, start
 
 @stem.transition
 def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
-    """A row whose last page is full takes ``count`` whole pages in both pools; if either is short, nothing changes."""
+    """A row whose last page is full takes ``count`` whole pages in both pools.
+
+    If either pool has too few pages, nothing changes.
+    """
     now = length(st.now.full, row)
     grown = alloc_extend(st, row, Length(now.pages + count, now.rest), full_pages, swa_pages)
-    full = requires(now.rest == 0, "the row's last page is full")
+    full = requires(now.rest == 0, "the row has no partial page")
     return but(grown, promises=(*grown.promises, full))
 
 
 @stem.transition
 def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
-    """A row grows in both pools alike, and every new token is mapped; if either pool is short, nothing changes."""
+    """A row grows to ``to`` tokens in both pools, and every new token is mapped.
+
+    If either pool has too few pages, nothing changes.
+    """
     full, swa = st.now.full, st.now.swa
     old = length(full, row)
     first = touched(old)
@@ -80,7 +86,10 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
     return Step(
         promises=(
             *growing(full, row, to),
-            requires(implies(fills, swa.table(row, old.pages) != PADDING), "the page it fills has its SWA page"),
+            requires(
+                implies(fills, swa.table(row, old.pages) != PADDING),
+                "the partial page that the new tokens fill has its SWA page",
+            ),
         ),
         choice=(
             *lawful_choice(full, full_pages, need, "full pages"),
@@ -93,7 +102,7 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
 
 @stem.transition
 def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
-    """A row grows by one token in both pools; if either is short, nothing changes."""
+    """A row grows by one token in both pools; if either pool has too few pages, nothing changes."""
     full = st.now.full
     return alloc_extend(st, row, next_token(length(full, row), full.page_size), full_pages, swa_pages)
 
@@ -102,9 +111,10 @@ def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -
 def alloc_extend_swa_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
-    """An empty row grows to ``to`` in the full pool, and only its tokens from ``start`` on get SWA slots.
+    """An empty row grows to ``to`` tokens in the full pool, and only its tokens from ``start`` on get SWA slots.
 
-    The tokens below ``start`` map to nothing (SGLang PR 25805), and a tail that starts inside a page keeps its offsets.
+    Tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of its
+    tokens. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
     need = touched(to)
@@ -112,8 +122,10 @@ def alloc_extend_swa_tail(
     return Step(
         promises=(
             *growing(full, row, to),
-            requires(same(length(full, row), NOTHING), "the row is empty"),
-            requires(formed(start, full.page_size) & at_most(start, to), "the tail starts within the row"),
+            requires(same(length(full, row), NOTHING), "the row has no tokens yet"),
+            requires(
+                formed(start, full.page_size) & at_most(start, to), "the start of the tail is a length within the row"
+            ),
         ),
         choice=(
             *lawful_choice(full, full_pages, need, "full pages"),
@@ -126,7 +138,7 @@ def alloc_extend_swa_tail(
 
 @stem.transition
 def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """The SWA pages of the given slots are given back at once, as when a window moves on; the full pages stay."""
+    """The SWA pages of the given full slots are given back at once, as when the window moves on; full pages stay."""
     pair = st.now
     swa = drop(pair.swa, mapped_from(pair, gone), resting(pair.swa))
     left = requires(
@@ -135,7 +147,7 @@ def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
                 lambda o: implies((o < filled(pair.full, p)) & (pair.to_page(p, o) != PADDING), slots.has(p, o))
             )
         ),
-        "no live slot keeps its mapping in a page whose SWA page is freed",
+        "every mapped slot of a page that loses its SWA page is named",
     )
     return Step(
         promises=(*naming(pair.full, gone, slots), left),
@@ -149,7 +161,7 @@ def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 @stem.transition
 def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """The full pages of the freed slots and their SWA pages are given back: at once, or at the end of the group."""
+    """The full pages of the freed slots and their SWA pages are given back: at once, or when the free group ends."""
     return Step(
         promises=closed(st.now.full, gone, slots),
         then=but(
@@ -162,11 +174,11 @@ def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 @stem.transition
 def free_full(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """The full pages alone are given back at once, as a tree does that has tombstoned their SWA side before."""
+    """Full pages without SWA pages are given back at once, as a tree does when it evicts a tombstone."""
     full = st.now.full
     unmapped = requires(
         gone.all(lambda p: full.offsets.all(lambda o: st.now.to_page(p, o) == PADDING)),
-        "no freed page is still mapped",
+        "no slot of a freed page is mapped",
     )
     return Step(
         promises=(*closed(full, gone, slots), unmapped),
@@ -180,7 +192,7 @@ def free_full(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 @stem.transition
 def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A row is cut to ``to`` tokens in both pools; a page that keeps a token stays, every later page is given back."""
+    """A row is cut to ``to`` tokens in both pools: a page that still has tokens stays, later pages are given back."""
     pair = st.now
     full_gone, swa_gone = beyond(pair.full, row, to), beyond(pair.swa, row, to)
     kept = give(pair, full_gone, swa_gone, st.group > 0)
@@ -196,13 +208,13 @@ def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
 
 @stem.transition
 def slide(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
-    """The window of a row moves on: the SWA pages of its whole pages below index ``to`` are given back at once."""
+    """The window of a row moves on: the SWA pages at page indices below ``to`` are given back at once."""
     pair = st.now
     swa_gone = in_range(pair.swa, row, 0, to)
     return Step(
         promises=(
-            requires(pair.full.rows.has(row), "the row is a row"),
-            requires(to <= pair.full.whole(row), "the page of the last token keeps its SWA page"),
+            requires(pair.full.rows.has(row), "the row number is a row of the pool"),
+            requires(to <= pair.full.whole(row), "only whole pages lose their SWA pages"),
         ),
         then=but(
             st,
@@ -216,13 +228,16 @@ def slide(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
 
 @stem.transition
 def free_pages(st: SwaMapping, row: Number, first: Number, last: Number) -> Step[SwaMapping]:
-    """Whole pages of a row, from index ``first`` up to ``last``, are given back in both pools, as duplicates are."""
+    """Whole pages of a row, at the indices from ``first`` to ``last`` (excluded), are given back in both pools.
+
+    An insert does this with pages that the tree has already.
+    """
     pair = st.now
     full_gone, swa_gone = in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last)
     return Step(
         promises=(
-            requires(pair.full.rows.has(row), "the row is a row"),
-            requires((first >= 0) & (first <= last), "the range is a range"),
+            requires(pair.full.rows.has(row), "the row number is a row of the pool"),
+            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
             requires(last <= pair.full.whole(row), "only whole pages are given back"),
         ),
         then=but(st, now=give(pair, full_gone, swa_gone, st.group > 0), backed_up=False),
@@ -231,11 +246,14 @@ def free_pages(st: SwaMapping, row: Number, first: Number, last: Number) -> Step
 
 @stem.transition
 def adopt(st: SwaMapping, row: Number, pages: Number) -> Step[SwaMapping]:
-    """An empty row begins after ``pages`` whole pages that stand in other rows: it shares them and owns none."""
+    """An empty row gets the length of ``pages`` whole pages that it shares and does not own: a cached prefix."""
     pair, to = st.now, Length(pages, 0)
     return Step(
         promises=(
-            requires(pair.full.rows.has(row) & same(length(pair.full, row), NOTHING), "the row is a row, and empty"),
+            requires(
+                pair.full.rows.has(row) & same(length(pair.full, row), NOTHING),
+                "the row number is a row of the pool, and the row is empty",
+            ),
             requires(pair.full.indices.has(pages), "the row has room for its new length"),
         ),
         then=but(st, now=but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to)), backed_up=False),
@@ -244,7 +262,7 @@ def adopt(st: SwaMapping, row: Number, pages: Number) -> Step[SwaMapping]:
 
 @stem.transition
 def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
-    """Whole pages of a row, from index ``first`` up to ``last``, are the row ``to``'s from now on, in both pools."""
+    """Whole pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to`` in both pools."""
     pair = st.now
     empty = pair.full.indices.all(
         lambda i: implies(
@@ -253,10 +271,13 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
     )
     return Step(
         promises=(
-            requires(pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to), "the two rows are two rows"),
-            requires((first >= 0) & (first <= last), "the range is a range"),
+            requires(
+                pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to),
+                "giver and receiver are two different rows of the pool",
+            ),
+            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
             requires(last <= pair.full.whole(row), "only whole pages are handed over"),
-            requires(empty, "the other row owns nothing there"),
+            requires(empty, "the receiver owns no page at these indices"),
         ),
         then=but(
             st,
@@ -272,13 +293,13 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
 
 @stem.transition
 def free_group_begin(st: SwaMapping) -> Step[SwaMapping]:
-    """From here on freed pages wait, in both pools; groups nest."""
+    """A free group begins: freed pages of both pools wait until the outermost open group ends."""
     return Step(then=but(st, group=st.group + 1))
 
 
 @stem.transition
 def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
-    """The end of the outermost group gives back what waited in both pools, and unmaps it."""
+    """A free group ends: the end of the outermost group gives the waiting pages of both pools back, unmapped."""
     pair = st.now
     full_done, swa_done = waiting(pair.full, st.group == 1), waiting(pair.swa, st.group == 1)
     settled = but(pair, full=settle(pair.full, full_done), swa=settle(pair.swa, swa_done))
@@ -295,22 +316,22 @@ def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
 
 @stem.transition
 def backup_state(st: SwaMapping) -> Step[SwaMapping]:
-    """Both pools and the mapping as they are now can be restored until something is given back."""
+    """Both pools and the mapping are saved; they can be restored as long as no page is given back."""
     return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
 def restore_state(st: SwaMapping) -> Step[SwaMapping]:
-    """Everything that was handed out since the backup is free again in both pools, and maps to nothing."""
+    """The saved pools and mapping are restored: pages handed out since the backup are free and map to nothing."""
     return Step(
-        promises=(requires(st.backed_up, "a backup was taken and nothing was given back since"),),
+        promises=(requires(st.backed_up, "a backup was taken, and no page was given back since"),),
         then=but(st, now=st.saved),
     )
 
 
 @stem.transition
 def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
-    """The release list of one of the pools goes to its free list; nothing else changes."""
+    """All pages on the release list of one of the pools go to its free list; nothing else changes."""
     pair = st.now
     full = but(pair, full=merged(pair.full, no(of_swa)), swa=merged(pair.swa, of_swa))
     return Step(then=but(st, now=full))
@@ -318,7 +339,7 @@ def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
 
 @stem.transition
 def clear(st: SwaMapping) -> Step[SwaMapping]:
-    """All is as before the first call."""
+    """The allocator is again as before the first call."""
     return Step(then=start(st))
 
 
@@ -336,7 +357,7 @@ def pools(st: SwaMapping) -> list[Part]:
 
 
 def pairs(st: SwaMapping) -> list[Part]:
-    """The parts of the state that are pairs of pools."""
+    """The parts of the state that are pairs of pools with a mapping."""
     return [("now", st.now), ("saved", st.saved)]
 
 
@@ -348,13 +369,16 @@ for _pair_law in PAIR_LAWS:
 
 @stem.invariant()
 def pending_in_group(st: SwaMapping) -> Truth:
-    """A page waits only while a free group is open."""
+    """Pages are pending only while a free group is open."""
     idle = none_waits(st.now.full) & none_waits(st.now.swa)
     return (st.group >= 0) & implies(st.group == 0, idle)
 
 
 @stem.invariant()
 def backup_still_holds(st: SwaMapping) -> Truth:
-    """While a backup can be restored, a row holds all it held then: a restore takes back only what came since."""
+    """While a backup can be restored, every row still holds the pages that it held at the backup.
+
+    So a restore takes back only pages that were handed out since.
+    """
     kept = still_holds(st.saved.full, st.now.full) & still_holds(st.saved.swa, st.now.swa)
     return implies(st.backed_up, kept)

@@ -1,10 +1,12 @@
-"""The radix tree as the locks see it: nodes, keys, values, and who holds what. The noun of ``spec.lock_ref``.
+"""The radix tree and its locks: nodes, keys, lock handles and lock counts. The state of ``spec.lock_ref``.
 
-Node 0 is the root; it holds nothing and is never locked. ``above(a, n)`` says that node ``a`` is ``n`` or one of its
-ancestors; a path is then a set of nodes, and no law walks. ``stop(n)`` counts the tokens from the root to the end of
-the node's key. A handle holds the full part of every node from its node to the root, the SWA part of those from its
-node up to ``top`` (0: none), and the mamba state of its node alone. ``source(n)`` names the insert whose slots the node
-owns, at the node's own positions; ``reads(h, n)`` remembers whose slots the handle's request found there.
+Node 0 is the root; it has no slots and is never locked. Every other node has up to three components: its full part (the
+full slots of its key), its SWA part (the SWA slots; a node without one is a tombstone) and a mamba state. ``above(a,
+n)`` is 1 where the node ``a`` is ``n`` or an ancestor of ``n``, so that a path is a set of nodes and no law has to
+walk. ``stop(n)`` is the number of tokens from the root to the end of the node's key. A lock handle on ``node(h)`` holds
+the full part of every node from there to the root, the SWA part of the nodes from there up to ``top(h)`` (0: of no
+node), and the mamba state of its node alone if ``state(h)`` is 1. ``source(n)`` is the number of the insert whose slots
+the node owns; ``reads(h, n)`` is the ``source(n)`` that the request of the handle ``h`` found when it locked the node.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ ROOT = 0
 
 @dataclass(frozen=True)
 class Tree:
-    """The nodes, the handles, the lock counts, and the sizes that the engine claims. Sizes count tokens."""
+    """The nodes, the lock handles, the lock counts, and the sizes that an engine reports.
+
+    The full and SWA sizes count tokens, the mamba sizes count states.
+    """
 
     window: Number = constant("number", shared="window")
     windowed: Truth = constant("truth", shared="windowed")
@@ -62,7 +67,7 @@ SIZES = (
 
 
 def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: bool) -> Tree:
-    """An empty tree with room for ``nodes`` nodes and ``handles`` handles (finite reading)."""
+    """An empty tree with room for ``nodes`` nodes and ``handles`` lock handles (finite reading)."""
     maps = {name: FiniteMap(1) for name in MAPS}
     sizes = dict.fromkeys(SIZES, 0)
     shape = {"window": window, "windowed": windowed, "stateful": stateful}
@@ -78,52 +83,52 @@ def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: boo
 
 
 def start(st: Tree) -> Tree:
-    """Before the first call there is only the root, and nobody holds anything."""
+    """Before the first call: the tree has only its root, and no lock handle is active."""
     return zeroed(st, (*MAPS, "above", "reads"), SIZES)
 
 
 def lives(st: Tree, n: Number) -> Truth:
-    """``n`` is a node of the tree (the root is not counted)."""
+    """``n`` is a node that is in the tree, and not the root."""
     return st.nodes.has(n) & (st.alive(n) == 1)
 
 
 def over(st: Tree, a: Number, n: Number) -> Truth:
-    """``a`` is the node ``n`` or an ancestor of it."""
+    """``a`` is the node ``n`` or an ancestor of ``n``."""
     return st.above(a, n) == 1
 
 
 def end(st: Tree, n: Number) -> Number:
-    """The tokens from the root to the end of the node's key; none for the root itself."""
+    """The number of tokens from the root to the end of the node's key; 0 for the root."""
     return ite(n == ROOT, 0, st.stop(n))
 
 
 def begin(st: Tree, n: Number) -> Number:
-    """The tokens above the node: where its parent's key stops."""
+    """The number of tokens above the node: where the key of its parent ends."""
     return end(st, st.parent(n))
 
 
 def span(st: Tree, n: Number) -> Number:
-    """How many tokens the node's own key has."""
+    """The number of tokens of the node's own key."""
     return st.stop(n) - begin(st, n)
 
 
 def between(st: Tree, top: Number, n: Number, node: Number) -> Truth:
-    """``n`` lies on the path from ``node`` up to ``top``, both included."""
+    """``n`` is on the path from ``node`` up to ``top``, both included; no node is where ``top`` is 0."""
     return (top != ROOT) & over(st, n, node) & over(st, top, n)
 
 
 def holds_full(st: Tree, h: Number, n: Number) -> Truth:
-    """The handle holds the full part of the node: every node on its path."""
+    """The handle holds the full part of ``n``, a node on its path to the root."""
     return (st.active(h) == 1) & over(st, n, st.node(h))
 
 
 def holds_swa(st: Tree, h: Number, n: Number) -> Truth:
-    """The handle holds the SWA part of the node: the nodes of its window."""
+    """The handle holds the SWA part of ``n``, a node of its window."""
     return (st.active(h) == 1) & between(st, st.top(h), n, st.node(h))
 
 
 def holds_mamba(st: Tree, h: Number, n: Number) -> Truth:
-    """The handle holds the mamba state of the node: its own node alone."""
+    """The handle holds the mamba state of ``n``, which is the handle's own node."""
     return (st.active(h) == 1) & (st.state(h) == 1) & (st.node(h) == n)
 
 
@@ -137,7 +142,10 @@ def path(st: Tree, n: int) -> list[int]:
 
 
 def window_top(st: Tree, top: Number, node: Number) -> Truth:
-    """``top`` is where a lock on ``node`` ends: the first node upward that fills the window, or the root's child."""
+    """``top`` is where the window of a lock on ``node`` ends.
+
+    It is the first node upward at which the window is full, or the child of the root where the path is shorter.
+    """
     fills = st.stop(node) - begin(st, top) >= st.window
     lowest = st.stop(node) - st.stop(top) < st.window
     return lives(st, top) & over(st, top, node) & lowest & (fills | (st.parent(top) == ROOT))
@@ -147,7 +155,7 @@ def window_top(st: Tree, top: Number, node: Number) -> Truth:
 
 
 def nodes_of(st: Tree) -> Domain:
-    """All that can be nodes."""
+    """The numbers that nodes can have."""
     return st.nodes
 
 
@@ -157,7 +165,7 @@ def pairs(st: Tree, law: Callable[[Number, Number], Truth]) -> Truth:
 
 
 def above_is_an_order(st: Tree) -> Truth:
-    """Every node of the tree is above itself, only nodes of the tree are above another, and no two above each other."""
+    """``above`` relates only nodes of the tree, every node to itself, and no two different nodes in both directions."""
 
     def pair(a: Number, n: Number) -> Truth:
         real = implies(over(st, a, n), lives(st, a) & lives(st, n))
@@ -168,17 +176,17 @@ def above_is_an_order(st: Tree) -> Truth:
 
 
 def above_goes_on(st: Tree, b: Number) -> Truth:
-    """What is above a node is above everything below that node."""
+    """An ancestor of a node is an ancestor of every descendant of that node."""
     return pairs(st, lambda a, n: implies(over(st, a, b) & over(st, b, n), over(st, a, n)))
 
 
 def paths_do_not_fork(st: Tree, n: Number) -> Truth:
-    """Of two nodes above a third, one is above the other."""
+    """Of two ancestors of a node, one is an ancestor of the other."""
     return pairs(st, lambda a, b: implies(over(st, a, n) & over(st, b, n), over(st, a, b) | over(st, b, a)))
 
 
 def parent_is_next(st: Tree) -> Truth:
-    """A node's parent is the root or the next node above it."""
+    """The parent of a node is its nearest ancestor in the tree, or the root if it has none."""
 
     def next_above(n: Number) -> Truth:
         p = st.parent(n)
@@ -190,7 +198,7 @@ def parent_is_next(st: Tree) -> Truth:
 
 
 def keys_follow(st: Tree) -> Truth:
-    """A node's key has tokens, and begins where the key of every node above it has stopped."""
+    """A node's key has at least one token, and begins after the keys of all its ancestors."""
     return st.nodes.all(
         lambda n: (
             implies(lives(st, n), (begin(st, n) >= 0) & (begin(st, n) < st.stop(n)))
@@ -200,7 +208,7 @@ def keys_follow(st: Tree) -> Truth:
 
 
 def values_are_flags(st: Tree) -> Truth:
-    """A node has an SWA part or is a tombstone, and has a mamba state or none, where the tree has the component."""
+    """A node has an SWA part or none, and a mamba state or none; it has none of a component that the tree lacks."""
     return st.nodes.all(
         lambda n: implies(
             lives(st, n),
@@ -215,7 +223,7 @@ def values_are_flags(st: Tree) -> Truth:
 
 
 def own_slots(st: Tree) -> Truth:
-    """Two nodes with slots of the same insert lie on one path, so that no slot belongs to two nodes."""
+    """Two nodes with slots of one insert lie on one path to the root, so that no slot belongs to two nodes."""
     return st.nodes.all(
         lambda a: st.nodes.all(
             lambda b: implies(

@@ -147,9 +147,9 @@ class States:
         self.both.step("state_give_second", row)
 
     def saw_free(self, row: int, _: list[int], __: None) -> None:
-        life = self.both.state.life
-        saved = life.phase(row) == SAVED
-        self.both.step(*(("state_close", life.session(row)) if saved else ("state_release", row)))
+        held = self.both.state.rows
+        saved = held.phase(row) == SAVED
+        self.both.step(*(("state_close", held.session(row)) if saved else ("state_release", row)))
 
     def saw_evict_mamba(self, node: int, _: None) -> None:
         self.both.step("state_evict", node)
@@ -167,8 +167,8 @@ class States:
         st, cache = self.both.state, self.both.cache
         assert self.engine.mamba_allocator.available_size() == st.states.available
         for row in range(self.rows):
-            session = st.life.session(row)
-            owner = row if st.life.phase(row) != SAVED else st.states.limit + session - 1
+            session = st.rows.session(row)
+            owner = row if st.rows.phase(row) != SAVED else st.states.limit + session - 1
             has = [st.states.table(owner, k) for k in ROLES]
             assert (three(cache.mamba.of[row]) if row in cache.mamba.of else [0, 0, 0]) == has
             assert (st.states.phase(row) == RUNNING) == (has != [0, 0, 0] and not is_session(st.states, owner))

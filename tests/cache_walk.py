@@ -89,7 +89,7 @@ class Scheduler:
 
     def save(self) -> None:
         for row in self.some(lambda row: self.both.cache.rows.session[row] is not None):
-            known, session = self.texts.pop(row), self.both.state.life.session(row)
+            known, session = self.texts.pop(row), self.both.state.rows.session(row)
             agreed = self.random.randint(min(self.of(row)[0], len(known)), len(known))
             self.turns[session] = known[:agreed]
             self.both.save(row, agreed)
@@ -116,14 +116,14 @@ class Scheduler:
             self.call("evict", self.random.randint(0, 2) * self.page, self.random.randint(0, 3) * self.page)
 
     def group(self) -> None:
-        opened = self.both.state.life.pools.group > 0
+        opened = self.both.state.rows.pools.group > 0
         if opened or self.random.random() < 0.3:
             name = "free_group_end" if opened else "free_group_begin"
             getattr(self.both.cache, name)()
             self.both.step(name)
 
     def end(self) -> None:
-        while self.both.state.life.pools.group:
+        while self.both.state.rows.pools.group:
             self.group()
         self.call("abort", list(self.texts))
         for session in self.turns:

@@ -15,7 +15,7 @@ from test_impl_cache import PAGES, drained, new
 
 from impl.lock_ref import LockHandle
 from spec import cache as law
-from spec import carried, rows, swa_mapping, tree, whole
+from spec import cache_state, mamba_in_cache, rows, swa_mapping, tree
 from spec.finite import Seq
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
@@ -39,9 +39,9 @@ class Both:
         self.cache = new(page, window=window, rows=LIMIT, full=full, swa=swa, states=states, copy=copy)
         self.page = page
         pools = swa_mapping.initial(page, full, swa, LIMIT + full + 1, False)
-        life = rows.initial(pools, LIMIT, SESSIONS, in_pages(window, page))
+        empty = rows.initial(pools, LIMIT, SESSIONS, in_pages(window, page))
         nodes = tree.initial(full, LIMIT + 2, -(-window // page), True, kind is not None)
-        self.state = law.initial(life, nodes, self.carried.initial(SESSIONS, full + 1))
+        self.state = law.initial(empty, nodes, self.carried.initial(SESSIONS, full + 1))
         self.taken: set[str] = set()
         self.log: list[tuple[str, tuple[Any, ...], Any]] = []
         self.numbers: dict[LockHandle, int] = {}
@@ -75,11 +75,11 @@ class Both:
         self.state, self.taken = step.then, self.taken | {name}
 
     def follow(self) -> None:
-        """What the call did, as steps of the law; rows that left and held nothing are gone by its end."""
+        """What the call did, as steps of the law; rows that left and held nothing are idle at its end."""
         self.replay(self.log)
         for row in range(LIMIT):
-            if self.state.life.phase(row) == LEAVING:
-                self.step("depart_cold", row)
+            if self.state.rows.phase(row) == LEAVING:
+                self.step("free_rest", row, 0)
         self.same()
 
     def replay(self, log: list[tuple[str, tuple[Any, ...], Any]]) -> None:
@@ -96,7 +96,7 @@ class Both:
             return
         self.coming = rows[0], sessions[0] or 0
         if prefixes[0].numel() == 0:
-            self.step("admit_cold", *self.coming)
+            self.step("admit", *self.coming, 0, 0, 0, Seq())
             self.come()
 
     def come(self) -> None:
@@ -121,7 +121,7 @@ class Both:
 
     def leaves(self, row: int, upto: int) -> None:
         self.row, self.upto = row, upto
-        if self.state.life.phase(row) == RUNNING:
+        if self.state.rows.phase(row) == RUNNING:
             self.step("finish", row)
 
     def saw_donate(self, row: int, upto: int, _: torch.Tensor) -> None:
@@ -129,14 +129,14 @@ class Both:
 
     def saw_dedupe(self, row: int, _: torch.Tensor, upto: int, __: None) -> None:
         self.leaves(row, upto)
-        self.step("leave_copies", row, upto // self.page)
+        self.step("drop_duplicates", row, upto // self.page)
 
     def saw_add_leaf(self, under: int, stop: int, live: bool, leaf: int) -> None:
         assert stop == self.upto
-        self.step("leave", self.row, under, leaf, stop // self.page, live)
+        self.step("insert_leaf", self.row, under, leaf, stop // self.page, live)
 
     def saw_restore(self, node: int, _: None) -> None:
-        self.step("leave_window", self.row, node)
+        self.step("revive_tombstone", self.row, node)
 
     def saw_acquire(self, _: Sequence[int], handles: list[LockHandle]) -> None:
         for handle in handles:
@@ -145,16 +145,16 @@ class Both:
             if self.coming:
                 self.step("admit", *self.coming, self.numbers[handle], *self.found[handle])
                 self.come()
-            elif self.state.life.phase(self.row) == LEAVING:
+            elif self.state.rows.phase(self.row) == LEAVING:
                 old, lock = self.state.handle(self.row), (self.numbers[handle], *self.found[handle])
-                self.step(*(("come_back", self.row, old) if old else ("come_back_cold", self.row)), *lock)
+                self.step("continue_prefill", self.row, old, *lock)
 
     def saw_release(self, handles: list[LockHandle], _: None) -> None:
         for handle in handles:
             number = self.numbers.pop(handle)
             row = self.state.holder(number) - 1
-            if row >= 0 and self.state.life.phase(row) == LEAVING:
-                self.step("depart", row, number)
+            if row >= 0 and self.state.rows.phase(row) == LEAVING:
+                self.step("free_rest", row, number)
 
     def lock(self, handle: LockHandle) -> tuple[Any, ...]:
         """The handle's node, where its SWA part ends, and the pages of the path."""
@@ -171,10 +171,10 @@ class Both:
         return found[0] if found else None
 
     def grow(self, name: str, batch: list[int], to: list[int]) -> bool:
-        st, before = self.state, [touched(allocated(self.state.life, row)) for row in batch]
+        st, before = self.state, [touched(allocated(self.state.rows, row)) for row in batch]
         need = sum(-(-n // self.page) for n in to) - sum(before)
-        sides = ((full_pool(st.life), st.tree.full_evictable), (swa_pool(st.life), st.tree.swa_evictable))
-        fits = all(need <= pool.available + (spare if st.life.pools.group == 0 else 0) for pool, spare in sides)
+        sides = ((full_pool(st.rows), st.tree.full_evictable), (swa_pool(st.rows), st.tree.swa_evictable))
+        fits = all(need <= pool.available + (spare if st.rows.pools.group == 0 else 0) for pool, spare in sides)
         call = getattr(self.cache, name)
         slots = call(batch) if name == "decode" else call(batch, to)
         assert (slots is not None) == fits
@@ -188,19 +188,19 @@ class Both:
         return fits
 
     def close(self, session: int) -> None:
-        old = self.state.handle(row := self.state.life.slot(session) - 1)
+        old = self.state.handle(row := self.state.rows.slot(session) - 1)
         self.cache.close([session])
         self.replay([event for event in self.log if event[0] == "free"])
         self.log = [event for event in self.log if event[0] != "free"]
-        self.step(*(("close", session, old) if old else ("close_cold", session)))
-        assert self.state.life.phase(row) == IDLE
+        self.step("close", session, old)
+        assert self.state.rows.phase(row) == IDLE
         self.follow()
 
     def save(self, row: int, agreed: int) -> None:
         self.cache.save([row], [agreed])
         self.step("save", row, in_pages(agreed, self.page))
         self.replay(self.log)
-        self.carried.moved("state_save", row, self.state.life.session(row))
+        self.carried.moved("state_save", row, self.state.rows.session(row))
         self.same()
 
     def resume(self, session: int, given: int) -> None:
@@ -216,11 +216,13 @@ class Both:
         self.carried.same()
         for row in range(LIMIT):
             self.same_row(row)
-        life, pools = self.state.life, self.cache.allocator
-        assert self.cache.rows.slot == {s: life.slot(s) - 1 for s in (1, 2) if life.slot(s)}
-        full, swa = pools.full_attn_allocator.held, pools.swa_attn_allocator.held
-        assert full.tolist()[1:] == [full_pool(life).place(p) == HELD for p in full_pool(life).pages.items()]
-        assert swa.tolist()[1:] == [swa_pool(life).place(p) in (HELD, PENDING) for p in swa_pool(life).pages.items()]
+        law_rows, pools = self.state.rows, self.cache.allocator
+        assert self.cache.rows.slot == {s: law_rows.slot(s) - 1 for s in (1, 2) if law_rows.slot(s)}
+        full, swa = full_pool(law_rows), swa_pool(law_rows)
+        assert pools.full_attn_allocator.held.tolist()[1:] == [full.place(p) == HELD for p in full.pages.items()]
+        assert pools.swa_attn_allocator.held.tolist()[1:] == [
+            swa.place(p) in (HELD, PENDING) for p in swa.pages.items()
+        ]
         for node in self.state.tree.nodes.items():
             self.same_node(node)
         locks, law_tree = self.cache.locks, self.state.tree
@@ -230,9 +232,9 @@ class Both:
             assert getattr(locks, size + "_size")() == getattr(law_tree, size)
 
     def same_row(self, row: int) -> None:
-        life, r = self.state.life, self.cache.rows
-        of = [in_tokens(f(life, row), self.page) for f in (protected, cursor, committed, allocated, text)]
-        assert [int(r.phase[row]), *r.lengths[:, row].tolist()] == [life.phase(row), *of]
+        law_rows, r = self.state.rows, self.cache.rows
+        of = [in_tokens(f(law_rows, row), self.page) for f in (protected, cursor, committed, allocated, text)]
+        assert [int(r.phase[row]), *r.lengths[:, row].tolist()] == [law_rows.phase(row), *of]
         pages = (r.req_to_token[row, : int(r.allocated[row]) : self.page] // self.page).tolist()
         assert pages == [self.state.reads(row, i) for i in range(len(pages))]
         handle = self.cache.handles.get(row)
@@ -251,13 +253,13 @@ class Both:
         for name in ("parent", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref"):
             assert int(getattr(locks, name)[node]) == getattr(law_tree, name)(node), name
         begin, stop, slots = tree.begin(law_tree, node), law_tree.stop(node), entries[node].slots
-        table, home = full_pool(self.state.life).table, whole.home(self.state, node)
+        table, home = full_pool(self.state.rows).table, cache_state.home(self.state, node)
         assert (entries[node].start, entries[node].stop) == (begin * self.page, stop * self.page)
         assert (slots[:: self.page] // self.page).tolist() == [table(home, i) for i in range(begin, stop)]
 
 
 # Of what an engine can do with states ours gives the tree none that it has already.
-STATEFUL = {transition.__name__ for transition in carried.TRANSITIONS} - {"state_renew"}
+STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - {"state_renew"}
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 
 
@@ -272,8 +274,8 @@ def walked(page: int, windows: float, kind: Kind | None) -> set[str]:
     assert law.stem.broken(both.state) == []
     scheduler.end()
     assert drained(both.cache)
-    assert whole.quiescent(both.state)
-    assert carried.states_are_quiescent(both.state)
+    assert cache_state.quiescent(both.state)
+    assert mamba_in_cache.states_are_quiescent(both.state)
     return both.taken
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,8 @@ from hypothesis import strategies as st
 from proofs.symbols import SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
-from spec.logic import every, implies, ite, no
+from spec.logic import Map as AnyMap
+from spec.logic import Number, Step, but, call, every, implies, ite, no, number, requires, total
 
 TRUTHS = (False, True)
 
@@ -144,3 +148,58 @@ def test_a_sequence_knows_its_positions() -> None:
     assert [sequence.index(k) for k in (1, 2, 3)] == [1, -1, 0]
     assert sequence.distinct()
     assert not Seq([1, 1]).distinct()
+
+
+# A call of a part that is made only where a condition holds.
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number, and what was added to it."""
+
+    value: Number = number()
+    added: AnyMap = total(1)
+
+
+def add(st: Counter, more: Number, answer: Number) -> Step[Counter]:
+    """Adds ``more`` where there is room for it."""
+    return Step(
+        promises=(requires(more > 0, "something is added"),),
+        choice=(requires(answer == 1, "the answer is one"),),
+        fits=st.value + more <= 3,
+        then=but(st, value=st.value + more, added=st.added.put(st.value, more)),
+    )
+
+
+@given(st.booleans(), st.integers(0, 4), st.integers(-1, 4), st.integers(0, 1))
+def test_a_conditional_call_means_the_same_on_symbols(made: bool, first: int, more: int, answer: int) -> None:
+    plain = call("counter", add, Counter(first, Map(1, 7)), more, answer, when=made)
+    arguments = symbol(more), symbol(answer)
+    symbols = call("counter", add, Counter(symbol(first), SymMap(1, lambda _: 7)), *arguments, when=symbol(made))
+    for word in ("kept", "fits", "granted"):
+        assert value(getattr(symbols.step, word)) == getattr(plain.step, word), word
+    assert value(symbols.then.value) == plain.then.value
+    assert [value(symbols.then.added(k)) for k in range(9)] == [plain.then.added(k) for k in range(9)]
+
+
+def test_a_call_that_is_not_made_is_not_evaluated() -> None:
+    def never(_: Counter) -> Step[Counter]:
+        raise AssertionError("the transition is evaluated")
+
+    before = Counter(1, Map(1))
+    left_out = call("counter", never, before, when=False)
+    assert left_out.then is before
+    assert (left_out.step.granted, left_out.step.promises, left_out.step.choice) == (True, (), ())
+
+
+def test_the_condition_of_a_call_is_a_truth() -> None:
+    with pytest.raises(AttributeError):
+        call("counter", add, Counter(1, Map(1)), 1, 1, when=1)
+
+
+def test_only_call_makes_calls() -> None:
+    """A call that is made by hand could say of itself what it likes."""
+    root = Path(__file__).resolve().parents[1]
+    makers = [p for folder in ("spec", "proofs") for p in sorted((root / folder).glob("*.py"))]
+    made_by_hand = [p.name for p in makers if p.name != "logic.py" and re.search(r"\bCall\(", p.read_text("utf-8"))]
+    assert made_by_hand == []

@@ -14,10 +14,11 @@ from proofs import counterexample, explore, lemmas, obligations, prover, second_
 from proofs.hints import Hints, Mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
-from spec import allocator
+from spec import allocator, cache, lock_ref
 from spec.allocator import Allocator
+from spec.cache_state import CacheState
 from spec.lengths import Length
-from spec.logic import Number, Seq, Stem, Step, Truth, ite, number
+from spec.logic import Number, Seq, Stem, Step, Truth, but, call, ite, number
 
 MUTANTS = [pytest.param(stem, m, id=f"{stem}-{m.name}") for stem in STEMS for m in hints_of(stem).mutants]
 
@@ -91,17 +92,17 @@ def test_what_a_proof_is_told_first_are_laws(stem: str) -> None:
     hints = hints_of(stem)
     laws, transitions = set(hints.stem.invariants), {*hints.stem.transitions, obligations.START}
     calls = {obligations.CALLS + name for part in hints.stem.parts.values() for name in part.transitions}
-    for proof, told in hints.told.items():
+    for proof, told in hints.relevant_laws.items():
         *transition, name = proof.split()
         assert (set(transition) <= transitions, name in laws | calls, set(told.split()) <= laws) == (True, True, True)
 
 
 def test_what_does_not_follow_from_few_laws_is_proved_from_all() -> None:
-    hints = replace(hints_of("allocator"), told={})
+    hints = replace(hints_of("allocator"), relevant_laws={})
     made = obligations.checked(hints.stem, obligations.call(hints, allocator.trim, World()))
     formula = obligations.preserved(hints, made, hints.stem.invariants["row_ends"])
-    assert formula.few is not None
-    assert "unsat" not in prover.solve([*formula.few, z3.Not(formula.goal)], prover.LOOK)
+    assert formula.core_facts is not None
+    assert "unsat" not in prover.solve([*formula.core_facts, z3.Not(formula.goal)], prover.LOOK)
     assert prover.prove_formula(formula) == ("unsat", "unsat")
 
 
@@ -161,6 +162,90 @@ def test_a_refused_call_that_changes_something_is_refuted() -> None:
     found = counterexample.find(hints, "alloc_extend", half_done, obligations.ATOMIC)
     assert found is not None
     assert (obligations.ATOMIC, "") in found.broken
+
+
+# A call that is made only where a condition holds, with the wrong condition.
+
+
+def releases_always(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A row without a lock handle releases the null handle."""
+    return _releases(st, row, old, True)
+
+
+def releases_never(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A row with a lock handle does not release it."""
+    return _releases(st, row, old, False)
+
+
+def releases_the_null_handle_alone(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """The condition is the opposite of the right one."""
+    return _releases(st, row, old, old == 0)
+
+
+def releases_one_handle_alone(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """The condition holds too seldom."""
+    return _releases(st, row, old, old == 1)
+
+
+def _releases(st: CacheState, row: Number, old: Number, when: Truth) -> Step[CacheState]:
+    step = cache.free_rest(st, row, old)
+    let_go = call("tree", lock_ref.release, st.tree, old, when=when)
+    return but(step, calls=(step.calls[0], let_go), then=but(step.then, tree=let_go.then))
+
+
+def locks_for_no_session(
+    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+) -> Step[CacheState]:
+    """The turn of a session gets a handle that locks nothing."""
+    step = cache.admit(st, row, session, handle, node, top, pages)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=(handle != 0) & (session == 0))
+    return but(step, calls=(locked, step.calls[1]), then=but(step.then, tree=locked.then))
+
+
+WRONG_CONDITIONS = [
+    ("free_rest", releases_always, "promises_of_release"),
+    ("free_rest", releases_never, "request_holds_its_prefix"),
+    ("free_rest", releases_the_null_handle_alone, "promises_of_release"),
+    ("free_rest", releases_the_null_handle_alone, "request_holds_its_prefix"),
+    ("free_rest", releases_one_handle_alone, "request_holds_its_prefix"),
+    ("admit", locks_for_no_session, "request_holds_its_prefix"),
+]
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("name", "wrong", "law"), WRONG_CONDITIONS)
+def test_a_call_under_a_wrong_condition_is_refuted(name: str, wrong: Any, law: str) -> None:
+    """Neither a promise nor a law escapes through the condition of a call."""
+    hints = hints_of("cache")
+    formulas = {f.invariant: f for f in obligations.all_of(hints, name, wrong)}
+    assert "unsat" not in prover.prove_formula(formulas[law])
+    found = counterexample.find(hints, name, wrong, law)
+    assert found is not None
+    assert law in {broken for broken, _ in found.broken}
+    assert counterexample.find(hints, name, hints.stem.transitions[name], law) is None
+
+
+# How a call with the null handle comes about: what the transition would call on the tree is left out.
+NULL_ROUTES = {
+    "admit": "",
+    "continue_prefill": "admit extend finish insert_leaf",
+    "free_rest": "admit finish",
+    "close": "admit save",
+}
+
+
+@pytest.mark.parametrize("name", NULL_ROUTES)
+def test_a_conditional_call_has_a_witness_of_either_way(name: str) -> None:
+    hints = hints_of("cache")
+
+    def trees(route: str) -> set[bool]:
+        """Whether the tree was changed where the call was granted."""
+        ways = explore.along(hints, route, name, hints.stem.transitions)
+        last = [way[-1] for way in ways if way[-1].transition == name and explore.changes(way[-1])]
+        return {explore.key(move.before.tree) != explore.key(move.after.tree) for move in last}
+
+    assert trees(NULL_ROUTES[name]) == {name == "continue_prefill"}  # which acquires its new handle either way
+    assert True in trees(hints.routes[name])
 
 
 def overlapping() -> lemmas.Lemma:

@@ -102,7 +102,7 @@ def test_listings_are_complete(stem: str, strict: None) -> None:
 
 
 @cache
-def small_call(stem: str, name: str) -> tuple[obligations.Made, Any, list[Any]]:
+def small_call(stem: str, name: str) -> tuple[obligations.SymbolicCall, Any, list[Any]]:
     """The transition on symbols, in a world as large as the finite one, its solver, and the laws after it."""
     hints = hints_of(stem)
     world = World({**hints.sizes, "indices": LAST})

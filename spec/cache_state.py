@@ -1,0 +1,293 @@
+"""The state of the whole cache, and the laws that tie its parts together; ``spec.cache`` has the transitions.
+
+The parts: the rows of requests over the two pools (``rows``), the radix tree with its locks (``tree``), and the mamba
+state slots (``states``, see ``spec.mamba_in_cache``). In this stem the tree counts pages, not tokens: every key is a
+number of whole pages. The tree node ``n`` owns its pages in the pool row ``limit + n`` (``home``), each page at the
+index where it also stands in the rows of the requests that read it. ``reads(r, i)`` is the page that the row ``r`` of
+``req_to_token`` shows at the page index ``i``: a page of the row itself or of the tree. ``handle(r)`` is the lock
+handle of the row's request, 0 where it has none; ``holder(h)`` is the row whose request has the lock handle ``h``, plus
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spec import rows as request_rows
+from spec import states
+from spec import tree as trees
+from spec.finite import Map as FiniteMap
+from spec.lengths import Length, same, touched
+from spec.logic import Map, Number, Seq, Truth, but, implies, ite, no, number, total
+from spec.pool import PADDING, Pool, held, length
+from spec.rows import IDLE, LEAVING, Rows, allocated, full_pool, is_row, swa_pool
+from spec.states import MambaSlots
+from spec.tree import ROOT, Tree, begin, end, lives, over
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """For each page of a pool: how often it was handed out (births), and how often it was given back (deaths)."""
+
+    births: Map = total(1)
+    deaths: Map = total(1)
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """The parts of the cache, a ledger of each pool, and the maps that tie the parts together.
+
+    ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
+    is the number of the last insert into the tree.
+    """
+
+    rows: Rows
+    tree: Tree
+    states: MambaSlots
+    full: Ledger
+    swa: Ledger
+    handle: Map = total(1)
+    holder: Map = total(1)
+    reads: Map = total(2)
+    mine: Map = total(1)
+    carrier: Map = total(1)
+    inserts: Number = number()
+
+
+def initial(rows: Rows, tree: Tree, slots: MambaSlots) -> CacheState:
+    """A cache of these parts in which no row reads, no handle is held and no page was counted (finite reading)."""
+    ledger, none = Ledger(FiniteMap(1), FiniteMap(1)), FiniteMap(1)
+    return CacheState(rows, tree, slots, ledger, ledger, none, none, FiniteMap(2), none, none, 0)
+
+
+def start(st: CacheState) -> CacheState:
+    """Before the first call: no row is in use, the tree is empty, every page and every state slot is free."""
+    return but(
+        st,
+        rows=request_rows.start(st.rows),
+        tree=trees.start(st.tree),
+        states=states.start(st.states),
+        full=blank(st.full),
+        swa=blank(st.swa),
+        handle=st.handle.all_to(0),
+        holder=st.holder.all_to(0),
+        reads=st.reads.all_to(PADDING),
+        mine=st.mine.all_to(0),
+        carrier=st.carrier.all_to(0),
+        inserts=0,
+    )
+
+
+def blank(book: Ledger) -> Ledger:
+    """The ledger in which no page was handed out or given back."""
+    return but(book, births=book.births.all_to(0), deaths=book.deaths.all_to(0))
+
+
+def home(st: CacheState, node: Number) -> Number:
+    """The pool row in which a tree node owns its pages."""
+    return st.rows.limit + node
+
+
+def born(book: Ledger, chosen: Seq) -> Ledger:
+    """The ledger after the pages ``chosen`` were handed out."""
+    return but(book, births=book.births.where(chosen.has, lambda p: book.births(p) + 1, chosen.items))
+
+
+def booked(book: Ledger, before: Pool, after: Pool) -> Ledger:
+    """The ledger after a step of its pool: each page that was owned before and is not owned after was given back."""
+
+    def gone(p: Number) -> Truth:
+        return before.pages.has(p) & held(before, p) & no(held(after, p))
+
+    return but(book, deaths=book.deaths.where(gone, lambda p: book.deaths(p) + 1, before.pages.items))
+
+
+def with_rows(st: CacheState, rows: Rows) -> CacheState:
+    """The state with the rows and pools ``rows``; the ledgers note the pages that were given back by this change."""
+    return but(
+        st,
+        rows=rows,
+        full=booked(st.full, full_pool(st.rows), full_pool(rows)),
+        swa=booked(st.swa, swa_pool(st.rows), swa_pool(rows)),
+    )
+
+
+def is_path(st: CacheState, node: Number, pages: Seq) -> Truth:
+    """``pages`` are the pages on the path from the root to ``node``, in order of their index; none for the root."""
+    full = full_pool(st.rows)
+
+    def stand(n: Number) -> Truth:
+        return full.indices.all(
+            lambda i: implies(
+                over(st.tree, n, node) & (begin(st.tree, n) <= i) & (i < st.tree.stop(n)),
+                pages.at(i) == full.table(home(st, n), i),
+            )
+        )
+
+    return (pages.length == end(st.tree, node)) & ((node == ROOT) | st.tree.nodes.all(stand))
+
+
+def read_path(st: CacheState, row: Number, pages: Seq) -> CacheState:
+    """The state in which the row shows ``pages`` at its first indices."""
+    return but(
+        st,
+        reads=st.reads.where(
+            lambda r, i: (r == row) & (i >= 0) & (i < pages.length),
+            lambda _, i: pages.at(i),
+            lambda: [(row, i) for i in range(pages.length)],
+        ),
+    )
+
+
+def read_own(st: CacheState, row: Number, first: Number) -> CacheState:
+    """The state in which the row shows the pages that it owns, from the page index ``first`` on."""
+    full, end = full_pool(st.rows), touched(allocated(st.rows, row))
+    return but(
+        st,
+        reads=st.reads.where(
+            lambda r, i: (r == row) & (first <= i) & (i < end),
+            lambda _, i: full.table(row, i),
+            lambda: [(row, i) for i in range(first, end)],
+        ),
+    )
+
+
+def held_by(st: CacheState, row: Number, handle: Number) -> CacheState:
+    """The state in which ``handle`` is the one lock handle of the row's request; 0: the request has none."""
+    old = st.handle(row)
+    left = st.holder.where(lambda h: (h == old) & (old != 0), 0, lambda: [old])
+    return but(
+        st,
+        handle=st.handle.put(row, handle),
+        holder=left.where(lambda h: (h == handle) & (handle != 0), row + 1, lambda: [handle]),
+    )
+
+
+# The laws.
+
+
+def each_home(st: CacheState, law: Callable[[Number, Number], Truth]) -> Truth:
+    """``law`` holds for the pool row of each tree node, and the node."""
+    first = st.rows.limit
+    return full_pool(st.rows).rows.all(lambda r: implies(lives(st.tree, r - first), law(r, r - first)))
+
+
+def others_are_nodes(st: CacheState) -> Truth:
+    """Only rows of requests and of tree nodes own pages, and a node's row ends where the node's key ends."""
+    full, first = full_pool(st.rows), st.rows.limit
+
+    def ends(r: Number) -> Length:
+        return Length(ite(lives(st.tree, r - first), st.tree.stop(r - first), 0), 0)
+
+    return full.rows.all(lambda r: implies(r >= first, same(length(full, r), ends(r))))
+
+
+def node_owns_its_key(st: CacheState) -> Truth:
+    """A tree node owns one full page for each page of its key, at the same index, and no other full page."""
+    full = full_pool(st.rows)
+
+    def owned(r: Number, n: Number, i: Number) -> Truth:
+        return ((begin(st.tree, n) <= i) & (i < st.tree.stop(n))) == (full.table(r, i) != PADDING)
+
+    return each_home(st, lambda r, n: full.indices.all(lambda i: owned(r, n, i)))
+
+
+def node_owns_its_window(st: CacheState) -> Truth:
+    """A tree node owns one SWA page for each page of its key; a tombstone owns no SWA page."""
+    swa = swa_pool(st.rows)
+
+    def owned(r: Number, n: Number, i: Number) -> Truth:
+        mine = (st.tree.swa(n) == 1) & (begin(st.tree, n) <= i) & (i < st.tree.stop(n))
+        return mine == (swa.table(r, i) != PADDING)
+
+    return each_home(st, lambda r, n: swa.indices.all(lambda i: owned(r, n, i)))
+
+
+def request_holds_its_prefix(st: CacheState) -> Truth:
+    """A request that reads pages of the tree has a lock handle on the node where this prefix ends, with its window.
+
+    Every lock handle belongs to exactly one row. A row that is leaving reads no more, but keeps its handle until it is
+    released.
+    """
+    rows, tree = st.rows, st.tree
+
+    def holds(r: Number) -> Truth:
+        h = st.handle(r)
+        none = (h == 0) & ((rows.phase(r) == IDLE) | (rows.phase(r) == LEAVING) | (rows.protected(r) == 0))
+        ends = (rows.phase(r) == LEAVING) | (rows.protected(r) == tree.stop(tree.node(h)))
+        real = tree.handles.has(h) & (tree.active(h) == 1) & (tree.top(h) != ROOT)
+        mine = real & (st.holder(h) == r + 1) & (rows.phase(r) != IDLE)
+        return none | (mine & ends)
+
+    def held_once(h: Number) -> Truth:
+        r = st.holder(h) - 1
+        return implies(tree.active(h) == 1, is_row(rows, r) & (st.handle(r) == h))
+
+    return request_rows.each_request(rows, holds) & tree.handles.all(held_once)
+
+
+def reads_what_it_holds(st: CacheState) -> Truth:
+    """At each index of its cached prefix a request reads the page that the locked tree node owns at this index."""
+    full, rows, tree = full_pool(st.rows), st.rows, st.tree
+
+    def tied(r: Number, n: Number, i: Number) -> Truth:
+        on_path = (st.handle(r) != 0) & (rows.phase(r) != LEAVING) & over(tree, n, tree.node(st.handle(r)))
+        there = (begin(tree, n) <= i) & (i < tree.stop(n))
+        return implies(on_path & there, st.reads(r, i) == full.table(home(st, n), i))
+
+    return request_rows.each_request(
+        rows, lambda r: tree.nodes.all(lambda n: full.indices.all(lambda i: tied(r, n, i)))
+    )
+
+
+def reads_what_it_owns(st: CacheState) -> Truth:
+    """At each index where a row owns a page, the row shows this page."""
+    full, rows = full_pool(st.rows), st.rows
+
+    def own(r: Number, i: Number) -> Truth:
+        there = (rows.protected(r) <= i) & (i < touched(allocated(rows, r)))
+        return implies(there, st.reads(r, i) == full.table(r, i))
+
+    return request_rows.each_row(rows, lambda r: full.indices.all(lambda i: own(r, i)))
+
+
+def inserts_are_numbered(st: CacheState) -> Truth:
+    """Every insert into the tree has a number of its own, and no node names an insert that has not happened."""
+    tree = st.tree
+    return (st.inserts >= 0) & tree.nodes.all(lambda n: implies(lives(tree, n), tree.source(n) <= st.inserts))
+
+
+def freed_exactly_once(st: CacheState) -> Truth:
+    """Each page that is handed out is given back exactly once before it is handed out again, in both pools."""
+
+    def balanced(book: Ledger, pool: Pool) -> Truth:
+        return pool.pages.all(lambda p: book.births(p) == book.deaths(p) + ite(held(pool, p), 1, 0))
+
+    return balanced(st.full, full_pool(st.rows)) & balanced(st.swa, swa_pool(st.rows))
+
+
+def deserted(st: CacheState) -> Truth:
+    """No request and no session uses a row, and the tree has no node."""
+    still = request_rows.each_request(st.rows, lambda r: st.rows.phase(r) == IDLE)
+    return still & st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
+
+
+def quiescent(st: CacheState) -> Truth:
+    """With no request, no session, an empty tree and no open free group, every page of both pools is available."""
+    rows = st.rows
+    full = full_pool(rows).available == full_pool(rows).pages.size
+    swa = swa_pool(rows).available == swa_pool(rows).pages.size
+    return implies(deserted(st) & (rows.pools.group == 0), full & swa)
+
+
+LAWS = (
+    others_are_nodes,
+    node_owns_its_key,
+    node_owns_its_window,
+    request_holds_its_prefix,
+    reads_what_it_holds,
+    reads_what_it_owns,
+    inserts_are_numbered,
+    freed_exactly_once,
+)
