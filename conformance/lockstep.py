@@ -27,6 +27,7 @@ VIOLATION, LATENT, CONFORMS = "violation", "latent", "conforms"
 ANSWERED = "lawful_call_is_answered"
 REFUSED = "refused_changes_nothing"
 ENOUGH = "enough_is_granted"
+ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
 # What kind of thing was broken.
 INVARIANT, PROMISE, CHOICE, DIFFERENCE, ANSWER = "invariant", "promise", "choice", "difference", "answer"
@@ -77,6 +78,7 @@ class Law:
         self.names = Names()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.latent: Finding | None = None
+        self.refusals: list[Finding] = []  # calls that were refused though there is room, since the last judgement
         self.last = ""  # the transition that was taken last
         self.operation = ""  # the operation that runs
 
@@ -144,9 +146,9 @@ class Law:
             raise Finding(REFUSED, "A call that does not fit is refused.", f"{name} was granted")
 
     def refused(self, name: str, fits: bool) -> None:
-        """The engine said out of memory."""
+        """The engine said out of memory. That is found last where there is room: a leak may be the reason."""
         if fits:
-            self.report(Finding(ENOUGH, "A call that fits is granted.", f"{name} said out of memory", latent=True))
+            self.refusals.append(Finding(ENOUGH, ENOUGH_SENTENCE, f"{name} said out of memory", latent=True))
         self.count(name, "refused")
 
     def report(self, finding: Finding) -> None:
@@ -235,7 +237,9 @@ class LockStep:
             raise Finding(ANSWERED, "A lawful call is answered.", what) from error
 
     def judge(self, op: str) -> None:
-        """The laws on what the engine shows first, since they say what is wrong; then whatever else differs."""
+        """The laws on what the engine shows first, since they say what is wrong; then whatever else differs; last of all
+        calls that were refused though there is room.
+        """
         run, law = self.run, self.law
         run.follow()
         observed = run.project()
@@ -246,6 +250,8 @@ class LockStep:
             name = law.last or op
             raise Finding(name, law.sentence(name), "; ".join(told), kind=DIFFERENCE)
         run.judge()
+        while law.refusals:
+            law.report(law.refusals.pop(0))
 
     def _laws(self, observed: Any, differs: list[Change]) -> None:
         broken = self.broken(observed, differs)

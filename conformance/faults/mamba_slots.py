@@ -1,0 +1,133 @@
+"""Known bugs of mamba state slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from conformance.faults.fault import Fault
+from impl.mamba_slots import Holder, MambaSlotAllocator, MambaStates
+from proofs import mamba_slots as wrong
+
+SHORT = 5  # a tree with the fault ``donated_to_nobody`` keeps no state of fewer tokens
+
+
+class SavesAndNames(MambaStates):
+    """SGLang PR 26941, first place: a turn is saved in its session's slot, and the request goes on naming the track buffer.
+    When the request is admitted again, the allocation is skipped, and two have one buffer.
+    """
+
+    def save(self, req: Holder, session: Holder) -> None:
+        """Leaves the track buffer on the request; the session has it too."""
+        buffer, following = req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx
+        super().save(req, session)
+        req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx = buffer, following
+
+
+class FreesAndNames(MambaStates):
+    """SGLang PR 26941, second place: a request's slots are given back, and it goes on naming its track buffer. When the
+    request is admitted again, the allocation is skipped, and it runs on slots that are free.
+    """
+
+    def release(self, reqs: Iterable[Holder]) -> None:
+        """Leaves the track buffer on the requests."""
+        given = list(reqs)
+        buffers = [(req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx) for req in given]
+        super().release(given)
+        for req, (buffer, following) in zip(given, buffers, strict=True):
+            req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx = buffer, following
+
+
+def give_row_back_alone(states: MambaStates, request: Any) -> None:
+    """SGLang PR 26941, third place: the first turn of a streaming session is aborted, and the slot that is made for the
+    abort is released without the request's state and track buffer: three slots are lost.
+    """
+    if not request.session or request.resumed:
+        states.release([request])
+        return
+    states.free(request)
+    request.mamba_pool_idx = request.mamba_ping_pong_track_buffer = request.mamba_next_track_idx = None
+
+
+class FreesTheAbsent(MambaStates):
+    """A closed session frees its lazy track buffer whole, also the slot that is absent, which is then handed out. Seen in
+    SGLang 0.5.13 and 0.5.14, where what is absent is written -1.
+    """
+
+    def release(self, reqs: Iterable[Holder]) -> None:
+        """What is absent becomes slot 0."""
+        given = list(reqs)
+        absent = sum((req.mamba_ping_pong_track_buffer or []).count(None) for req in given)
+        super().release(given)
+        if absent:
+            self.mamba_allocator.put(torch.zeros(1, dtype=torch.int64))
+
+
+class ForgetsOuterGroup(MambaSlotAllocator):
+    """A group of state slots that begins within another takes its place, and the outer one's slots are lost. Seen in SGLang
+    0.5.13 and 0.5.14.
+    """
+
+    def alloc_group_begin(self, num_reqs: int) -> None:
+        """Forgets the open group."""
+        self.group_slots = self.group_slots[:0]
+        super().alloc_group_begin(num_reqs)
+
+
+def donate_short_to_nobody(states: MambaStates, request: Holder, key: tuple[int, ...], tree: Any) -> None:
+    """A request takes its newest state for given to the tree, which has not taken it: the slot is lost. Seen in SGLang
+    0.5.11 to 0.5.14, where the tree makes no leaf for tokens that have left the window.
+    """
+    if key:
+        donated = states.donate(request)
+        if len(key) >= SHORT:
+            tree.keep(key, donated)
+    states.release([request])
+
+
+FAULTS = (
+    Fault(
+        name="pr_26941_save",
+        stem="mamba_slots",
+        sentence="A turn is saved, and its request goes on naming the track buffer that is the session's.",
+        spec={"save": wrong.keeps_the_names_of_a_saved_turn},
+        parts={"states": SavesAndNames},
+    ),
+    Fault(
+        name="pr_26941_free",
+        stem="mamba_slots",
+        sentence="A request gives its slots back, and goes on naming the track buffer.",
+        spec={"release": wrong.keeps_the_names},
+        parts={"states": FreesAndNames},
+    ),
+    Fault(
+        name="pr_26941_abort",
+        stem="mamba_slots",
+        sentence="The first turn of a session is aborted, and its state and track buffer are lost.",
+        spec={"release": wrong.forgets_what_it_had},
+        parts={"abort": give_row_back_alone},
+    ),
+    Fault(
+        name="absent_track_is_freed",
+        stem="mamba_slots",
+        sentence="A lazy track buffer is freed with the slot that is absent, as if it were one.",
+        spec={"close": wrong.frees_the_absent},
+        parts={"states": FreesTheAbsent},
+    ),
+    Fault(
+        name="nested_state_group",
+        stem="mamba_slots",
+        sentence="A group within a group takes its place, and the slots that were set aside are lost.",
+        spec={"begin_group": wrong.forgets_outer_group},
+        parts={"allocator": ForgetsOuterGroup},
+    ),
+    Fault(
+        name="donated_to_nobody",
+        stem="mamba_slots",
+        sentence="A request takes its newest state for given to the tree, which has not taken it.",
+        spec={"donate": wrong.donates_to_nobody},
+        parts={"end": donate_short_to_nobody},
+    ),
+)

@@ -1,0 +1,87 @@
+"""How a fault is shown: the provers refute the wrong transition, and the run finds the faulty implementation."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+from conformance.check import Result, Search, check
+from conformance.faults.fault import Fault
+from conformance.lockstep import CONFORMS
+from proofs import counterexample, obligations
+from proofs.counterexample import Counterexample
+from proofs.explore import Path
+from proofs.registry import hints_of
+
+WORKERS = 8  # at most: each of them loads torch
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a fault was refuted and found; ``invariant`` is the first law that the wrong transition breaks."""
+
+    fault: Fault
+    invariant: str | None
+    example: Counterexample | None
+    reach: str | None
+    path: Path | None
+    run: Result
+    seconds: float
+
+    @property
+    def proof(self) -> str:
+        """``refuted`` or ``missed``."""
+        return "missed" if self.invariant is None else "refuted"
+
+    @property
+    def found(self) -> str:
+        """``found`` or ``missed``."""
+        return "missed" if self.run.verdict == CONFORMS else "found"
+
+    @property
+    def steps(self) -> int:
+        """How many operations the shrunk run has."""
+        return 0 if self.run.trace is None else len(self.run.trace.steps)
+
+
+def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
+    """Refutes the wrong transition and looks for the bug in the faulty implementation."""
+    start = time.perf_counter()
+    invariant, example = refute(fault)
+    reach, path = _reach(fault) if example else (None, None)
+    run = check(fault.stem, fault.make, Search(examples=examples, seed=seed))
+    return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
+
+
+def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], None]) -> list[Shown]:
+    """Shows each fault, side by side; ``done`` is called for each as it ends.
+
+    The processes begin afresh, since torch's threads do not survive a fork.
+    """
+    workers = min(WORKERS, os.cpu_count() or 1, len(faults))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        futures = {pool.submit(show, fault, seed=seed): fault for fault in faults}
+        for future in as_completed(futures):
+            future.result()
+            done(futures[future])
+    return [future.result() for future in futures]
+
+
+def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
+    """The first law that the wrong transition breaks, and a concrete lawful state from which it does."""
+    hints = hints_of(fault.stem)
+    for name, transition in fault.spec.items():
+        for law in (*hints.stem.invariants, obligations.ATOMIC):
+            example = counterexample.find(hints, name, transition, law)
+            if example is not None:
+                return law, example
+    return None, None
+
+
+def _reach(fault: Fault) -> tuple[str, Path | None]:
+    hints = replace(hints_of(fault.stem), **fault.search)
+    return counterexample.classify(hints, {**hints.stem.transitions, **fault.spec})
