@@ -1,1 +1,1 @@
-"""The front door: the command line over ``proofs`` and ``conformance``."""
+"""The command line: it proves the law, checks engines against it, and writes the documents."""

@@ -1,31 +1,35 @@
-"""``slotproof check``."""
+"""``slotproof check``: random runs of an engine beside the law."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
-from conformance import kept
-from conformance.check import STEMS, Result, check
-from conformance.kept import Known, as_json
-from conformance.machine import CONFORMS, VIOLATION
-from conformance.replaying import outcome
-from conformance.subjects.loading import Loaded, load
-from slotproof.screen import choose, console, progress, story, write_json
+from conformance import known, traces
+from conformance.check import Result, Search, check
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.engines.registry import Loaded
+from conformance.known import Known
+from conformance.lockstep import CONFORMS, VIOLATION
+from conformance.replay import outcome
+from conformance.stems import STEMS
+from slotproof.screen import broken, choose, console, progress, story, table, write_json
 
 BROKEN = 1
 GONE = "known_difference_is_gone"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """What was asked for on the command line."""
 
-    subject: str
+    engine: str
     release: str | None
     source: Path | None
     device: str
@@ -35,119 +39,127 @@ class Wanted:
     seed: int | None
 
 
-def run(wanted: Wanted, json: Path | None) -> int:
-    """Checks, prints and writes; the exit code."""
-    stems = choose(wanted.stems, STEMS, "stem")
-    loaded = load(wanted.subject, wanted.release, wanted.source, wanted.device)
-    stems = choose(wanted.stems, [stem for stem in stems if stem in loaded.makers], "stem of this release")
+def run(options: Options, json: Path | None) -> int:
+    """Checks the stems, prints the results and writes them to ``json``; the exit code."""
+    stems = choose(options.stems, STEMS, "stem")
+    loaded = registry.load(options.engine, options.release, options.source, options.device)
+    stems = choose(options.stems, [stem for stem in stems if stem in loaded.makers], "stem of this engine")
     results = []
     with progress() as bar:
         task = bar.add_task("", total=len(stems))
         for stem in stems:
-            bar.update(task, description=f"{wanted.subject} {wanted.release or ''} {stem}")
-            results.append(one(loaded, stem, wanted))
+            bar.update(task, description=f"{loaded.label} {stem}")
+            results.append(one(loaded, stem, options))
             bar.advance(task)
     _print(results, loaded)
     write_json(json, {"subject": loaded.name, "release": loaded.release, "results": [data(r) for r in results]})
     return BROKEN if any(fails(r, loaded) for r in results) else 0
 
 
-def one(loaded: Loaded, stem: str, wanted: Wanted) -> Result:
-    """The known differences first, each of which must still occur; then new runs that look past them."""
+def one(loaded: Loaded, stem: str, options: Options) -> Result:
+    """Replays the known differences of the release, each of which must still occur; then draws runs that avoid them."""
     start = time.perf_counter()
-    known = [(k, outcome(kept.load(k.trace), loaded.makers[stem])) for k in _known(loaded, stem)]
-    result = _run(loaded, stem, wanted, _avoided(loaded, stem))
-    result.known = [_seen(k, row) for k, row in known]
+    listed = known.of_release(registry.plugin(loaded.name).folder, options.release)
+    replayed = [_replayed(k, loaded) for k in listed if k.stem == stem]
+    result = _draw(loaded, stem, options, excluded(stem, listed))
+    result.known = replayed
     result.seconds = round(time.perf_counter() - start, 1)
-    _raise_verdict(result)
+    _judge_known(result)
     return result
 
 
-def _known(loaded: Loaded, stem: str) -> list[Known]:
-    return [k for k in kept.known(loaded.release) if kept.load(k.trace).trace.stem == stem]
+def _replayed(difference: Known, loaded: Loaded) -> Json:
+    """What a known difference shows today, and whether that is what the list says."""
+    row = outcome(traces.load(difference.trace), loaded.makers[difference.stem])
+    occurs = (row["verdict"], row["law"]) == (difference.verdict, difference.law)
+    return {"trace": difference.trace, **row, "occurs": occurs}
 
 
-def _avoided(loaded: Loaded, stem: str) -> list[str]:
-    """What new runs look past: what is known of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [STEMS[stem][1].stem]
+def excluded(stem: str, listed: list[Known]) -> frozenset[StrEnum]:
+    """What new runs leave out: the known differences of the stem, and of the stems that it is made of."""
+    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
     while waiting:
-        one = waiting.pop()
-        stems.add(one.name)
-        waiting += one.parts.values()
-    return sorted({k.avoid for name in stems for k in _known(loaded, name) if k.avoid})
+        found = waiting.pop()
+        stems.add(found.name)
+        waiting += found.parts.values()
+    return known.exclusions(k.exclude for k in listed if k.exclude and k.stem in stems)
 
 
-def _run(loaded: Loaded, stem: str, wanted: Wanted, avoid: list[str]) -> Result:
-    strict = loaded.name == "ours"
-    result = check(stem, loaded.makers[stem], wanted.examples, wanted.seed, strict, avoid)
-    seed = wanted.seed or 0
-    while result.verdict == CONFORMS and result.steps < wanted.steps:
+def _draw(loaded: Loaded, stem: str, options: Options, exclude: frozenset[StrEnum]) -> Result:
+    """Draws runs until one breaks a law or enough operations are done."""
+
+    def drawn(seed: int | None) -> Result:
+        search = Search(examples=options.examples, seed=seed, strict=loaded.own, exclude=exclude)
+        return check(stem, loaded.makers[stem], search)
+
+    result, seed = drawn(options.seed), options.seed or 0
+    while result.verdict == CONFORMS and result.steps < options.steps:
         seed += 1
-        more = check(stem, loaded.makers[stem], wanted.examples, seed, strict, avoid)
+        more = drawn(seed)
         more.steps += result.steps
-        more.transitions = _added(more.transitions, result.transitions)
+        more.transitions = _sum(more.transitions, result.transitions)
         result = more
     return result
 
 
-def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
 
 
-def _seen(known: Known, row: dict[str, Any]) -> dict[str, Any]:
-    occurs = row["verdict"] == known.verdict and row["law"] == known.law
-    return {"trace": known.trace, "verdict": row["verdict"], "law": row["law"], "step": row["step"], "occurs": occurs}
-
-
-def _raise_verdict(result: Result) -> None:
-    """A known violation is a violation; a known difference that is gone must be taken off its list."""
-    for seen in result.known:
-        if result.verdict != VIOLATION and seen["verdict"] == VIOLATION and seen["occurs"]:
-            found = kept.load(seen["trace"])
-            result.verdict, result.law, result.trace, result.sentence = VIOLATION, found.law, found.trace, found.why
-        if not seen["occurs"]:
-            result.verdict, result.law = VIOLATION, GONE
-            result.sentence = f"the trace {seen['trace']} no longer shows its law broken: take it off the known list"
+def _judge_known(result: Result) -> None:
+    """A known violation makes the verdict a violation; so does a known difference that no longer occurs."""
+    for row in result.known:
+        if result.verdict != VIOLATION and row["verdict"] == VIOLATION and row["occurs"]:
+            found = traces.load(row["trace"])
+            result.verdict, result.law, result.kind = VIOLATION, found.law, row["kind"]
+            result.sentence, result.detail, result.trace = found.why, row["detail"], found.trace
+        if not row["occurs"]:
+            result.verdict, result.law, result.kind, result.detail = VIOLATION, GONE, None, None
+            result.sentence = f"the trace {row['trace']} no longer breaks its law: take it off the list of known ones"
 
 
 def fails(result: Result, loaded: Loaded) -> bool:
-    """Against our own implementation a latent finding fails too."""
-    return result.verdict == VIOLATION or (loaded.name == "ours" and result.verdict != CONFORMS)
+    """A violation fails; for our own implementation a latent finding fails too."""
+    return result.verdict == VIOLATION or (loaded.own and result.verdict != CONFORMS)
 
 
-def data(result: Result) -> dict[str, Any]:
+def data(result: Result) -> Json:
     """A result as JSON."""
     return {
         "stem": result.stem,
         "verdict": result.verdict,
         "law": result.law,
+        "kind": result.kind,
         "sentence": result.sentence,
         "detail": result.detail,
         "steps": result.steps,
         "seconds": result.seconds,
         "transitions": result.transitions,
         "known": result.known,
-        "trace": None if result.trace is None else as_json(result.trace),
+        "trace": None if result.trace is None else result.trace.as_json(),
     }
 
 
 def _print(results: list[Result], loaded: Loaded) -> None:
-    table = Table(title=f"{loaded.name} {loaded.release or ''}".strip(), title_justify="left")
-    for column in ("stem", "verdict", "law", "steps", "known differences", "seconds"):
-        table.add_column(column)
-    for r in results:
-        table.add_row(r.stem, r.verdict, r.law or "-", str(r.steps), str(len(r.known)), f"{r.seconds:.1f}")
-    console.print(table)
-    for r in results:
-        _print_counts(r)
-        for seen in r.known:
-            steps = "; ".join(kept.load(seen["trace"]).trace.lines())
-            console.print(f"  known {seen['verdict']} of {seen['law']} ({seen['trace']}): {steps}", markup=False)
-        if r.trace is not None:
-            console.print(f"[bold red]{r.law}[/]: {r.sentence}")
-            story(r.trace, loaded.makers[r.stem], loaded.name, loaded.release)
+    columns = ("stem", "verdict", "what is broken", "operations", "known differences", "seconds")
+    rows = [(r.stem, r.verdict, broken(r.law, r.kind), r.steps, len(r.known), f"{r.seconds:.1f}") for r in results]
+    console.print(table(loaded.label, columns, rows))
+    for result in results:
+        _print_one(result, loaded)
 
 
-def _print_counts(result: Result) -> None:
-    words = ", ".join(f"{name} {n}" for name, n in result.transitions.items())
-    console.print(f"{result.stem}: {words}", style="dim")
+def _print_one(result: Result, loaded: Loaded) -> None:
+    counts = ", ".join(f"{name} {number}" for name, number in result.transitions.items())
+    console.print(Text(f"{result.stem}: {counts}", style="dim"))
+    for row in result.known:
+        calls = "; ".join(traces.load(row["trace"]).trace.lines())
+        what = "known" if row["occurs"] else "known, but changed"
+        console.print(
+            f"  {what}: {row['verdict']}, {broken(row['law'], row['kind'])} ({row['trace']}): {calls}", markup=False
+        )
+    if result.law is not None:
+        console.print(Text.assemble((broken(result.law, result.kind), "bold red"), f": {result.sentence}"))
+    if result.detail:
+        console.print(f"  {result.detail}", markup=False)
+    if result.trace is not None:
+        story(result.trace, loaded.makers[result.stem], loaded.name, loaded.release)

@@ -1,101 +1,153 @@
-"""``slotproof``: prove the law, check an engine against it, show the known bugs, replay a trace.
+"""slotproof: the law of a KV cache's bookkeeping, proved, and compared with running engines.
 
-Exit codes: 0 the law holds; 1 a law is broken; 2 not inductive or unknown; 3 bad usage or a subject cannot be loaded.
+Exit codes: 0 every law holds; 1 a law is broken; 2 a proof is missing; 3 bad usage, or the engine cannot be loaded.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from conformance.subjects.errors import SubjectError
-from slotproof import checking, documents, faulting, proving, replays
-from slotproof import engines as releases
-from slotproof import report as reports
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError
+from proofs.registry import STEMS
 
+# Each command imports its module when it runs: torch and the provers take seconds to load.
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, rich_markup_mode=None)
-
-Stems = Annotated[list[str] | None, typer.Argument(help="Stems; all of them if none is named.")]
-Out = Annotated[Path | None, typer.Option("--json", help="Write the result to this file too.")]
-Seed = Annotated[int | None, typer.Option(help="Draw other runs; without it they are always the same.")]
 USAGE = 3
+
+
+class NamesEngines(TyperCommand):
+    """A command whose help ends with the names of all engines, looked up when the help is shown."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The last lines of the help."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(f"Engines: {', '.join(registry.names())}.")
+
+
+STEMS_HELP = f"Stems, the parts of the law: {', '.join(STEMS)}; default: all."
+Stems = Annotated[list[str] | None, typer.Argument(help=STEMS_HELP)]
+Out = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, as JSON.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the random runs; without it every call draws the same runs.")]
 
 
 @app.command()
 def prove(stem: Stems = None, json: Out = None) -> None:
-    """Prove every transition against every invariant, with z3 and then cvc5."""
+    """Prove the law with z3 and with cvc5.
+
+    Every transition must keep every invariant.
+    """
+    from slotproof import proving
+
     raise typer.Exit(proving.run(stem or [], json))
 
 
-@app.command()
+@app.command(cls=NamesEngines)
 def check(
-    subject: Annotated[str, typer.Argument(help="ours or sglang")],
+    engine: Annotated[str, typer.Argument(help="The engine to check; their names are listed below.")],
     stem: Stems = None,
-    release: Annotated[str | None, typer.Option(help="An SGLang release, as 0.5.12.")] = None,
-    source: Annotated[Path | None, typer.Option(help="A folder with an SGLang checkout.")] = None,
-    examples: Annotated[int, typer.Option(min=1, help="How many runs to draw.")] = 200,
-    steps: Annotated[int, typer.Option(min=0, help="Draw runs until this many steps are done.")] = 0,
+    release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=1, help="Number of random runs for each stem.")] = 200,
+    steps: Annotated[int, typer.Option(min=0, help="Go on until each stem has done this many operations.")] = 0,
     seed: Seed = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     json: Out = None,
 ) -> None:
-    """Run a subject in lock-step with the law."""
-    wanted = checking.Wanted(subject, release, source, device, tuple(stem or ()), examples, steps, seed)
-    raise typer.Exit(checking.run(wanted, json))
+    """Run an engine beside the law and compare them.
+
+    Operations are drawn at random. After each call the engine is read once, and its state must keep the law.
+    """
+    from slotproof import checking
+
+    options = checking.Options(engine, release, source, device, tuple(stem or ()), examples, steps, seed)
+    raise typer.Exit(checking.run(options, json))
 
 
 @app.command()
 def faults(
-    name: Annotated[list[str] | None, typer.Argument(help="Faults; all of them if none is named.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="Names of faults; default: all.")] = None,
     seed: Seed = None,
     json: Out = None,
 ) -> None:
-    """Show that each known bug is refuted by proof and found by the run."""
+    """Plant each known bug; proofs and runs must find it.
+
+    Each bug is planted in the law, where a proof must refute it, and in our implementation, where random runs must
+    find it.
+    """
+    from slotproof import faulting
+
     raise typer.Exit(faulting.run(name or [], seed, json))
 
 
-@app.command()
+@app.command(cls=NamesEngines)
 def replay(
-    trace: Annotated[str, typer.Argument(help="A kept trace by name, or a file.")],
-    subject: Annotated[list[str] | None, typer.Argument(help="ours, sglang; both if none is named.")] = None,
-    release: Annotated[list[str] | None, typer.Option(help="SGLang releases; all known ones if none.")] = None,
+    trace: Annotated[str, typer.Argument(help="The name of a kept trace, or a JSON file.")],
+    engine: Annotated[
+        list[str] | None, typer.Argument(help="Engines; default: our own, and every engine that has releases.")
+    ] = None,
+    release: Annotated[
+        list[str] | None, typer.Option(help="Releases; default: all that `slotproof engines` checks.")
+    ] = None,
     json: Out = None,
 ) -> None:
-    """Replay one trace on subjects and releases."""
-    raise typer.Exit(replays.run(trace, subject or [], release or [], json))
+    """Repeat one recorded run on engines and releases."""
+    from slotproof import replays
+
+    raise typer.Exit(replays.run(trace, engine or [], release or [], json))
 
 
 @app.command()
 def engines(json: Out = None) -> None:
-    """Check the SGLang releases on every stem, replay every kept trace on them, and write docs/findings.md."""
+    """Check all releases of all engines (takes long).
+
+    Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
+    """
+    from slotproof import engines as releases
+
     raise typer.Exit(releases.run(json))
 
 
 @app.command()
 def report(out: Annotated[Path, typer.Option("-o", help="The folder to write to.")]) -> None:
-    """Write the reviewer's page: the law, the matrix, every counterexample drawn."""
-    raise typer.Exit(reports.run(out))
+    """Write an HTML page with every finding drawn.
+
+    It also shows the proofs and the law.
+    """
+    from slotproof import report as page
+
+    raise typer.Exit(page.run(out))
 
 
 @app.command()
 def docs(
-    check: Annotated[bool, typer.Option("--check", help="Only say whether they are up to date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a document is out of date.")] = False,
 ) -> None:
-    """Write the generated parts of README.md and docs/."""
+    """Write the generated documents.
+
+    These are docs/laws.md, docs/findings.md, docs/status.md, and the marked parts of README.md.
+    """
+    from slotproof import documents
+
     raise typer.Exit(documents.write(check_only=check))
 
 
 def main() -> None:
-    """The console script: bad usage is one clear line and exit code 3, never a traceback."""
+    """The console script: bad usage ends with one clear line and exit code 3, without a traceback."""
     try:
         code = app(standalone_mode=False)
     except TyperException as error:
         sys.exit(_complain(error.format_message()))
-    except (SubjectError, ValueError) as error:
+    except (EngineError, ValueError) as error:
         sys.exit(_complain(str(error)))
     sys.exit(code or 0)
 

@@ -1,7 +1,7 @@
-"""The generated documents: ``docs/laws.md``, ``docs/findings.md``, and the marked parts of ``README.md``.
+"""The generated documents: ``docs/laws.md``, ``docs/findings.md``, ``docs/status.md``, and parts of ``README.md``.
 
-What engines show is kept in ``docs/findings.json`` by ``slotproof engines``; everything else is made from the code, so
-that ``slotproof docs --check`` finds any drift without an engine.
+What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes. Everything else is made
+from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,82 +18,115 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.console import Console
 
-from conformance import kept
+from conformance import traces
+from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
-from conformance.faults.base import show_all
-from conformance.kept import Kept
-from conformance.replaying import UNSUPPORTED
-from conformance.subjects.loading import RELEASES
+from conformance.faults.show import show_all
+from conformance.lockstep import CONFORMS, LATENT, VIOLATION
+from conformance.replay import UNSUPPORTED
+from conformance.traces import Kept
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.replays import shown
-from slotproof.screen import console
+from slotproof.screen import broken, console
 from spec.logic import Invariant, Stem
 
 ROOT = Path(__file__).parent.parent
 FINDINGS = ROOT / "docs" / "findings.json"
-EXAMPLES = {"replay": "stale_tail_after_restore", "found": "insert_under_reader"}  # by their marks in the README
-DRIFT = 1
-MARK = {"violation": "**violation**", "latent": "latent", "conforms": "holds", UNSUPPORTED: "no such call"}
+EXAMPLE = "insert_under_reader"  # the trace that README.md shows
+REQUIRED = ("found",)  # the parts that README.md must have
+OUT_OF_DATE = 1
+VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
 
-Rows = list[dict[str, Any]]
+Rows = list[Json]
+Findings = list[tuple[Kept, Rows]]
 
 
 class Said(NamedTuple):
-    """What a transition asks of its caller, and what it calls."""
+    """What the caller of a transition must promise, and what the transition calls."""
 
     promises: list[str]
     calls: list[str]
 
 
 def environment(html: bool = False) -> Environment:
-    """The templates, escaped for HTML if asked."""
+    """The templates; values are escaped in HTML."""
     made = Environment(loader=PackageLoader("slotproof"), undefined=StrictUndefined, autoescape=html)
-    made.filters["line"] = _html if html else lambda text: " ".join((text or "").split())
-    made.filters["mark"] = lambda verdict: MARK[verdict]
+    made.filters["line"] = _html_line if html else _line
+    made.filters["verdict"] = lambda verdict: VERDICTS[verdict]
     made.filters["own"] = own_laws
+    made.globals.update(label=label, broken=broken)
     return made
 
 
-def _html(text: str | None) -> Markup:
-    """A docstring on one line, its ``code`` marked up."""
-    line = str(escape(" ".join((text or "").split())))
-    return Markup(re.sub(r"``(.*?)``", r"<code>\1</code>", line))
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _html_line(text: str | None) -> Markup:
+    """A docstring on one line, with its ``code`` as HTML."""
+    return Markup(re.sub(r"``(.*?)``", r"<code>\1</code>", str(escape(_line(text)))))
 
 
 def write(check_only: bool) -> int:
-    """Writes every generated document, or says which of them is not what it should be."""
-    stale = [(path, text) for path, text in _documents() if not path.exists() or path.read_text() != text]
+    """Writes the documents that are out of date, or only says which they are (exit code 1)."""
+    stale = [(path, text) for path, text in _documents() if not path.exists() or path.read_text("utf-8") != text]
     names = ", ".join(str(path.relative_to(ROOT)) for path, _ in stale)
     if check_only:
-        console.print(f"out of date, run make docs: {names}" if stale else "generated documents are up to date")
-        return DRIFT if stale else 0
+        console.print(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
+        return OUT_OF_DATE if stale else 0
     for path, text in stale:
-        path.write_text(text)
-    console.print(f"written: {names or 'nothing, all were up to date'}")
+        path.write_text(text, encoding="utf-8")
+    console.print(f"written: {names}" if stale else "nothing to write: all documents were up to date")
     return 0
 
 
-def _documents() -> list[tuple[Path, str]]:
+def kept_findings() -> Json:
+    """The verdicts that ``slotproof engines`` found last."""
     if not FINDINGS.exists():
         raise ValueError("docs/findings.json is missing: run make engines first")
-    found = json.loads(FINDINGS.read_text())
-    traces = [(kept.load(name), rows) for name, rows in found["traces"].items()]
-    pages, readme = environment(), ROOT / "README.md"
+    found: Json = json.loads(FINDINGS.read_text("utf-8"))
+    return found
+
+
+def with_rows(found: Json) -> Findings:
+    """Each kept trace with its rows."""
+    return [(traces.load(name), rows) for name, rows in found["traces"].items()]
+
+
+def label(row: Json) -> str:
+    """The engine of a row and its release."""
+    return f"{row['subject']} {row['release'] or ''}".strip()
+
+
+def labels(findings: Findings) -> list[str]:
+    """The columns of the findings: our own implementation, then the releases."""
+    return list(dict.fromkeys(label(row) for _, rows in findings for row in rows))
+
+
+def _documents() -> list[tuple[Path, str]]:
+    found, pages = kept_findings(), environment()
+    findings, docs, readme = with_rows(found), ROOT / "docs", ROOT / "README.md"
     stems = [hints_of(name).stem for name in STEMS]
-    laws = pages.get_template("laws.md.j2").render(stems=stems, atomic=ATOMIC, step=said_by, parts=parts_of)
-    findings = pages.get_template("findings.md.j2").render(checks=found["checks"], traces=traces)
+    parts = _parts(pages, findings)
+    made = {
+        "laws.md": {"stems": stems, "atomic": ATOMIC, "step": said_by, "parts": parts_of},
+        "findings.md": {"checks": found["checks"], "traces": findings, "engines": labels(findings)},
+        "status.md": {name: parts[name]() for name in ("stems", "faults", "findings")},
+    }
     return [
-        (ROOT / "docs" / "laws.md", laws.rstrip() + "\n"),
-        (ROOT / "docs" / "findings.md", findings.rstrip() + "\n"),
-        (readme, _filled(readme.read_text(), _parts(pages, traces))),
+        *(
+            (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
+            for name, values in made.items()
+        ),
+        (readme, filled(readme.read_text("utf-8"), parts)),
     ]
 
 
 @cache
 def said_by(stem: str, transition: str) -> Said:
-    """What a caller of the transition promises, and what it calls, each by its part's stem."""
+    """What the caller of a transition must promise, and what it calls."""
     hints = hints_of(stem)
     step = call(hints, hints.stem.transitions[transition], World()).step
     calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
@@ -111,19 +144,20 @@ def parts_of(stem: Stem) -> list[dict[str, Any]]:
 
 
 def own_laws(stem: Stem) -> list[Invariant]:
-    """The laws that the stem adds to those of its parts, its theorems last."""
+    """The laws that the stem adds to those of its parts; those that follow from the others are last."""
     own = [law for law in stem.invariants.values() if not law.inherited]
     return sorted(own, key=lambda law: law.theorem)
 
 
-def _parts(pages: Environment, traces: list[tuple[Kept, Rows]]) -> dict[str, str]:
-    parts: Any = pages.get_template("readme_parts.md.j2").module
-    of = {known.name: (known, rows) for known, rows in traces}
+def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:
+    """How each generated part is made. The faults take minutes, so they are shown once at most."""
+    parts: Any = pages.get_template("parts.md.j2").module
+    rows_of = {kept.name: (kept, rows) for kept, rows in findings}
     return {
-        "stems": parts.stems([_stem(name) for name in STEMS]),
-        "faults": parts.faults(show_all([*FAULTS.values()], None, lambda _: None)),
-        "findings": parts.findings(traces, RELEASES),
-        **{mark: _replay(*of[name]) for mark, name in EXAMPLES.items()},
+        "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
+        "faults": cache(lambda: parts.faults(show_all([*FAULTS.values()], None, lambda _: None))),
+        "findings": lambda: parts.findings(findings, labels(findings)),
+        "found": lambda: _replay(*rows_of[EXAMPLE]),
     }
 
 
@@ -141,29 +175,35 @@ def _stem(name: str) -> dict[str, Any]:
 
 
 def obligations_of(name: str) -> int:
-    """How many: each transition keeps its stem's own laws and fails whole, and each call it makes is lawful.
+    """How many obligations a stem has.
 
-    The first state keeps all laws, those of the parts too; that a theorem follows is proved once.
+    For each transition: one for each law of the stem's own, one that a refused call changes nothing, and one for each
+    call that it makes. Beside these: the first state keeps each law, and each theorem follows from the other laws.
     """
     stem = hints_of(name).stem
-    kept = sum(not law.theorem for law in own_laws(stem)) + 1
-    return len(stem.invariants) + sum(kept + len(said_by(name, transition).calls) for transition in stem.transitions)
+    preserved = sum(not law.theorem for law in own_laws(stem)) + 1
+    return len(stem.invariants) + sum(
+        preserved + len(said_by(name, transition).calls) for transition in stem.transitions
+    )
 
 
-def _replay(trace: Kept, rows: Rows) -> str:
-    """A replay as the command prints it, without the releases that lack the call."""
+def _replay(kept: Kept, rows: Rows) -> str:
+    """A replay as the command prints it, without the releases that do not support it."""
     out = io.StringIO()
     page = Console(file=out, width=110, highlight=False, color_system=None)
-    for part in shown(trace, [r for r in rows if r["verdict"] != UNSUPPORTED]):
+    for part in shown(kept, [row for row in rows if row["verdict"] != UNSUPPORTED]):
         page.print(part, markup=False)
     lines = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-    return f"```\n$ slotproof replay {trace.name}\n{lines}\n```"
+    return f"```\n$ slotproof replay {kept.name}\n{lines}\n```"
 
 
-def _filled(text: str, parts: dict[str, str]) -> str:
-    for name, part in parts.items():
+def filled(text: str, parts: dict[str, Callable[[], str]]) -> str:
+    """README.md with its marked parts made anew: what is between ``<!-- generated: NAME -->`` and ``<!-- end -->``."""
+    for name, make in parts.items():
         pattern = re.compile(rf"(<!-- generated: {name} -->).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(text):
+        if pattern.search(text):
+            part = make().strip()
+            text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part}\n{match[2]}", text)  # type: ignore[misc]
+        elif name in REQUIRED:
             raise ValueError(f"README.md has no part <!-- generated: {name} -->")
-        text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part.strip()}\n{match[2]}", text)  # type: ignore[misc]
     return text

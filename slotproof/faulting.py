@@ -1,23 +1,20 @@
-"""``slotproof faults``."""
+"""``slotproof faults``: known bugs, planted in the law and in our implementation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.table import Table
-
+from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
-from conformance.faults.base import Shown, show_all
-from conformance.kept import as_json
-from slotproof.screen import choose, console, progress, write_json
+from conformance.faults.show import Shown, show_all
+from slotproof.screen import broken, choose, console, progress, table, write_json
 
 BROKEN = 1
 
 
 def run(names: Sequence[str], seed: int | None, json: Path | None) -> int:
-    """Shows each fault; exit code 1 if one was missed by the proof or by the run."""
+    """Shows each fault; exit code 1 if the proof does not refute one or the runs do not find it."""
     chosen = choose(names, FAULTS, "fault")
     with progress() as bar:
         task = bar.add_task("known bugs", total=len(chosen))
@@ -27,7 +24,7 @@ def run(names: Sequence[str], seed: int | None, json: Path | None) -> int:
     return BROKEN if any("missed" in (s.proof, s.found) for s in shown) else 0
 
 
-def _data(shown: Shown) -> dict[str, Any]:
+def _data(shown: Shown) -> Json:
     return {
         "name": shown.fault.name,
         "stem": shown.fault.stem,
@@ -39,20 +36,22 @@ def _data(shown: Shown) -> dict[str, Any]:
         "law": shown.run.law,
         "steps": shown.steps,
         "seconds": shown.seconds,
-        "trace": None if shown.run.trace is None else as_json(shown.run.trace),
+        "trace": None if shown.run.trace is None else shown.run.trace.as_json(),
     }
 
 
 def _print(shown: list[Shown]) -> None:
-    table = Table(title="known bugs", title_justify="left")
-    for column in ("fault", "proof", "law the proof sees broken", "reach", "run", "law the run sees broken", "steps"):
-        table.add_column(column)
+    columns = ("fault", "proof", "law broken in the proof", "reachable", "runs", "broken in the run", "operations")
+    rows = [
+        (
+            *(s.fault.name, s.proof, s.invariant or "-", s.reach or "-", s.found),
+            *(broken(s.run.law, s.run.kind), s.steps),
+        )
+        for s in shown
+    ]
+    console.print(table("Known bugs", columns, rows))
     for s in shown:
-        law = s.run.law or "-"
-        table.add_row(s.fault.name, s.proof, s.invariant or "-", s.reach or "-", s.found, law, str(s.steps))
-    console.print(table)
-    for s in shown:
-        console.print(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}")
+        console.print(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}", markup=False)
         console.print(f"  proof: {s.example}", markup=False)
         if s.run.trace is not None:
             console.print(f"  run:   {'; '.join(s.run.trace.lines())}", markup=False)

@@ -1,4 +1,4 @@
-"""``slotproof prove``."""
+"""``slotproof prove``: every obligation of the law, by z3 and by cvc5."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ HOLDS, BROKEN, UNKNOWN = 0, 1, 2
 
 @dataclass(frozen=True)
 class Failure:
-    """An obligation that was not proved, and what a small world says of it."""
+    """An obligation that was not proved, with a counterexample on a small state if there is one.
+
+    ``reach``: whether calls lead to that state. ``path``: the shortest sequence of calls to the bug.
+    """
 
     verdict: Verdict
     example: Counterexample | None
@@ -34,7 +37,7 @@ class Failure:
 
 
 def run(stems: Sequence[str], json: Path | None) -> int:
-    """Proves, prints and writes; the exit code."""
+    """Proves the stems, prints the results and writes them to ``json``; the exit code."""
     chosen = choose(stems, STEMS, "stem")
     start = time.perf_counter()
     verdicts = _prove(chosen)
@@ -56,7 +59,7 @@ def _prove(stems: list[str]) -> list[Verdict]:
 
 
 def _vacuity(stems: list[str]) -> tuple[list[Any], list[Any]]:
-    """The witnesses of all transitions, and what became of all mutants."""
+    """The witnesses of all transitions, and which mutants were refuted."""
     units: list[tuple[str, int | None]] = [(stem, None) for stem in stems]
     units += [(stem, number) for stem in stems for number in range(len(hints_of(stem).mutants))]
     with progress() as bar:
@@ -77,7 +80,7 @@ def _code(failures: list[Failure], empty: list[Any]) -> int:
 
 
 def vacuity(hints: Hints) -> list[dict[str, str | None]]:
-    """For each transition the shortest way to a granted call, and to a refused one."""
+    """For each transition the shortest path to a granted call, and to a refused one."""
     return [
         {
             "stem": hints.stem.name,
@@ -94,12 +97,12 @@ def _words(path: Route | None) -> str | None:
 
 
 def mutants(hints: Hints) -> list[dict[str, Any]]:
-    """For each law its mutant, and whether the law alone kills it."""
+    """For each law its mutant, and whether the law refutes it alone or first."""
     return [_mutant(hints, mutant) for mutant in hints.mutants]
 
 
 def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
-    """A law's mutant, and whether the law alone kills it."""
+    """The mutant of one law, and whether the law refutes it alone or first."""
     how = counterexample.killed_by(hints, mutant)
     return {
         "stem": hints.stem.name,
@@ -161,7 +164,7 @@ def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]
 
 
 def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
-    """What the proofs of the stems rest on, each once."""
+    """What the proofs of these stems assume, each assumption once."""
     found = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
     return [{"name": name, "reason": reason} for name, reason in found.items()]
 

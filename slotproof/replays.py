@@ -1,54 +1,66 @@
-"""``slotproof replay``."""
+"""``slotproof replay``: one trace on engines and releases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from conformance import kept
-from conformance.kept import Kept
-from conformance.machine import VIOLATION
-from conformance.replaying import row, rows_elsewhere
-from conformance.subjects.loading import RELEASES, SUBJECTS, load
-from slotproof.screen import choose, console, progress, write_json
+from conformance import traces
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.lockstep import VIOLATION
+from conformance.replay import row, rows_elsewhere
+from conformance.traces import Kept
+from slotproof.screen import broken, choose, console, progress, table, write_json
 
 BROKEN = 1
 
 
-def run(trace: str, subjects: Sequence[str], releases: Sequence[str], json: Path | None) -> int:
-    """Replays on every subject and release; exit code 1 if one of them violates a law."""
-    found = kept.load(trace)
-    chosen = choose(subjects, SUBJECTS, "subject")
-    rows = rows_of(trace, chosen, list(releases) or list(RELEASES))
+def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None) -> int:
+    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law."""
+    found = traces.load(trace)
+    rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases)
     for part in shown(found, rows):
         console.print(part, markup=False)
     write_json(json, {"trace": found.name, "rows": rows})
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else 0
 
 
-def shown(found: Kept, rows: Sequence[dict[str, Any]]) -> list[str | Table]:
-    """The steps, and a table of verdicts."""
-    table = Table(title=f"{found.name}: {found.law}", title_justify="left")
-    for column in ("subject", "verdict", "step", "law", "where"):
-        table.add_column(column)
-    for r in rows:
-        name = f"{r['subject']} {r['release'] or ''}".strip()
-        table.add_row(name, r["verdict"], str(r["step"] or "-"), r["law"] or "-", r["detail"])
-    return [*(f"  {line}" for line in found.trace.lines()), table]
+def judged() -> list[str]:
+    """Our own engine, and every engine that has releases."""
+    return list(dict.fromkeys(plugin.name for plugin in (registry.own(), *registry.released())))
 
 
-def rows_of(trace: str, subjects: Sequence[str], releases: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a subject and release."""
+def shown(found: Kept, rows: Sequence[Json]) -> list[str | Table]:
+    """The operations of the trace, and a table of what it shows; releases in a row that show the same share a line."""
+    keys = ("subject", "verdict", "step", "law", "kind", "detail")
+    lines = []
+    for (engine, verdict, step, law, kind, detail), group in groupby(rows, lambda r: tuple(r[key] for key in keys)):
+        releases = ", ".join(r["release"] for r in group if r["release"])
+        lines.append((f"{engine} {releases}".strip(), verdict, step or "-", broken(law, kind), detail))
+    columns = ("engine", "verdict", "step", "what is broken", "detail")
+    return [*(f"  {line}" for line in found.trace.lines()), table(found.name, columns, lines)]
+
+
+def as_json(found: Json) -> Json:
+    """A row of ``conformance.replay`` as it is written to files, where the engine's name is called ``subject``."""
+    return {"subject": found["engine"], **{key: value for key, value in found.items() if key != "engine"}}
+
+
+def _rows(trace: str, engines: Sequence[str], releases: Sequence[str]) -> list[Json]:
+    """One row for each engine, or for each of its releases."""
+    plugins = [registry.plugin(name) for name in engines]
+    wanted = [(p.name, r) for p in plugins for r in (list(releases) or p.releases if p.releases else [None])]
     rows = []
     with progress() as bar:
-        task = bar.add_task("replaying", total=len(subjects) + len(releases))
-        if "ours" in subjects:
-            rows.append(row(kept.load(trace), load("ours")))
-            bar.advance(task)
-        for release in releases if "sglang" in subjects else ():
-            rows += rows_elsewhere([trace], release)
+        task = bar.add_task("replaying", total=len(wanted))
+        for engine, release in wanted:
+            if release is None:
+                rows.append(as_json(row(traces.load(trace), registry.load(engine))))
+            else:
+                rows += map(as_json, rows_elsewhere([trace], engine, release))
             bar.advance(task)
     return rows

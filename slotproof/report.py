@@ -1,45 +1,55 @@
-"""``slotproof report``: the reviewer's page, one HTML file with the law, the matrix, and every counterexample drawn."""
+"""``slotproof report``: one HTML page with the proofs, the law, and every counterexample and finding drawn."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conformance import kept
+from conformance.engines.protocol import EngineError, Json
 from conformance.faults import FAULTS
-from conformance.faults.base import Shown, show_all
-from conformance.picture import frame
-from conformance.story import as_test, tell
-from conformance.subjects.loading import RELEASES
+from conformance.faults.show import Shown, show_all
+from conformance.lockstep import LATENT, VIOLATION
+from conformance.replay import rows_elsewhere
+from conformance.story.picture import frame
+from conformance.story.tell import as_test, tell
 from proofs import prover
 from proofs.obligations import ATOMIC, CALLS
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof.documents import FINDINGS, environment, own_laws, parts_of, said_by
+from slotproof import documents
+from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
 from slotproof.proving import assumptions, mutants, vacuity
 from slotproof.screen import console, progress
 from spec.logic import Stem
 
-PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"
+PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
+Release = tuple[str, str]  # an engine and its release
 
 
 def run(folder: Path) -> int:
-    """Proves, runs the known bugs, and writes ``index.html``; exit code 0 once it is written."""
+    """Proves, plants the known bugs, replays the findings, and writes ``index.html``; exit code 0."""
     folder.mkdir(parents=True, exist_ok=True)
+    findings = documents.with_rows(documents.kept_findings()) if FINDINGS.exists() else []
     with progress() as bar:
         proving = bar.add_task("proving", total=len(prover.tasks(STEMS)))
         verdicts = prover.prove(STEMS, lambda _: bar.advance(proving))
         known = bar.add_task("known bugs", total=len(FAULTS))
         faults = [_fault(shown) for shown in show_all([*FAULTS.values()], None, lambda _: bar.advance(known))]
-    (folder / "index.html").write_text(_page(verdicts, faults))
+        wanted = _by_release(findings)
+        replaying = bar.add_task("findings", total=len(wanted))
+        stories: dict[str, Json] = {}
+        for release, names in wanted.items():
+            stories |= stories_of(release, names)
+            bar.advance(replaying)
+    page = _page(verdicts, faults, findings, stories)
+    (folder / "index.html").write_text(page, encoding="utf-8")
     console.print(f"written: {folder / 'index.html'}")
     return 0
 
 
-def _page(verdicts: list[Verdict], faults: list[dict[str, Any]]) -> str:
+def _page(verdicts: list[Verdict], faults: list[Json], findings: Findings, stories: dict[str, Json]) -> str:
     template = environment(html=True).get_template("report.html.j2")
     return template.render(
         stems=[_stem(name, verdicts) for name in STEMS],
@@ -47,11 +57,38 @@ def _page(verdicts: list[Verdict], faults: list[dict[str, Any]]) -> str:
         total=len(verdicts),
         assumptions=assumptions(STEMS),
         faults=faults,
-        traces=_traces(),
-        releases=RELEASES,
+        traces=findings,
+        stories=stories,
+        engines=documents.labels(findings),
         test=as_test,
         step=said_by,
     )
+
+
+def worst(rows: Rows) -> Json | None:
+    """The first violation of a release, else its first latent finding."""
+    released = [row for row in rows if row["release"]]
+    return next((row for verdict in (VIOLATION, LATENT) for row in released if row["verdict"] == verdict), None)
+
+
+def _by_release(findings: Findings) -> dict[Release, list[str]]:
+    """The traces whose worst row is on each release."""
+    names: dict[Release, list[str]] = defaultdict(list)
+    for kept, rows in findings:
+        row = worst(rows)
+        if row is not None:
+            names[row["subject"], row["release"]].append(kept.name)
+    return names
+
+
+def stories_of(release: Release, names: list[str]) -> dict[str, Json]:
+    """The traces told step by step on a release: rows with a ``story``, or with ``missing``, why there is none."""
+    try:
+        rows = rows_elsewhere(names, *release, told=True)
+    except EngineError as error:
+        rows = [{"missing": f"{' '.join(release)} could not be loaded here: {error}"} for _ in names]
+    nothing = {"story": [], "missing": "", "engine": release[0], "release": release[1]}
+    return {name: {**nothing, **row} for name, row in zip(names, rows, strict=True)}
 
 
 def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
@@ -73,14 +110,14 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
 
 
 def _column(stem: Stem, obligation: str) -> str:
-    """Where an obligation stands in the matrix: what is inherited or called is not listed law by law."""
+    """The column of an obligation: all that are inherited share one, and so do all promises of calls."""
     if obligation.startswith(CALLS):
         return CALLED
     law = stem.invariants.get(obligation)
     return PARTS if law is not None and law.inherited else obligation
 
 
-def _fault(shown: Shown) -> dict[str, Any]:
+def _fault(shown: Shown) -> Json:
     example, trace = shown.example, shown.run.trace
     return {
         "shown": shown,
@@ -88,8 +125,3 @@ def _fault(shown: Shown) -> dict[str, Any]:
         "after": frame(example.after) if example else None,
         "steps": [asdict(step) for step in tell(trace, shown.fault.make)] if trace else [],
     }
-
-
-def _traces() -> list[tuple[kept.Kept, list[dict[str, Any]]]]:
-    found = json.loads(FINDINGS.read_text())["traces"] if FINDINGS.exists() else {}
-    return [(kept.load(name), [{"story": None, **row} for row in rows]) for name, rows in found.items()]

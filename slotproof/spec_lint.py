@@ -1,9 +1,10 @@
-"""Keeps Python's own branching off symbols: ``python -m slotproof.spec_lint spec/``, exit 1 where it finds any.
+"""Finds Python control flow in the spec: ``python -m slotproof.spec_lint spec/`` exits with 1 where there is any.
 
-A spec function is read on finite values and on symbols, so it may not ask Python for the truth of a value. Not looked
-at are module-level code (it registers laws), the files that know both readings (``EXCLUDED``), functions whose
-docstring says "(finite reading)", the plain integers of ``lengths.py``, and ``among`` listings: the last argument of
-``.where(cond, value, among)`` and ``.such(law, among)``, which only the finite reading calls.
+The functions of the spec are evaluated on plain values and on symbols of the provers. A symbol has no truth value in
+Python, so these functions must not use ``if``, ``and``, ``for`` and the like. Not checked: code outside functions (it
+registers laws), the files ``EXCLUDED``, functions whose docstring says "(finite reading)", the plain integers of
+``lengths.py``, and ``among`` listings, which only the evaluation on plain values calls: the last argument of
+``.where(cond, value, among)`` and of ``.such(law, among)``.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ BORDER_FILE, BORDER = "lengths.py", "# Plain integers at the border."
 AMONG_AT = {"where": 2, "such": 1}
 
 STATEMENTS: dict[type[ast.AST], str] = {
-    ast.If: "`if` branches on a value: say ite",
-    ast.IfExp: "`… if … else …` branches on a value: say ite",
+    ast.If: "`if` branches on a value: use ite",
+    ast.IfExp: "`… if … else …` branches on a value: use ite",
     ast.While: "`while` branches on a value",
     ast.For: "`for` outside an among listing: quantify with .all, .any or .count",
-    ast.Assert: "`assert` asks for the truth of a value: say requires",
-    ast.Match: "`match` branches on a value: say ite",
-    ast.Not: "`not` asks for the truth of a value: say no",
-    ast.And: "`and` asks for the truth of a value: say &",
-    ast.Or: "`or` asks for the truth of a value: say |",
+    ast.Assert: "`assert` asks for the truth of a value: use requires",
+    ast.Match: "`match` branches on a value: use ite",
+    ast.Not: "`not` asks for the truth of a value: use no",
+    ast.And: "`and` asks for the truth of a value: use &",
+    ast.Or: "`or` asks for the truth of a value: use |",
     ast.ListComp: "a comprehension outside an among listing: quantify with .all, .any or .count",
-    ast.SetComp: "a comprehension outside an among listing: say .such",
-    ast.DictComp: "a comprehension outside an among listing: say .where",
+    ast.SetComp: "a comprehension outside an among listing: use .such",
+    ast.DictComp: "a comprehension outside an among listing: use .where",
     ast.GeneratorExp: "a comprehension outside an among listing: quantify with .all, .any or .count",
 }
 CALLS = frozenset({
@@ -44,7 +45,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True)
 class Complaint:
-    """Something that a spec may not say."""
+    """Something that the spec must not use, and where it stands."""
 
     file: str
     line: int
@@ -55,7 +56,7 @@ class Complaint:
 
 
 def lint(source: str, file: str = "spec.py") -> list[Complaint]:
-    """What the spec text ``source`` may not say, in order of lines."""
+    """What ``source`` must not use, in order of lines."""
     tree = ast.parse(source, file)
     border = _border(source, file)
     found = {c for function in _functions(tree, border) for c in _complaints(function, file)}
@@ -71,7 +72,7 @@ def _border(source: str, file: str) -> int | None:
 
 
 def _functions(node: ast.AST, border: int | None) -> Iterator[Function]:
-    """The outermost functions that are read on symbols."""
+    """The outermost functions that are evaluated on symbols."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Function):
             yield from _functions(child, border)
@@ -104,17 +105,17 @@ def _message(node: ast.AST) -> str | None:
     if isinstance(node, ast.Compare):
         return _comparison(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
-        return f"`{node.func.id}()` looks at a value: say it with spec.logic"
+        return f"`{node.func.id}()` looks at a value: use what spec.logic and the maps of the state offer"
     return None if isinstance(node, ast.operator | ast.unaryop | ast.boolop) else STATEMENTS.get(type(node))
 
 
 def _comparison(node: ast.Compare) -> str | None:
     if len(node.ops) > 1:
-        return "a chained comparison is an `and`: say (a < b) & (b < c)"
+        return "a chained comparison is an `and`: use (a < b) & (b < c)"
     if isinstance(node.ops[0], ast.In | ast.NotIn):
-        return "`in` asks for the truth of a value: say .has"
+        return "`in` asks for the truth of a value: use .has"
     if isinstance(node.ops[0], ast.Is | ast.IsNot) and not _is_none(node.comparators[0]):
-        return "`is` compares objects, not values: say =="
+        return "`is` compares objects, not values: use =="
     return None
 
 
@@ -123,7 +124,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _listings(function: Function) -> set[ast.AST]:
-    """The lambdas and nested functions that only list keys for the finite reading."""
+    """The lambdas and nested functions that only list keys, for the evaluation on plain values."""
     among = [a for node in ast.walk(function) if isinstance(node, ast.Call) for a in _among(node)]
     names = [a for a in among if isinstance(a, ast.Name)]
     listed, elsewhere = {n.id for n in names}, _loaded(function, set(names))
@@ -141,7 +142,7 @@ def _among(call: ast.Call) -> list[ast.expr]:
 
 
 def _loaded(function: Function, but: set[ast.Name]) -> set[str]:
-    """The names that are used, other than at the places ``but``."""
+    """The names that are used, except at the places ``but``."""
     names = (n for n in ast.walk(function) if isinstance(n, ast.Name) and n not in but)
     return {n.id for n in names if isinstance(n.ctx, ast.Load)}
 
