@@ -1,124 +1,177 @@
-"""The radix tree in lock-step: what a subject does wrong is named by the law that it breaks."""
+"""The radix tree in lock-step: what an engine does wrong is named by the law that it breaks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from conformance.check import check
-from conformance.faults.restore_under_lock import RESTORE_UNDER_LOCK
-from conformance.lock_ref import LockRefRun
-from conformance.machine import VIOLATION, Finding, Misuse, Trace
-from conformance.story import tell
-from conformance.subjects import ours
+from conformance.check import Search, check
+from conformance.engines.ours.tree import lock_ref
+from conformance.engines.protocol import Json, Match, Misuse, TreeSnapshot, Unsupported
+from conformance.faults import FAULTS
+from conformance.known import LockRefExclusion as Exclusion
+from conformance.lock_ref.rules import LockRefMachine, keys
+from conformance.lock_ref.run import LockRefRun
+from conformance.lockstep import VIOLATION, Finding, LockStep
+from conformance.machine import Sink
+from conformance.story.tell import tell
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2}
 LONG, SHORT = [1, 2, 3, 4, 5], [1, 2]
 
 
-def started(*components: str, make: Any = ours.lock_ref, **config: Any) -> LockRefRun:
-    """A run on a tree with these components."""
+class Variant:
+    """An engine of which a test replaces calls."""
+
+    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
+        self.engine = engine
+        self.__dict__.update(calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def started(*components: str, make: Callable[[Json], Any] = lock_ref, **config: Any) -> tuple[LockRefRun, LockStep]:
+    """A run on a tree with these components, and its driver."""
     known = {**CONFIG, "kind": "unified", "components": ["full", *components], **config}
-    return LockRefRun(make(known), known)
+    run = LockRefRun(make(known), known)
+    return run, LockStep(run, known)
 
 
-def held(*components: str) -> LockRefRun:
+def held(make: Callable[[Json], Any] = lock_ref) -> tuple[LockRefRun, LockStep]:
     """A run with a handle on two nodes, the upper one outside the window."""
-    run = started(*(components or ("swa",)))
-    run.do("insert", tokens=[1, 2, 3, 4])
-    run.do("match", tokens=SHORT)
-    run.do("acquire", handle=1, tokens=[1, 2, 3, 4])
-    return run
+    run, lock = started("swa", make=make)
+    lock.do("insert", tokens=[1, 2, 3, 4])
+    lock.do("match", tokens=SHORT)
+    lock.do("acquire", handle=1, tokens=[1, 2, 3, 4])
+    return run, lock
+
+
+def engine_of(run: LockRefRun) -> Any:
+    """The engine, of which tests change what no caller may change."""
+    return run.engine
 
 
 def node_of(run: LockRefRun, tokens: list[int]) -> int:
-    """The subject's number of the node that ends at these tokens."""
-    return int(run.subject.match(tokens).node)
+    """The engine's number of the node that ends at these tokens."""
+    return run.engine.match(tokens).node
+
+
+def judge(run: LockRefRun, lock: LockStep) -> None:
+    """Reads the engine again and judges what it shows."""
+    run.seen = run.snapshot()
+    lock.judge("match")
 
 
 def test_a_tombstone_is_restored_when_nobody_reads_it() -> None:
-    run = held()
-    run.do("evict", swa=2)
-    run.do("insert", tokens=SHORT)
-    assert run.counts["restore", "done"] == 0, "the handle reads the slots of the tombstone"
-    run.do("release", handle=1)
-    run.do("insert", tokens=SHORT)
-    assert run.counts["restore", "done"] == 1
+    run, lock = held()
+    lock.do("evict", swa=2)
+    lock.do("insert", tokens=SHORT)
+    assert run.law.counts["restore", "done"] == 0, "the handle reads the slots of the tombstone"
+    lock.do("release", handle=1)
+    lock.do("insert", tokens=SHORT)
+    assert run.law.counts["restore", "done"] == 1
 
 
 def test_a_lock_that_is_lost_is_named() -> None:
-    run = held()
-    run.subject.engine.full_ref[node_of(run, SHORT)] = 0
-    with pytest.raises(Finding, match=r"full lock of node \[1, 2\] is 0, not 1") as found:
-        run.compare("match")
+    run, lock = held()
+    engine_of(run).locks.full_ref[node_of(run, SHORT)] = 0
+    words = r"the full lock count of node \[1, 2\] is 0, the law has 1"
+    with pytest.raises(Finding, match=words) as found:
+        judge(run, lock)
     assert found.value.law == "full_pairs"
 
 
 def test_a_size_that_is_off_is_named() -> None:
-    run = held()
-    run.subject.engine.sizes[0] += 1
-    with pytest.raises(Finding, match="full_evictable is 1, not 0") as found:
-        run.compare("match")
+    run, lock = held()
+    engine_of(run).locks.sizes[0] += 1
+    with pytest.raises(Finding, match="the evictable full size is 1, the law has 0") as found:
+        judge(run, lock)
     assert found.value.law == "full_evictable_is_sum"
 
 
-def test_an_eviction_under_a_lock_is_named() -> None:
-    run = held()
-    subject, node = run.subject, node_of(run, [1, 2, 3, 4])
+def test_an_eviction_under_a_lock_is_named_with_the_values() -> None:
+    run, lock = held()
+    tree, node = engine_of(run), node_of(run, [1, 2, 3, 4])
 
     def evict(*_: int) -> None:
-        subject.engine.swa[node] = False
-        subject.pools.give_swa(subject.entries[node].full)
+        tree.locks.swa[node] = False
+        tree.pools.give_swa(tree.entries[node].full)
 
-    subject.evict = evict
-    with pytest.raises(Finding, match="nobody holds the node's SWA part") as found:
-        run.do("evict", swa=1)
-    assert found.value.law == "evict_swa"
+    run.engine = Variant(tree, evict=evict)
+    with pytest.raises(Finding) as found:
+        lock.do("evict", swa=1)
+    assert (found.value.law, found.value.kind) == ("evict_swa", "promise")
+    promise = '"nobody holds the node\'s SWA part" is false'
+    assert found.value.detail == f"evict broke a promise of evict_swa: {promise}: node [1, 2, 3, 4] (held by handle 1)"
+
+
+def test_slots_replaced_under_a_reader_are_named_with_the_values() -> None:
+    _, lock = held(FAULTS["restore_under_lock"].make)
+    lock.do("evict", swa=2)
+    with pytest.raises(Finding) as found:
+        lock.do("insert", tokens=SHORT)
+    assert found.value.law == "restore"
+    assert found.value.detail.endswith(" is false: node [1, 2] (held by handle 1), slots [5, 6]")
 
 
 def test_a_slot_with_two_owners_is_named() -> None:
-    run = held()
-    run.subject.pools.free["full"].append(1)
+    run, lock = held()
+    engine_of(run).pools.free["full"].append(1)
     with pytest.raises(Finding, match=r"full pages \[1\] of node \[1, 2\] are free"):
-        run.compare("match")
+        judge(run, lock)
 
 
 def test_a_slot_without_an_owner_is_named() -> None:
-    run = held()
-    run.subject.pools.free["swa"].pop()
-    with pytest.raises(Finding, match=r"swa pages \[12\] have no owner"):
-        run.compare("match")
+    run, lock = held()
+    engine_of(run).pools.free["swa"].pop()
+    with pytest.raises(Finding, match=r"SWA pages \[12\] have no owner"):
+        judge(run, lock)
 
 
 def test_slots_of_another_insert_are_named() -> None:
-    run = held()
-    entry = run.subject.entries[node_of(run, SHORT)]
-    entry.full.reverse()
-    with pytest.raises(Finding, match=r"node \[1, 2\] has the slots \[2, 1\], not \[1, 2\]"):
-        run.compare("match")
+    run, lock = held()
+    engine_of(run).entries[node_of(run, SHORT)].full.reverse()
+    with pytest.raises(Finding, match=r"node \[1, 2\] has the full slots \[2, 1\], the law has \[1, 2\]"):
+        judge(run, lock)
 
 
 def test_a_match_that_cannot_be_locked_is_named() -> None:
-    run = started("swa")
-    run.do("insert", tokens=LONG, cursor=2)
-    run.subject.match = lambda _: type(run.subject).match(run.subject, LONG)
-    real = run.subject.match(LONG)
-    run.subject.match = lambda _: type(real)(2, real.node, real.slots[:2])
+    run, lock = started("swa")
+    lock.do("insert", tokens=LONG, cursor=2)
+    real = run.engine.match(LONG)
+    run.engine = Variant(run.engine, match=lambda _: Match(2, real.node, real.slots[:2]))
     with pytest.raises(Finding, match="which cannot be locked"):
-        run.do("match", tokens=SHORT)
+        lock.do("match", tokens=SHORT)
+
+
+def test_a_node_that_no_insert_has_brought_is_named() -> None:
+    run, lock = held()
+    tree = engine_of(run)
+
+    def match(tokens: list[int]) -> Match:
+        tree.insert([7, 8], 0, 0)
+        found: Match = tree.match(tokens)
+        return found
+
+    run.engine = Variant(tree, match=match)
+    with pytest.raises(Finding, match=r"node \[7, 8\] has new slots, and the call was no insert") as found:
+        lock.do("match", tokens=SHORT)
+    assert found.value.law == "add_leaf"
 
 
 def test_a_state_is_taken_and_copied() -> None:
-    run = started("mamba", size_mamba=2)
-    run.do("insert", tokens=SHORT)
-    run.do("insert", tokens=[7, 8])
-    run.do("copy_on_write", tokens=SHORT)
-    assert run.counts["evict_leaf", "done"] == 1
+    run, lock = started("mamba", size_mamba=2)
+    lock.do("insert", tokens=SHORT)
+    lock.do("insert", tokens=[7, 8])
+    lock.do("copy_on_write", tokens=SHORT)
+    assert run.law.counts["evict_leaf", "done"] == 1
 
 
 def test_what_no_caller_sends_is_misuse() -> None:
-    run = held()
+    _, lock = held()
     unlawful: dict[str, dict[str, Any]] = {
         "insert": {"tokens": LONG, "protected": 1},
         "acquire": {"handle": 1, "tokens": LONG},
@@ -128,30 +181,143 @@ def test_what_no_caller_sends_is_misuse() -> None:
     }
     for op, arguments in unlawful.items():
         with pytest.raises(Misuse):
-            run.do(op, **arguments)
+            lock.do(op, **arguments)
     with pytest.raises(Misuse, match="behind its window"):
-        run.do("insert", tokens=LONG, cursor=4)
+        lock.do("insert", tokens=LONG, cursor=4)
 
 
 def test_a_handle_on_the_root_holds_nothing() -> None:
-    run = started("swa")
-    run.do("acquire", handle=1, tokens=SHORT)
+    run, lock = started("swa")
+    lock.do("acquire", handle=1, tokens=SHORT)
     assert run.handles() == [1]
-    run.do("release", handle=1)
+    lock.do("release", handle=1)
     assert run.handles() == []
 
 
+def test_the_engine_is_read_once_for_each_call() -> None:
+    run, lock = started("swa", "mamba")
+    counted = {"calls": 0, "reads": 0}
+
+    def snapshot() -> TreeSnapshot:
+        counted["reads"] += 1
+        return tree.snapshot()
+
+    def counting(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            counted["calls"] += 1
+            return getattr(tree, name)(*arguments)
+
+        return call
+
+    tree = run.engine
+    names = ("insert", "match", "acquire", "release", "release_swa", "evict", "copy_on_write", "bad")
+    run.engine = Variant(tree, snapshot=snapshot, **{name: counting(name) for name in names})
+    lock.do("insert", tokens=LONG)
+    lock.do("acquire", handle=1, tokens=LONG)
+    lock.do("copy_on_write", tokens=LONG)
+    lock.do("release_swa", handle=1)
+    lock.do("bad", kind="acquire_root")
+    lock.do("evict", full=1, swa=1, mamba=1)
+    lock.do("release", handle=1, caller="session")
+    assert counted == {"calls": 9, "reads": 9}
+
+
 def test_a_story_of_a_tree_says_what_changed() -> None:
-    run = held()
-    run.do("release_swa", handle=1)
-    told = tell(run.trace, ours.lock_ref)
-    assert "node 1 (tokens 0 to 4) is new: full lock 0, SWA lock 0" in told[0].changed
-    assert "node 1 (tokens 2 to 4): SWA lock 1 → SWA lock 0" in told[3].changed
+    _, lock = held()
+    lock.do("release_swa", handle=1)
+    lock.do("release", handle=1)
+    lock.do("evict", full=2)
+    told = tell(lock.trace, lock_ref)
+    assert "node [1, 2, 3, 4]: not in the tree → in the tree" in told[0].changed
+    assert told[3].changed == "the SWA lock count of node [1, 2, 3, 4]: 1 → 0"
     assert told[3].picture["words"][1].startswith("  node 1")
+    assert "node [1, 2, 3, 4]: in the tree → not in the tree" in told[5].changed
+
+
+# What the rules leave out.
+
+
+def machine(make: Callable[[Json], Any] = lock_ref, **config: Any) -> Callable[..., LockRefMachine]:
+    """A started machine, as a function of what is left out. ``config``: what the start draws."""
+    drawn = {"page_size": 0, "tree": 0, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2, **config}
+
+    def start(*exclude: Exclusion) -> LockRefMachine:
+        known = {"make": staticmethod(make), "run_class": LockRefRun, "sink": Sink(), "exclude": exclude}
+        made: LockRefMachine = type("Drawn", (LockRefMachine,), known)()
+        made.start(config=drawn)
+        return made
+
+    return start
+
+
+def restores_under_reader(drawn: LockRefMachine) -> None:
+    drawn.insert(length=4, fork=0, cursor=0, shared=False)
+    drawn.match(drawn=0, cut=2)
+    drawn.acquire(drawn=1, cut=0)
+    drawn.evict(part=1, amount=2, all_parts=False)
+    drawn.insert(length=2, fork=0, cursor=0, shared=False)
+
+
+def releases_early(drawn: LockRefMachine) -> None:
+    drawn.insert(length=4, fork=0, cursor=0, shared=False)
+    drawn.acquire(drawn=0, cut=0)
+    drawn.release_swa(drawn=0)
+
+
+def releases_rest_as_session(drawn: LockRefMachine) -> None:
+    releases_early(drawn)
+    drawn.release(drawn=0, caller="session")
+
+
+def copies(drawn: LockRefMachine) -> None:
+    drawn.insert(length=4, fork=0, cursor=0, shared=False)
+    drawn.copy_on_write(drawn=0, cut=0)
+
+
+def inserts_past_cursor(drawn: LockRefMachine) -> None:
+    drawn.insert(length=4, fork=0, cursor=4, shared=False)
+
+
+# For each exclusion a situation whose last operation is left out, and what the start draws for it.
+SITUATIONS: dict[Exclusion, tuple[Callable[[LockRefMachine], None], Json]] = {
+    Exclusion.RESTORE_HELD: (restores_under_reader, {}),
+    Exclusion.SESSION_AFTER_EARLY: (releases_rest_as_session, {}),
+    Exclusion.EARLY_RELEASE: (releases_early, {}),
+    Exclusion.EARLY_RELEASE_STATE: (releases_early, {"tree": 2}),
+    Exclusion.COPY_ON_WRITE: (copies, {"tree": 2}),
+    Exclusion.CURSOR_PAST_KEY: (inserts_past_cursor, {"tree": 2, "page_size": 1}),
+}
+
+
+@pytest.mark.parametrize("exclusion", Exclusion)
+def test_each_exclusion_leaves_something_out(exclusion: Exclusion) -> None:
+    situation, config = SITUATIONS[exclusion]
+    everything, left_out = machine(**config)(), machine(**config)(exclusion)
+    situation(everything)
+    situation(left_out)
+    assert everything.lock.trace.steps[-1] not in left_out.lock.trace.steps
+
+
+def test_a_configuration_that_the_engine_does_not_support_starts_no_run() -> None:
+    def make(_: Json) -> Any:
+        raise Unsupported("no tree")
+
+    assert machine(make)().run is None
+    assert check("lock_ref", make, Search(examples=3)).steps == 0
+
+
+def test_keys_share_their_tokens_up_to_the_fork() -> None:
+    assert keys(4, 2) == [1, 2, 23, 24]
+    assert keys(2, 0) == [1, 2]
+
+
+def test_our_tree_conforms() -> None:
+    found = check("lock_ref", lock_ref, Search(examples=40))
+    assert (found.verdict, found.detail) == ("conforms", None)
 
 
 def test_a_reader_whose_slots_are_replaced_is_found_and_the_run_shrinks() -> None:
-    found = check("lock_ref", RESTORE_UNDER_LOCK.make)
+    found = check("lock_ref", FAULTS["restore_under_lock"].make, Search())
     assert (found.verdict, found.law) == (VIOLATION, "restore")
-    assert isinstance(found.trace, Trace)
+    assert found.trace is not None
     assert len(found.trace.steps) <= 8

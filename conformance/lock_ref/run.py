@@ -7,14 +7,14 @@ tombstone and eviction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
-from conformance.lockstep import Call, Calls, Finding, Law, refusing
+from conformance.lockstep import Call, Calls, Finding, Law, Operation, refusing
 from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
@@ -42,13 +42,14 @@ class LockRefRun:
         self.most_nodes: int = config["size"]  # a node has a page at least
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
         self.law = Law(law.stem, empty, strict)
-        self.law.names = Names(node=self._node_name, handle=_handle_name, source=self._source_name)
+        self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}
+        self._keys: dict[int, Key] = {}  # the key of each number, also of the last node that had it and has left
         self.rows: dict[int, list[int]] = {}
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
         self.early: set[int] = set()
-        self.operations = {
+        self.operations: Mapping[str, Operation] = {
             "insert": self.insert,
             "match": self.match,
             "acquire": self.acquire,
@@ -165,8 +166,7 @@ class LockRefRun:
 
     def held_keys(self) -> set[Key]:
         """The keys that callers hold."""
-        keys = {number: key for key, number in self.numbers.items()}
-        return {keys[self.state.node(handle)] for handle in self.held}
+        return {self._keys[self.state.node(handle)] for handle in self.held}
 
     def last_cursor(self, length: int) -> int:
         """A row keeps its window and a page; a key that was cut back to a tracked state may end before the cursor."""
@@ -243,7 +243,7 @@ class LockRefRun:
         st = self.state
         below = (k for k, n in self.numbers.items() if k[: len(key)] == key and tree.begin(st, n) < len(key))
         if child := next(below, None):
-            self.numbers[key] = new = self._new_number()
+            new = self._number_for(key)
             self.law.engine_step("split", self.numbers[child], new, len(key))
 
     def _explain_parts(self, key: Key, node: NodeSnapshot, source: int) -> None:
@@ -259,7 +259,7 @@ class LockRefRun:
     def _explain_leaf(self, key: Key, node: NodeSnapshot, source: int) -> None:
         self._must_be_inserted("add_leaf", key, source)
         under = self.numbers.get(key[: len(key) - len(node.key)], ROOT)
-        self.numbers[key] = new = self._new_number()
+        new = self._number_for(key)
         parts = has_part(node, "swa"), has_part(node, "mamba")
         self.law.engine_step("add_leaf", under, new, len(key), source, *parts)
 
@@ -269,7 +269,7 @@ class LockRefRun:
             what = f"node {list(key)} has new slots, and the call was no insert"
             raise Finding(name, self.law.sentence(name), what)
 
-    def _new_number(self) -> int:
+    def _number_for(self, key: Key) -> int:
         """A number for a new node. The law's tree gets room for the node now, so that laws about pairs and triples of
         nodes look at few of them.
         """
@@ -279,22 +279,21 @@ class LockRefRun:
             raise Finding("own_slots", law.stem.invariants["own_slots"].sentence, "more nodes than pages")
         if not self.state.nodes.has(number):
             self.law.state = but(self.state, nodes=Domain(1, number))
+        self.numbers[key], self._keys[number] = number, key
         return number
 
     # How the law's numbers are said.
 
     def _node_name(self, node: int) -> str:
-        """A node by its tokens, with the handles that hold it."""
+        """A node by its tokens."""
         if node == ROOT:
             return "the root"
-        key = next((list(key) for key, number in self.numbers.items() if number == node), None)
-        if key is None:
-            return f"node {node}"
-        holders = " and ".join(_handle_name(handle) for handle in self._holders(node))
-        return f"node {key} (held by {holders})" if holders else f"node {key}"
+        return f"node {list(self._keys[node])}" if node in self._keys else f"node {node}"
 
-    def _holders(self, node: int) -> Iterator[int]:
-        return (handle for handle in self.state.handles.items() if tree.holds_full(self.state, handle, node))
+    def _holders(self, node: int) -> str:
+        """The handles that hold a node."""
+        held = (handle for handle in self.state.handles.items() if tree.holds_full(self.state, handle, node))
+        return " and ".join(map(_handle_name, held))
 
     def _source_name(self, source: int) -> str:
         """An insert by its slots."""

@@ -6,13 +6,13 @@ the run looks at who names which slot, and takes the law's step for each slot th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens
-from conformance.lockstep import ENOUGH, REFUSAL, Call, Calls, Finding, Law, refusing
+from conformance.lockstep import ENOUGH, REFUSAL, Call, Calls, Finding, Law, Operation, refusing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_list_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
@@ -56,7 +56,7 @@ class MambaSlotsRun:
         self.law = Law(law.stem, empty, strict)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
-        self.operations = {
+        self.operations: Mapping[str, Operation] = {
             "match": self.match,
             "admit": self.admit,
             "track": self.track,

@@ -95,7 +95,8 @@ class OurStates:
         end: End = donate_newest,
         abort: Abort = give_all_back,
     ) -> None:
-        self.states, self.pool, self.lacks = states, states.mamba_allocator, frozenset(lacks)
+        self.states, self.pool = states, states.mamba_allocator
+        self.lacks: Collection[str] = frozenset(lacks)
         self.buffered = states.buffer_size > 0
         self._end, self._abort = end, abort
         self.tree = StateTree(self.pool)

@@ -90,7 +90,7 @@ class Row:
 
 def is_restorable(locks: LockTree, node: int) -> bool:
     """An insert may give the node other slots: it is a tombstone whose full slots nobody reads."""
-    return locks.windowed and not bool(locks.swa[node]) and int(locks.full_ref[node]) == 0
+    return locks.revivable(node)
 
 
 def release_own(locks: LockTree, handle: LockHandle) -> None:
@@ -117,7 +117,7 @@ class OurTree:
         self.locks, self.pools, self.page_size = locks, pools, pools.page_size
         self._restorable, self._release_own = restorable, release_own
         missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful}
-        self.lacks = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
+        self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
         self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
         self.held: dict[int, LockHandle] = {}
         self._last_released: LockHandle | None = None
