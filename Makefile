@@ -1,4 +1,4 @@
-# Every target does its own set-up: the virtual environment `.venv` is made when it is missing or out of date.
+# Every target sets itself up: the virtual environment `.venv` is made if it is missing or out of date.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-verify: $(READY) ## prove every law, hold our implementation against it, and show that known bugs are caught
+verify: $(READY) ## prove every law, check our implementation against it, show that known bugs are found
 	$(BIN)/slotproof prove
 	$(BIN)/slotproof check ours
 	$(BIN)/slotproof faults
@@ -37,20 +37,20 @@ verify: $(READY) ## prove every law, hold our implementation against it, and sho
 test: $(READY) ## the test suite
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-lint: $(READY) ## ruff, mypy --strict, and the lint that keeps Python's branching off symbols
+lint: $(READY) ## ruff, mypy --strict, and the lint that finds Python control flow in the spec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m slotproof.spec_lint spec/
 
-# A release that breaks a law is a finding, not a failure of the run: all releases are looked at.
-engines: $(READY) ## check the SGLang releases, replay every kept trace on them, write docs/findings.md
+# A release that breaks a law is a finding, not a failure of this command: all releases are checked.
+engines: $(READY) ## check every release of every engine, replay every kept trace, write docs/findings.json
 	$(BIN)/slotproof engines
 
-report: $(READY) ## the reviewer's page, build/report/index.html
+report: $(READY) ## an HTML page with every proof and finding, build/report/index.html
 	$(BIN)/slotproof report -o build/report
 
-bench: $(READY) ## steps a second in lock-step, and our implementation beside SGLang's
+bench: $(READY) ## operations a second of the lock-step, and our implementation beside an engine
 	$(BIN)/python -m benchmarks
 
 gpu: $(READY) ## the tests and the check that need a CUDA device
@@ -59,12 +59,12 @@ gpu: $(READY) ## the tests and the check that need a CUDA device
 	else echo "no CUDA device: nothing was run"; fi
 
 soak: SEED := $(SEED)
-soak: $(READY) ## the same with a large random budget: EXAMPLES=20000 SEED=1
+soak: $(READY) ## tests and check with many more random runs: EXAMPLES=20000 SEED=1
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(WORKERS)
 	$(BIN)/slotproof check ours --examples $(EXAMPLES) --seed $(SEED)
 
-docs: $(READY) ## write the generated documents anew
+docs: $(READY) ## write the generated documents
 	$(BIN)/slotproof docs
 
-docs-check: $(READY) ## fails where a generated document is not what the code says
+docs-check: $(READY) ## fails if a generated document is out of date
 	$(BIN)/slotproof docs --check

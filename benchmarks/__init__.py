@@ -1,1 +1,1 @@
-"""How fast the law runs, and our implementation beside SGLang's: ``python -m benchmarks``."""
+"""How fast the comparison with the law runs, and our implementation beside an engine: ``python -m benchmarks``."""

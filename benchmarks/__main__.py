@@ -1,4 +1,4 @@
-"""Measures and prints; ``--json FILE`` writes the same numbers for machines."""
+"""Measures and prints; ``--json FILE`` also writes the numbers to a file."""
 
 from __future__ import annotations
 
@@ -15,58 +15,63 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import engines, locks, lockstep, tables, transitions
-from conformance.subjects.errors import SubjectError
-from conformance.subjects.sglang import SGLang
+from benchmarks.engines import Comparison
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError
+from conformance.stems import STEMS
 
 out, err = Console(), Console(stderr=True)
 
 
 def main(
-    release: Annotated[str, typer.Option(help="The SGLang release to compare with.")] = "0.5.14",
-    device: Annotated[str, typer.Option(help="cpu or cuda, for the comparison.")] = "cpu",
+    engine: Annotated[str | None, typer.Option(help="The engine to compare with; default: the first that can.")] = None,
+    release: Annotated[str | None, typer.Option(help="Its release; default: the newest.")] = None,
+    device: Annotated[str, typer.Option(help="Where the tensors of the comparison are: cpu or cuda.")] = "cpu",
     seconds: Annotated[float, typer.Option(min=0, help="Time for each case of the comparison.")] = 0.5,
-    steps: Annotated[int, typer.Option(min=40, help="Lock-step steps to time.")] = 4000,
-    to: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file too.")] = None,
+    operations: Annotated[int, typer.Option(min=1, help="Operations of the lock-step to time, for each stem.")] = 1000,
+    to: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:
-    """Steps and transitions a second, and our implementation beside SGLang's."""
+    """Measures the lock-step of every stem, the spec alone, and our implementation beside an engine."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("there is no CUDA device", param_hint="--device")
+        raise typer.BadParameter("this machine has no CUDA device", param_hint="--device")
     torch.set_num_threads(1)
     os.environ.setdefault("TRITON_INTERPRET", "0" if device == "cuda" else "1")
-    found = {**speeds(steps), "comparison": comparison(release, torch.device(device), seconds)}
+    found = {**speeds(operations), "comparison": comparison(engine, release, torch.device(device), seconds)}
     if to is not None:
         to.write_text(json.dumps({"machine": machine(device), **found}, indent=2) + "\n", encoding="utf-8")
 
 
-def speeds(steps: int) -> dict[str, Any]:
-    """The lock-step and the spec alone, each stem."""
-    runs = [lockstep.measure(stem, runs=steps // 40) for stem in _progress(list(lockstep.POOLS), "lock-step")]
+def speeds(operations: int) -> dict[str, Any]:
+    """The lock-step with our implementation, and the spec alone."""
+    own = registry.load(registry.own().name)
+    runs = [lockstep.measure(stem, own, operations) for stem in _progress(list(STEMS), "lock-step")]
     out.print(tables.lock_step(runs))
-    alone = [transitions.measure(stem) for stem in _progress(list(lockstep.POOLS), "spec")]
+    out.print(tables.time_spent(runs))
+    alone = [transitions.measure(stem) for stem in _progress(list(transitions.STEMS), "spec")]
     out.print(tables.spec_alone(alone))
     return {"lockstep": [asdict(r) for r in runs], "transitions": [asdict(r) for r in alone]}
 
 
-def comparison(release: str, device: torch.device, seconds: float) -> dict[str, Any]:
-    """Ours beside a release of SGLang, or one line that says why not."""
+def comparison(engine: str | None, release: str | None, device: torch.device, seconds: float) -> dict[str, Any]:
+    """Our implementation beside a release of an engine, or one line that says why not."""
     try:
-        engine = engines.load(release)
-    except SubjectError as error:
-        out.print(f"The comparison with SGLang is skipped: {error}", markup=False, soft_wrap=True)
-        return {"release": release, "device": str(device), "skipped": str(error), "rows": [], "locks": None}
-    cases = _progress(list(engines.cases()), f"SGLang {release}")
-    rows = [engines.measure(engine, case, device, seconds) for case in cases]
-    out.print(tables.side_by_side(rows, release, str(device)))
-    done = {"release": release, "device": str(device), "skipped": None, "rows": [asdict(r) for r in rows]}
-    return {**done, "locks": locking(engine, release, device, seconds)}
+        other = engines.load(engine, release, device)
+    except EngineError as error:
+        out.print(f"The comparison with an engine is skipped: {error}", markup=False, soft_wrap=True)
+        return {"engine": None, "device": str(device), "skipped": str(error), "rows": [], "locks": None}
+    cases = _progress(list(engines.cases()), other.label)
+    rows = [engines.measure(other, case, device, seconds) for case in cases]
+    out.print(tables.side_by_side(rows, other.label, str(device)))
+    done = {"engine": other.label, "device": str(device), "skipped": None, "rows": [asdict(r) for r in rows]}
+    return {**done, "locks": locking(other, device, seconds)}
 
 
-def locking(engine: SGLang, release: str, device: torch.device, seconds: float) -> dict[str, Any]:
-    """Acquire and release on one tree, ours and the release's; one line where it has no such tree."""
-    rows, skipped = locks.measure(engine, device, seconds)
+def locking(other: Comparison, device: torch.device, seconds: float) -> dict[str, Any]:
+    """Locks on our tree and on the engine's; one line where the engine has no such tree."""
+    rows, skipped = locks.measure(other, device, seconds)
     if skipped is not None:
-        out.print(f"The comparison of locks with SGLang is skipped: {skipped}", markup=False, soft_wrap=True)
-    out.print(tables.locking(rows, release, str(device)))
+        out.print(f"The comparison of locks is skipped: {skipped}", markup=False, soft_wrap=True)
+    out.print(tables.locking(rows, other.label, str(device)))
     return {"nodes": locks.NODES, "skipped": skipped, "rows": [asdict(r) for r in rows]}
 
 

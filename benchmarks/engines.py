@@ -1,25 +1,69 @@
-"""Our allocators and SGLang's, the same calls with the same arguments, one beside the other in one process."""
+"""Our allocators and an engine's, the same calls with the same arguments, in turn in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from benchmarks.timing import Work, interleaved
-from conformance.subjects import releases, sglang
-from conformance.subjects.sglang import SGLang
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 TOKENS = 1 << 18  # of each pool
 PROMPT = 100  # tokens of a row, and up to 15 more
 BATCHES = (1, 16, 256)
-KNOWN = "free by rows"
-PLAIN = {KNOWN: "free"}  # what SGLang is asked for where it has no such call
+BY_ROWS = "free by rows"
+PLAIN = {BY_ROWS: "free"}  # the engine's call where it has none that corresponds
+INTERPRETED = ("alloc_extend", "alloc_decode")  # calls that an engine may do with Triton kernels
+
+
+class Locks(Protocol):
+    """An engine's tree with locks."""
+
+    def batch(self, requests: Sequence[int]) -> Callable[[], None]:
+        """A function that locks the nodes with these numbers, and gives every lock back."""
+
+
+class Comparison(Protocol):
+    """What an engine's plug-in offers for benchmarks, by its method ``comparison(release, device)``.
+
+    ``label``: its name and release. ``interpreted``: its Triton kernels run in Triton's interpreter.
+    """
+
+    label: str
+    interpreted: bool
+
+    def allocator(self, size: int, page_size: int, need_sort: bool) -> Any:
+        """Its allocator of one pool of so many tokens."""
+
+    def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool) -> Any:
+        """Its allocator of a full and an SWA pool."""
+
+    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> Locks:
+        """Its tree, with a node of ``span`` tokens at the end of each path. EngineError if it cannot be built."""
+
+
+def comparable() -> list[str]:
+    """The engines that can be compared with our implementation."""
+    return [name for name in registry.names() if hasattr(registry.plugin(name), "comparison")]
+
+
+def load(engine: str | None, release: str | None, device: torch.device) -> Comparison:
+    """An engine to compare with, by default the newest release of the first that there is. EngineError if none is."""
+    names = comparable()
+    if not names:
+        raise EngineError("no engine offers a comparison")
+    plugin = registry.plugin(engine or names[0])
+    if plugin.name not in names:
+        raise EngineError(f"{plugin.name} offers no comparison: there are {', '.join(names)}")
+    found: Comparison = getattr(plugin, "comparison")(release or plugin.releases[-1], str(device))  # noqa: B009
+    return found
 
 
 @dataclass(frozen=True)
@@ -34,46 +78,44 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A case with both medians. ``interpreted``: SGLang's side ran in Triton's interpreter, so no ratio is given."""
+    """A case with both medians in microseconds, and the engine's time divided by our time.
+
+    ``interpreted``: the engine's call ran in Triton's interpreter, so there is no ratio.
+    """
 
     pools: str
     call: str
     page_size: int
     batch: int
-    ours_us: float
-    sglang_us: float
+    own_us: float
+    engine_us: float
     ratio: float | None
     interpreted: bool
     repetitions: int
 
 
-def load(release: str) -> SGLang:
-    """The release, downloaded if it is not here yet; SubjectError in one line if it cannot be had."""
-    return sglang.load(releases.release(release), release)
-
-
 def cases() -> Iterator[Case]:
-    """Page size 1 has no calls by rows in SGLang; whole pages are asked for there alone."""
+    """What is timed. At page size 1 there is only ``alloc``, which at other sizes hands out whole pages."""
     calls = {1: ("alloc", "free"), 16: ("alloc_extend", "alloc_decode", "free")}
     for pools in ("one", "two"):
         for page_size, names in calls.items():
-            for name in (*names, KNOWN):
+            for name in (*names, BY_ROWS):
                 yield from (Case(pools, name, page_size, batch) for batch in BATCHES)
 
 
-def measure(engine: SGLang, case: Case, device: torch.device, budget_s: float) -> Row:
+def measure(engine: Comparison, case: Case, device: torch.device, budget_s: float) -> Row:
     """Times one case on both sides."""
-    mine = WORKS[case.call](ours(case, device), case, device)
-    theirs = WORKS[PLAIN.get(case.call, case.call)](_theirs(engine, case, device), case, device)
-    timing = interleaved([mine, theirs], device, budget_s)
-    ours_us, sglang_us = timing.medians
-    interpreted = engine.interpreted and case.call in ("alloc_extend", "alloc_decode")
-    ratio = None if interpreted else round(sglang_us / ours_us, 3)
-    sides = (round(ours_us, 2), round(sglang_us, 2), ratio)
+    own = WORKS[case.call](own_allocator(case, device), case, device)
+    other = WORKS[PLAIN.get(case.call, case.call)](_allocator_of(engine, case), case, device)
+    timing = interleaved([own, other], device, budget_s)
+    own_us, engine_us = timing.medians
+    interpreted = engine.interpreted and case.call in INTERPRETED
+    ratio = None if interpreted else round(engine_us / own_us, 3)
+    sides = (round(own_us, 2), round(engine_us, 2), ratio)
     return Row(case.pools, case.call, case.page_size, case.batch, *sides, interpreted, timing.repetitions)
 
 
-def ours(case: Case, device: torch.device) -> Any:
+def own_allocator(case: Case, device: torch.device) -> Any:
     """Our allocator for a case."""
     common: tuple[Any, ...] = (torch.bfloat16, device, None, False)
     if case.pools == "two":
@@ -83,14 +125,14 @@ def ours(case: Case, device: torch.device) -> Any:
     return PagedTokenToKVPoolAllocator(TOKENS, case.page_size, *common)
 
 
-def _theirs(engine: SGLang, case: Case, device: torch.device) -> Any:
+def _allocator_of(engine: Comparison, case: Case) -> Any:
     if case.pools == "two":
-        return engine.swa_allocator(TOKENS, TOKENS, case.page_size, False, str(device))
-    return engine.allocator(TOKENS, case.page_size, False, str(device))
+        return engine.swa_allocator(TOKENS, TOKENS, case.page_size, False)
+    return engine.allocator(TOKENS, case.page_size, False)
 
 
 class _Rows:
-    """A batch of rows: their lengths on host and device."""
+    """A batch of rows: their lengths on the host and on the device."""
 
     def __init__(self, allocator: Any, case: Case, device: torch.device) -> None:
         self.allocator, self.case, self.device = allocator, case, device
@@ -100,7 +142,7 @@ class _Rows:
         self.total = int(self.host.sum())
 
     def fill(self, last: Tensor | None = None) -> Tensor:
-        """Every row from nothing to its length."""
+        """Slots for all tokens of every row."""
         if self.case.page_size == 1:
             return self._granted(self.allocator.alloc(self.total))
         last = self.none - 1 if last is None else last
@@ -115,22 +157,22 @@ class _Rows:
 
 
 class Alloc(_Rows):
-    """One token for each row, at page size 1."""
+    """Allocates one token for each row, at page size 1."""
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Nothing is needed."""
 
     def call(self, _: None) -> Tensor:
         """The timed call."""
         return self._granted(self.allocator.alloc(self.case.batch))
 
     def undo(self, _: None, slots: Tensor) -> None:
-        """All free again."""
+        """Frees the slots."""
         self.allocator.free(slots)
 
 
 class Extend(_Rows):
-    """Every row from nothing to its length."""
+    """Allocates all tokens of every row."""
 
     def prepare(self) -> Tensor:
         """A new row has no last slot."""
@@ -141,12 +183,12 @@ class Extend(_Rows):
         return self.fill(last)
 
     def undo(self, _: Tensor, slots: Tensor) -> None:
-        """All free again."""
+        """Frees the slots."""
         self.allocator.free(slots)
 
 
 class Decode(_Rows):
-    """Every row by one token; the rows are at any place of their last page."""
+    """Allocates one token more for every row; some rows end inside a page, others need a new page."""
 
     def __init__(self, allocator: Any, case: Case, device: torch.device) -> None:
         super().__init__(allocator, case, device)
@@ -154,44 +196,44 @@ class Decode(_Rows):
         self.after, self.after_host = self.lens + 1, self.host + 1
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Nothing is needed."""
 
     def call(self, _: None) -> Tensor:
         """The timed call."""
         return self._granted(self.allocator.alloc_decode(self.after, self.after_host, self.last))
 
     def undo(self, _: None, slots: Tensor) -> None:
-        """The pages that are new are free again."""
+        """Frees the new pages."""
         fresh = slots[slots % self.case.page_size == 0]
         if fresh.numel():
             self.allocator.free(fresh)
 
 
 class Free(_Rows):
-    """Every row ends; ``known``: the caller says how long the rows are."""
+    """Frees every row. ``by_rows``: the caller passes the lengths of the rows."""
 
-    known = False
+    by_rows = False
 
     def prepare(self) -> Tensor:
-        """The rows come back."""
+        """Allocates the rows."""
         return self.fill()
 
     def call(self, slots: Tensor) -> None:
         """The timed call."""
-        if self.known:
+        if self.by_rows:
             lens = self.host.tolist()
             self.allocator.free(slots, row_lens=lens, swa_lens=lens)
         else:
             self.allocator.free(slots)
 
     def undo(self, slots: Tensor, _: None) -> None:
-        """Nothing is left."""
+        """Nothing is left to undo."""
 
 
-class FreeKnown(Free):
-    """The same, with the lengths."""
+class FreeByRows(Free):
+    """Frees every row, with the lengths of the rows."""
 
-    known = True
+    by_rows = True
 
 
 WORKS: dict[str, Callable[[Any, Case, torch.device], Work]] = {
@@ -199,5 +241,5 @@ WORKS: dict[str, Callable[[Any, Case, torch.device], Work]] = {
     "alloc_extend": Extend,
     "alloc_decode": Decode,
     "free": Free,
-    KNOWN: FreeKnown,
+    BY_ROWS: FreeByRows,
 }

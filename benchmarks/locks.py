@@ -1,19 +1,16 @@
-"""Acquire and release of a batch of requests on one tree: ours in two calls, SGLang's request by request."""
+"""Lock and unlock a batch of requests on one tree: our tree in two calls, an engine's tree request by request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import torch
 
+from benchmarks.engines import Comparison
 from benchmarks.timing import Work, interleaved
-from conformance.machine import Misuse
-from conformance.subjects.errors import SubjectError
-from conformance.subjects.sglang import SGLang
-from conformance.subjects.trees import Tree
+from conformance.engines.protocol import EngineError
 from impl.lock_ref import LockTree
 
 NODES = 10_000
@@ -24,11 +21,11 @@ BATCHES = (1, 64, 1024)
 
 @dataclass(frozen=True)
 class Row:
-    """One batch with the median of ours and of SGLang's; None: there is no such tree to compare with."""
+    """One batch with the medians in microseconds; ``None``: the engine has no tree to compare with."""
 
     batch: int
-    ours_us: float
-    sglang_us: float | None
+    own_us: float
+    engine_us: float | None
     ratio: float | None
     repetitions: int
 
@@ -58,7 +55,7 @@ class Shape:
         return [random.randint(1, len(self.parents)) for _ in range(batch)]
 
 
-def ours(shape: Shape, device: torch.device) -> LockTree:
+def own_tree(shape: Shape, device: torch.device) -> LockTree:
     """Our tree of this shape; its nodes have the shape's numbers."""
     tree = LockTree(len(shape.parents), window=WINDOW, device=device)
     for path in shape.paths():
@@ -66,74 +63,45 @@ def ours(shape: Shape, device: torch.device) -> LockTree:
     return tree
 
 
-class Theirs:
-    """SGLang's UnifiedRadixCache of this shape, by the shape's numbers. SubjectError if it cannot be built."""
+class Locking:
+    """A call that locks a batch and gives every lock back."""
 
-    def __init__(self, engine: SGLang, shape: Shape) -> None:
-        size = (len(shape.parents) + 1) * SPAN
-        try:
-            self.driven = Tree(engine, size=size, size_swa=size, window=WINDOW)
-            for path in shape.paths():
-                tokens = [node for node in path for _ in range(SPAN)]
-                self.driven.insert(tokens, protected=len(tokens) - SPAN)
-        except (Misuse, AttributeError, ImportError) as error:
-            raise SubjectError(f"SGLang {engine.label} has no unified radix tree that can be built: {error}") from error
-        self.tree = self.driven.tree
-        self.nodes: dict[int, Any] = {}
-        below = list(self.tree.root_node.children.values())
-        while below:
-            node = below.pop()
-            self.nodes[next(iter(node.key))] = node
-            below += node.children.values()
-        if len(self.nodes) != len(shape.parents):
-            raise SubjectError(f"SGLang {engine.label} built another tree: {len(self.nodes):,} nodes")
-
-
-class Batched:
-    """Ours: one call locks the batch, one gives it back."""
-
-    def __init__(self, tree: LockTree, requests: list[int]) -> None:
-        self.tree, self.requests = tree, requests
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
 
     def prepare(self) -> None:
-        """Nothing is held."""
+        """Nothing is needed."""
 
     def call(self, _: None) -> None:
         """The timed call."""
-        self.tree.release(self.tree.acquire(self.requests))
+        self._call()
 
     def undo(self, _: None, __: None) -> None:
-        """Nothing is left."""
+        """Nothing is left to undo."""
 
 
-class OneByOne(Batched):
-    """SGLang's: a walk to the root for each request, and back."""
-
-    def __init__(self, theirs: Theirs, requests: list[int]) -> None:
-        self.cache, self.nodes = theirs.tree, [theirs.nodes[n] for n in requests]
-
-    def call(self, _: None) -> None:
-        """The timed call."""
-        held = [(node, self.cache.inc_lock_ref(node)) for node in self.nodes]
-        for node, result in held:
-            self.cache.dec_lock_ref(node, result.to_dec_params())
-
-
-def measure(engine: SGLang, device: torch.device, budget_s: float, nodes: int = NODES) -> tuple[list[Row], str | None]:
-    """Times every batch on both sides; without SGLang's tree ours alone, and why in one line."""
-    shape, skipped, theirs = Shape.drawn(nodes), None, None
-    mine = ours(shape, device)
+def measure(
+    engine: Comparison, device: torch.device, budget_s: float, nodes: int = NODES
+) -> tuple[list[Row], str | None]:
+    """Times every batch on both trees; if the engine's cannot be built, on our tree alone, and says why in one line."""
+    shape, skipped, other = Shape.drawn(nodes), None, None
+    own = own_tree(shape, device)
     try:
-        theirs = Theirs(engine, shape)
-    except SubjectError as error:
+        other = engine.lock_tree(shape.paths(), SPAN, WINDOW)
+    except EngineError as error:
         skipped = str(error)
-    return [_row(mine, theirs, shape.requests(batch), device, budget_s) for batch in BATCHES], skipped
+    rows = []
+    for batch in BATCHES:
+        requests = shape.requests(batch)
+        works: list[Work] = [Locking(lambda wanted=requests: own.release(own.acquire(wanted)))]  # type: ignore[misc]
+        works += [] if other is None else [Locking(other.batch(requests))]
+        rows.append(_row(works, batch, device, budget_s))
+    return rows, skipped
 
 
-def _row(mine: LockTree, theirs: Theirs | None, requests: list[int], device: torch.device, budget_s: float) -> Row:
-    works: list[Work] = [Batched(mine, requests), *([OneByOne(theirs, requests)] if theirs else [])]
+def _row(works: list[Work], batch: int, device: torch.device, budget_s: float) -> Row:
     timing = interleaved(works, device, budget_s)
-    ours_us, *others = (round(us, 2) for us in timing.medians)
-    sglang_us = others[0] if others else None
-    ratio = None if sglang_us is None else round(sglang_us / ours_us, 3)
-    return Row(len(requests), ours_us, sglang_us, ratio, timing.repetitions)
+    own_us, *others = (round(us, 2) for us in timing.medians)
+    engine_us = others[0] if others else None
+    ratio = None if engine_us is None else round(engine_us / own_us, 3)
+    return Row(batch, own_us, engine_us, ratio, timing.repetitions)

@@ -1,85 +1,121 @@
-"""Steps of the lock-step a second, without Hypothesis: runs are drawn once from a seed, then done again and timed.
-
-What may be sent in a state, the rules of ``conformance.stateful`` decide; here only their arguments are drawn.
-"""
+"""Operations of the lock-step a second, for each stem, and where the time goes."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
+from benchmarks import runs
 from benchmarks.timing import a_second
-from conformance.check import STEMS
-from conformance.machine import Json, LockStep, Trace
-from conformance.stateful import ROWS, Sink, busy
-from conformance.subjects import ours
+from conformance.engines.registry import Loaded
+from conformance.lockstep import LockStep, breaks
+from conformance.traces import Trace
 
-POOLS = ("allocator", "swa_mapping")  # the stems whose operations are drawn here
-DRAWS: dict[str, Callable[[Random], Json]] = {
-    "extend_batch": lambda r: {"batch": _batch(r), "more": r.randint(1, 6)},
-    "decode": lambda r: {"batch": _batch(r)},
-    "alloc": lambda r: {"row": r.randrange(ROWS), "pages": r.randint(1, 3)},
-    "free": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
-    "trim": lambda r: {"row": r.randrange(ROWS), "keep": r.randint(0, 9)},
-    "finish": lambda r: {"row": r.randrange(ROWS), "overrun": r.randint(0, 5)},
-    "group": lambda r: {"pick": r.randint(0, 9)},
-    "draft": lambda r: {"pick": r.randint(0, 9)},
-    "clear": lambda r: {"sure": r.random() < 0.2},
-    "tail": lambda r: {"row": r.randrange(ROWS), "tokens": r.randint(1, 12), "tail": r.randint(0, 12)},
-    "evict": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
-    "free_full": lambda r: {"row": r.randrange(ROWS), "first": r.randint(0, 9), "pages": r.randint(1, 3)},
-}
-NEED_TOKENS = {"decode", "free", "trim", "finish", "evict", "free_full", "clear"}
+# Where the time of a run goes; ``tables.time_spent`` says what each of them is.
+BUILDING, ENGINE, SNAPSHOTS, EXPLAINING = "building", "engine", "snapshots", "explaining"
+PROJECTING, LAWS, DIFFERENCES = "projecting", "laws", "differences"
+SHARES = (BUILDING, ENGINE, SNAPSHOTS, EXPLAINING, PROJECTING, LAWS, DIFFERENCES)
+
+Prepare = Callable[[LockStep], None]
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Steps a second of one stem: as the check does them, and with no law evaluated."""
+    """Operations a second of one stem: as ``slotproof check`` does them, with every law evaluated at every judgement,
+    and with no law evaluated. ``shares``: where the time goes in the first case, in percent.
+    """
 
     stem: str
-    steps: int
-    steps_a_second: float
-    without_laws: float
+    operations: int
+    a_second: float
+    every_law: float
+    no_laws: float
+    shares: dict[str, float]
 
 
-def measure(stem: str, runs: int = 100, steps: int = 40, seed: int = 1) -> Rate:
-    """Times ``runs`` runs of ``steps`` steps against our implementation."""
-    random = Random(seed)
-    traces = [draw(stem, random, steps) for _ in range(runs)]
-    run_class = STEMS[stem][1]
-    lawless: type[LockStep] = type("Lawless", (run_class,), {"broken": lambda _, __: []})
-    rates = [a_second(lambda kind=kind: _do(stem, kind, traces)) for kind in (run_class, lawless)]  # type: ignore[misc]
-    return Rate(stem, sum(len(t.steps) for t in traces), *rates)
+def measure(stem: str, own: Loaded, operations: int = 1000, passes: int = 3) -> Rate:
+    """Draws runs of our implementation once, and times how fast they are replayed."""
+    drawn = runs.draw(stem, own, operations)
+    kinds: tuple[Prepare, ...] = (as_checked, with_every_law, without_laws)
+    rates = [a_second(lambda kind=kind: _replay(stem, own, drawn, kind), passes) for kind in kinds]  # type: ignore[misc]
+    checked, every_law, no_laws = rates
+    done = sum(len(trace.steps) for trace in drawn)
+    return Rate(stem, done, checked, every_law, no_laws, shares(stem, own, drawn))
 
 
-def draw(stem: str, random: Random, steps: int) -> Trace:
-    """One lawful run on a pool of a drawn size."""
-    rules, run_class = STEMS[stem]
-    fixed = {"make": staticmethod(ours.MAKERS[stem]), "run_class": run_class, "sink": Sink()}
-    machine: Any = type(rules.__name__, (rules,), fixed)()
-    sizes = {"page_size": random.randint(0, 2), "size": random.randint(1, 6), "size_swa": random.randint(1, 4)}
-    machine.start({**sizes, "need_sort": random.random() < 0.5})
-    names = [name for name in DRAWS if hasattr(rules, name)]
-    while len(machine.run.trace.steps) < steps:
-        name = random.choice(names)
-        if name not in NEED_TOKENS or busy(machine):
-            getattr(machine, name)(**DRAWS[name](random))
-    trace: Trace = machine.run.trace
-    return trace
+def as_checked(lock: LockStep) -> None:
+    """Nothing is changed."""
+    del lock
 
 
-def _batch(random: Random) -> list[int]:
-    return random.sample(range(ROWS), random.randint(1, ROWS))
+def with_every_law(lock: LockStep) -> None:
+    """Every law is evaluated, though nothing differs from the law's own state."""
+    laws = lock.law.stem.invariants.values()
+    _replace(lock, "broken", lambda observed, _: [law for law in laws if breaks(law, observed)])
 
 
-def _do(stem: str, run_class: type[LockStep], traces: list[Trace]) -> int:
-    """Does the runs; building the subjects is part of it, as it is of a check."""
-    done = 0
-    for trace in traces:
-        run = run_class(ours.MAKERS[stem](trace.config), trace.config)
+def without_laws(lock: LockStep) -> None:
+    """No law is evaluated."""
+    _replace(lock, "broken", lambda *_: [])
+
+
+def _replace(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    setattr(owner, name, method)
+
+
+def _replay(stem: str, own: Loaded, drawn: list[Trace], prepare: Prepare) -> int:
+    """Replays the runs; building the engines is a part of it, as it is of a check."""
+    for trace in drawn:
+        lock = runs.begin(stem, own, trace)
+        prepare(lock)
         for step in trace.steps:
-            run.do(**step)
-        done += len(trace.steps)
-    return done
+            lock.do(**step)
+    return sum(len(trace.steps) for trace in drawn)
+
+
+class Clock:
+    """Time by share. A part that is measured inside another one is not counted for that other one."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(SHARES, 0.0)
+        self._inside = [0.0]  # for each part that runs: the time of the parts inside it
+
+    def timed(self, share: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, with its time counted for ``share``."""
+
+        def measured(*arguments: Any, **named: Any) -> Any:
+            self._inside.append(0.0)
+            start = time.process_time()
+            try:
+                return call(*arguments, **named)
+            finally:
+                whole = time.process_time() - start
+                self.spent[share] += whole - self._inside.pop()
+                self._inside[-1] += whole
+
+        return measured
+
+    def watch(self, lock: LockStep) -> None:
+        """Measures the parts of a run. The rest of ``do`` is explaining, the rest of ``judge`` finding differences."""
+        parts: tuple[tuple[Any, dict[str, str]], ...] = (
+            (lock, {"do": EXPLAINING, "_answer": ENGINE, "judge": DIFFERENCES, "broken": LAWS}),
+            (lock.run, {"snapshot": SNAPSHOTS, "follow": EXPLAINING, "project": PROJECTING}),
+        )
+        for owner, names in parts:
+            for name, share in names.items():
+                _replace(owner, name, self.timed(share, getattr(owner, name)))
+
+
+def shares(stem: str, own: Loaded, drawn: list[Trace]) -> dict[str, float]:
+    """Where the time of the runs goes, in percent."""
+    clock = Clock()
+    begin = clock.timed(BUILDING, runs.begin)
+    for trace in drawn:
+        lock = begin(stem, own, trace)
+        clock.watch(lock)
+        for step in trace.steps:
+            lock.do(**step)
+    whole = sum(clock.spent.values())
+    return {share: round(100 * spent / whole, 1) for share, spent in clock.spent.items()}

@@ -8,64 +8,79 @@ from rich import box
 from rich.table import Table
 
 from benchmarks import engines, locks, lockstep, transitions
+from conformance.lockstep import OFTEN
 
 INTERPRETED = (
-    "* SGLang's paged calls are Triton kernels; on CPU they run in Triton's interpreter, which is not what an engine "
-    "pays: these rows say nothing about SGLang's speed, so they have no ratio. "
+    "* These calls of the engine are Triton kernels. On a CPU they run in Triton's interpreter, which no server does: "
+    "these times say nothing about the engine's speed, and there is no ratio. "
 )
-LOOKS = "On CPU our calls also check what they are given (double frees, lengths); SGLang's do not. "
+CHECKS = "On a CPU our calls also check their input (double frees, lengths). "
 
 
 def lock_step(rates: Sequence[lockstep.Rate]) -> Table:
-    """Steps a second, one line a stem."""
-    caption = "Drawn from a seed, without Hypothesis; building the subjects is part of it. Seconds of processor time."
-    table = _table(
-        "Lock-step with our implementation, on one core",
-        caption,
-        "stem",
-        "steps done",
-        "steps/s",
-        "steps/s, no laws evaluated",
+    """Operations a second, one line a stem."""
+    caption = (
+        "Runs are drawn once by Hypothesis from a fixed seed, then replayed without it; building the engine is part of "
+        "a run. By default all laws are evaluated where the engine's state differs from the law's own, and once in "
+        f"{OFTEN} judgements; elsewhere only the theorems are, since the provers show that the law's own state keeps "
+        "all laws. Processor time, median."
     )
+    headings = ("stem", "operations", "default", "every law", "no laws")
+    table = _table("Lock-step with our implementation on one core, operations a second", caption, *headings)
     for r in rates:
-        table.add_row(r.stem, f"{r.steps:,}", f"{r.steps_a_second:,.0f}", f"{r.without_laws:,.0f}")
+        table.add_row(r.stem, f"{r.operations:,}", f"{r.a_second:,.0f}", f"{r.every_law:,.0f}", f"{r.no_laws:,.0f}")
+    return table
+
+
+def time_spent(rates: Sequence[lockstep.Rate]) -> Table:
+    """Where the time of the lock-step goes, one line a stem."""
+    caption = (
+        "Percent of the default. Building: of the engine. Engine: its calls. Snapshots: it is read. Explaining: "
+        "the answer of a call as steps of the law. Projecting: the snapshot as a state of the law. Laws: they are "
+        "evaluated on that state. Differences: it is compared with the law's own state."
+    )
+    table = _table("Where the time goes, in percent", caption, "stem", *lockstep.SHARES)
+    for r in rates:
+        table.add_row(r.stem, *(f"{r.shares[share]:.0f}" for share in lockstep.SHARES))
     return table
 
 
 def spec_alone(rates: Sequence[transitions.Rate]) -> Table:
     """Transitions a second, one line a stem."""
     size = f"{transitions.PAGES} pages of {transitions.PAGE_SIZE} tokens, {transitions.ROWS} rows; no law is evaluated."
-    table = _table("The spec alone on one core", size, "stem", "transitions done", "transitions/s")
+    table = _table("The spec alone on one core, transitions a second", size, "stem", "transitions", "a second")
     for r in rates:
         table.add_row(r.stem, f"{r.transitions:,}", f"{r.a_second:,.0f}")
     return table
 
 
-def side_by_side(rows: Sequence[engines.Row], release: str, device: str) -> Table:
-    """Ours and SGLang's, one line a case."""
-    caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (LOOKS if device == "cpu" else "")
-    caption += "Medians of interleaved repetitions; ratio is SGLang's time over ours; "
-    caption += f"pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} or more."
-    headings = ("pools", "call", "page", "batch", "ours", "SGLang", "ratio")
-    table = _table(f"Ours and SGLang {release} on {device}", caption, *headings)
+def side_by_side(rows: Sequence[engines.Row], label: str, device: str) -> Table:
+    """Our allocators and an engine's, one line a case."""
+    caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (CHECKS if device == "cpu" else "")
+    caption += "Medians; both sides are timed in turn. Ratio: its time / our time. "
+    caption += f"Pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} tokens or more."
+    headings = ("pools", "call", "page", "batch", "our time", "its time", "ratio")
+    table = _table(f"Allocators: our implementation and {label} on {device}", caption, *headings)
     for r in rows:
         star = "*" if r.interpreted else ""
-        sides = (_time(r.ours_us), _time(r.sglang_us) + star, "-" if r.ratio is None else f"{r.ratio:,.2f}")
+        sides = (_time(r.own_us), _time(r.engine_us) + star, _ratio(r.ratio))
         table.add_row(r.pools, r.call, str(r.page_size), str(r.batch), *sides)
     return table
 
 
-def locking(rows: Sequence[locks.Row], release: str, device: str) -> Table:
+def locking(rows: Sequence[locks.Row], label: str, device: str) -> Table:
     """Locks on a tree, one line a batch."""
-    caption = f"A tree of {locks.NODES:,} nodes of {locks.SPAN} tokens with full and SWA parts, window {locks.WINDOW}; "
-    caption += "SGLang's tree is Python on the host wherever its pools are. Medians of interleaved repetitions."
-    headings = ("requests", "ours", "SGLang", "ratio")
-    table = _table(f"Acquire and release, ours on {device} and SGLang {release}", caption, *headings)
+    caption = f"A tree of {locks.NODES:,} nodes of {locks.SPAN} tokens with full and SWA parts, window {locks.WINDOW}. "
+    caption += "Our tree locks a batch in one call, the engine's locks request by request on the host. Medians."
+    headings = ("requests", "our time", "its time", "ratio")
+    table = _table(f"Lock and unlock: our implementation on {device} and {label}", caption, *headings)
     for r in rows:
-        table.add_row(
-            f"{r.batch:,}", _time(r.ours_us), _time(r.sglang_us), "-" if r.ratio is None else f"{r.ratio:,.2f}"
-        )
+        table.add_row(f"{r.batch:,}", _time(r.own_us), _time(r.engine_us), _ratio(r.ratio))
     return table
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:,.2f}"
 
 
 def _time(us: float | None) -> str:
@@ -78,5 +93,5 @@ def _table(title: str, caption: str, *headings: str) -> Table:
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE)
     for heading in headings:
         text = heading in {"stem", "pools", "call"}
-        table.add_column(heading, justify="left" if text else "right", no_wrap=len(heading) < 20)
+        table.add_column(heading, justify="left" if text else "right", no_wrap=len(heading) < 12)
     return table

@@ -1,4 +1,4 @@
-"""Times of calls that take microseconds: interleaved repetitions, medians."""
+"""How calls are timed that take microseconds: repetitions of all works in turn, medians."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Work(Protocol):
-    """One call to be timed; what it needs before and leaves behind is not timed."""
+    """One call to time. What it needs (``prepare``) and what it leaves (``undo``) is not timed."""
 
     def prepare(self) -> Any: ...
     def call(self, prepared: Any) -> Any: ...
@@ -19,7 +19,7 @@ class Work(Protocol):
 
 
 class Timing(NamedTuple):
-    """The median of each work in microseconds, and how often each was done."""
+    """The median of each work in microseconds, and how many times each was timed."""
 
     medians: list[float]
     repetitions: int
@@ -28,9 +28,9 @@ class Timing(NamedTuple):
 def interleaved(
     works: Sequence[Work], device: torch.device, budget_s: float, least: int = 3, most: int = 300
 ) -> Timing:
-    """Does one work after the other, again and again, so that whatever else the machine does meets all alike.
+    """Times the works in turn, again and again, so that other load on the machine slows all of them equally.
 
-    Each is done once untimed before it is timed, so that none pays for the caches that the one before it left cold.
+    Each is done once untimed before it is timed: the work before it has left the processor's caches cold.
     """
     taken: list[list[float]] = [[] for _ in works]
     start = time.perf_counter()
@@ -44,7 +44,7 @@ def interleaved(
 
 
 def once(work: Work, device: torch.device) -> float:
-    """One call in microseconds; on CUDA up to the end of what it launched."""
+    """One call in microseconds; on CUDA until the kernels that it launched have ended."""
     prepared = work.prepare()
     wait = torch.cuda.synchronize if device.type == "cuda" else _nothing
     wait()
@@ -61,7 +61,7 @@ def _nothing() -> None:
 
 
 def a_second(does: Callable[[], int], passes: int = 5) -> float:
-    """How many of something ``does`` does in a second of one core, the median of passes; it says how many it did."""
+    """How many things ``does`` does in a second of one core: the median of the passes. It returns how many it did."""
     rates = []
     for _ in range(passes):
         start = time.process_time()

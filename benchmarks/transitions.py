@@ -1,4 +1,4 @@
-"""Transitions of the spec a second: its finite reading alone, on a pool of 64 pages, no law evaluated, no subject."""
+"""Transitions of the spec a second: the functions of ``spec/`` alone, without laws or an engine."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from spec.lengths import NOTHING, Length, in_pages, in_tokens, touched
 from spec.logic import Step
 from spec.pool import Pool, held, length, open_to
 
+STEMS = ("allocator", "swa_mapping")  # the stems that are measured
 PAGE_SIZE, PAGES, ROWS = 16, 64, 8
 Call = tuple[Callable[..., Step[Any]], tuple[Any, ...]]
 
@@ -28,7 +29,7 @@ class Rate:
 
 
 def measure(stem: str, count: int = 4000, seed: int = 1) -> Rate:
-    """Draws one lawful sequence of extends, decodes, frees and trims, and times doing it again."""
+    """Draws one sequence of extends, decodes, frees and trims, and times how fast it is repeated."""
     mix = Mix(stem, Random(seed))
     first = mix.state
     calls = [mix.step() for _ in range(count)]
@@ -45,7 +46,7 @@ def _do(state: Any, calls: list[Call]) -> int:
 
 
 class Mix:
-    """A lawful sequence of transitions: mostly decodes, as an engine does them."""
+    """A sequence of granted calls, mostly decodes, as an engine makes them."""
 
     def __init__(self, stem: str, random: Random) -> None:
         self.random, self.two = random, stem == "swa_mapping"
@@ -60,7 +61,7 @@ class Mix:
         return now.full if self.two else now  # type: ignore[no-any-return]
 
     def step(self) -> Call:
-        """One lawful call; the state moves on."""
+        """One granted call; the state is the one after it."""
         row = self.random.randrange(ROWS)
         kind = self.random.choices(["decode", "extend", "trim", "free"], [6, 2, 1, 1])[0]
         transition, arguments = getattr(self, "_" + kind)(row)
