@@ -20,10 +20,12 @@ from spec.states import HELD as HELD_STATE
 from spec.tree import Tree
 
 # A number that is said together with another field: pages with the tokens beyond them, a page with an offset.
-TOGETHER = {
+TOGETHER: dict[tuple[type, str], str] = {
     (Pool, "whole"): "rest",
     (Pair, "to_page"): "to_offset",
-    **{(Rows, name): f"{name}_rest" for name in ("cursor", "committed", "text")},
+    (Rows, "cursor"): "cursor_rest",
+    (Rows, "committed"): "committed_rest",
+    (Rows, "text"): "text_rest",
 }
 _FIRST = {(cls, second): first for (cls, first), second in TOGETHER.items()}
 PLACES = {FREE: "free", RELEASED: "on the release list", HELD: "held", PENDING: "waiting for the end of a free group"}
@@ -109,6 +111,7 @@ class Names:
     owner: Callable[[int], str] = "owner {}".format
     handle: Callable[[int], str] = "handle {}".format
     source: Callable[[int], str] = "insert {}".format
+    holders: Callable[[int], str] = lambda _: ""  # who holds a node, as "request 0 and request 1"
 
 
 class Said(NamedTuple):
@@ -125,13 +128,60 @@ def against_law(change: Change, names: Names) -> str:
     return f"{known.what(change, names)} is {now}, the law has {was}"
 
 
-def told(change: Change, names: Names) -> str:
-    """What an operation has changed; empty for what only the law knows (who owned a page before)."""
-    if (type(change.new), change.field) not in SAID:
-        return ""
-    known = _said(change)
-    was, now = known.value(change, change.old, change.was, names), known.value(change, change.new, change.now, names)
-    return f"{known.what(change, names)}: {was} → {now}"
+def told_lines(differs: list[Change], names: Names) -> list[str]:
+    """What an operation has changed, a line each; pages and slots that changed alike stand on one line. What follows from
+    the rest (the tables of rows and nodes, sizes) is not told, nor what only the law knows.
+    """
+    alike: dict[tuple[Any, ...], list[Change]] = {}
+    for change in differs:
+        known = type(change.new), change.field
+        if known in SAID and known not in FOLLOWS:
+            alike.setdefault(_likeness(change, names), []).append(change)
+    return [_told(group, names) for group in alike.values()]
+
+
+def _likeness(change: Change, names: Names) -> tuple[Any, ...]:
+    """Changes of a place are alike if they lead from one place to another; mapped slots if they are mapped alike."""
+    if (type(change.new), change.field) == (Pool, "place"):
+        return (change.path, "place", *_values(change, names))
+    if (type(change.new), change.field) == (Pair, "to_page"):
+        return (change.path, "to_page", change.key[0], change.was[0], change.now[0])
+    return (change.path, change.field, change.key)
+
+
+def _values(change: Change, names: Names) -> tuple[str, str]:
+    value = _said(change).value
+    return value(change, change.old, change.was, names), value(change, change.new, change.now, names)
+
+
+def _told(group: list[Change], names: Names) -> str:
+    first, last = group[0], group[-1]
+    was, now = _values(first, names)
+    what = _said(first).what(first, names)
+    if len(group) > 1 and first.field == "place":
+        what = f"{_side(first)}pages {', '.join(str(change.key) for change in group)}"
+    if len(group) > 1 and first.field == "to_page":
+        size = first.new.full.page_size
+        slots = [change.key[0] * size + change.key[1] for change in (first, last)]
+        what = f"the mapping of full slots {slots[0]} to {slots[1]}"
+        was, now = (
+            f"{a} to {_slot_number(b)}" if a != "nothing" else a
+            for a, b in zip((was, now), _values(last, names), strict=True)
+        )
+    return f"{what}: {was} → {now}"
+
+
+def _slot_number(said: str) -> str:
+    return said.removeprefix("SWA slot ")
+
+
+FOLLOWS = {
+    *((Pool, name) for name in ("table", "whole", "available")),
+    *((Tree, name) for name in ("source", "node", "top", "state")),
+    *((Tree, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
+    *((CacheState, name) for name in ("reads", "handle")),
+    (MambaSlots, "available"),
+}
 
 
 def _said(change: Change) -> Said:
@@ -154,6 +204,8 @@ def value_of(parameter: str, value: Any, names: Names) -> str:
         return f"{parameter} {list(value.items())}"
     if parameter in known and isinstance(value, int):
         said = known[parameter](value)
+        held = names.holders(value) if known[parameter] == names.node else ""
+        said = f"{said} (held by {held})" if held else said
         return said if said.startswith(parameter) else f"{parameter} {said}"
     return f"{parameter} {value}"
 
@@ -238,7 +290,9 @@ def _handle(_: Change, __: Any, value: int, names: Names) -> str:
 
 SAID: dict[tuple[type, str], Said] = {
     (Pool, "place"): Said(lambda c, _: f"{_side(c)}page {c.key}", _page_place),
-    (Pool, "table"): Said(lambda c, names: f"the {_side(c)}page of {_row_of(names, c)} at index {c.key[1]}", _page_or_none),
+    (Pool, "table"): Said(
+        lambda c, names: f"the {_side(c)}page of {_row_of(names, c)} at index {c.key[1]}", _page_or_none
+    ),
     (Pool, "whole"): Said(lambda c, names: f"the allocated {_side(c)}length of {_row_of(names, c)}", _tokens),
     (Pool, "available"): Said(
         lambda c, _: f"the available {_side(c)}size", lambda _, pool, v, __: f"{v * pool.page_size} tokens"
@@ -287,5 +341,3 @@ SAID: dict[tuple[type, str], Said] = {
     ),
     (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
 }
-
-__all__ = ["SAID", "Change", "Names", "against_law", "changes", "told", "value_of"]

@@ -208,7 +208,7 @@ class LockStep:
         if op in self.run.lacks:
             raise Misuse(f"the engine has no {op} in this configuration")
         calls = operation(**arguments)
-        call = next(calls, _END)
+        call: Any = next(calls, _END)
         while call is not _END:
             if call is None:
                 self.judge(op)
@@ -271,7 +271,9 @@ class LockStep:
         """
         self.judged += 1
         every = bool(differs) or self.judged % OFTEN == 0
-        return [law for law in (self.law.stem.invariants.values() if every else self._theorems) if breaks(law, observed)]
+        return [
+            law for law in (self.law.stem.invariants.values() if every else self._theorems) if breaks(law, observed)
+        ]
 
 
 def breaks(law: Invariant, state: Any) -> bool:

@@ -235,5 +235,3 @@ class PoolCalls:
         """Bad input: a clear error, and nothing changed. The end of a group is bad input where none is open."""
         sent = "free_padding" if kind == "end_group" and self.law.state.group else kind
         yield refusing(lambda: self.engine.bad(sent, row), self.law, kind)
-
-

@@ -368,5 +368,3 @@ class RequestRules(StemMachine):
         runs = set(self.calls.turns(session)) & set(self.calls.row_of)
         if drawn % 4 == 0 and runs and not self.excludes(Exclusion.CLOSE_RUNNING) and self.offers("close_running"):
             self.do("close", session=session)
-
-

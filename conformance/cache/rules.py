@@ -121,12 +121,16 @@ class CacheMachine(RequestRules):
                 if asked["request"] in self.answering:
                     self.use_state(asked["request"], 1)
 
-    @rule(drawn=picks, pages=st.integers(1, 3))
+    @rule(drawn=picks, pages=st.integers(1, 3), swa=st.integers(0, 3))
     @some("answering")
-    def short_prompt(self, drawn: int, pages: int) -> None:
-        """A short request begins as one that runs does, whose window may have left the tree there."""
+    def short_prompt(self, drawn: int, pages: int, swa: int) -> None:
+        """A short request begins as one that runs does. Before it somebody may need SWA pages of the tree, so that the
+        first nodes of the long one, whose window is not read any more, are tombstones.
+        """
         long = self.calls.requests[self.answering[drawn % len(self.answering)]]
         if (asked := self.new(1, 0, 0)) is not None:
+            if swa:
+                self.do("evict", full=0, swa=swa * self.calls.page_size)
             self.do("admit", **{**asked, "fork": long.fork, "more": min(pages * self.calls.page_size, self.most)})
 
     @rule(drawn=picks)

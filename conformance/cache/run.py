@@ -12,7 +12,7 @@ from enum import StrEnum
 from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, project_cache
 from conformance.cache.states import CacheStates
-from conformance.diff import Change
+from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
 from conformance.kinds import Tokens
 from conformance.known import MambaSlotsExclusion
@@ -58,7 +58,7 @@ class CacheRun:
         self.law = Law(law.stem, first_state(config, self.stateful), strict, looks_past(exclude))
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
-        self.lacks = frozenset({*engine.lacks, *self._left_out()})
+        self.lacks: Collection[str] = frozenset({*engine.lacks, *self._left_out()})
         self.calls = self.states.calls = RequestCalls(self, config)
         self.operations = {
             **self.calls.operations,
@@ -67,8 +67,7 @@ class CacheRun:
             "boundary": self.boundary,
             "settle": self.settle,
         }
-        self.law.names.node, self.law.names.row = self._node_name, self._row_name
-        self.law.names.owner = self._owner_name
+        self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
         self.seen: CacheSnapshot = self.snapshot()
         self.view: CacheView = self._by_number()
 
@@ -83,11 +82,14 @@ class CacheRun:
     def _node_name(self, number: int) -> str:
         key = next((list(key) for key, n in self.tree.at.items() if n == number), None)
         if key is None:
-            return "the root" if not number else f"node {number}"
+            return f"node {number}" if number else "the root"
+        return f"node {key}"
+
+    def _holders(self, number: int) -> str:
+        """The rows whose requests hold a node."""
         st = self.law.state
-        held = [h for h in st.tree.handles.items() if st.tree.active(h) == 1 and tree.over(st.tree, number, st.tree.node(h))]
-        who = [self._row_name(st.holder(h) - 1) for h in held]
-        return f"node {key}" + (f" (held by {', '.join(who)})" if who else "")
+        held = (h for h in st.tree.handles.items() if tree.holds_full(st.tree, h, number))
+        return " and ".join(self._row_name(st.holder(h) - 1) for h in held)
 
     def _row_name(self, row: int) -> str:
         requests = {r: request for request, r in self.calls.row_of.items()}
@@ -324,4 +326,3 @@ class CacheRun:
     def judge(self) -> None:
         """Who has which of the engine's rows."""
         judge_rows(self.rows_seen, self.view.rows.values(), self.calls.limit)
-

@@ -49,7 +49,9 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
     size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
     full_pages, swa_pages = _pages(size, view, mapping)
     long = in_pages(seen.allocated, size)
-    full, swa = (_with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages)))
+    full, swa = (
+        _with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages))
+    )
     if full is not pair.full or swa is not pair.swa:
         st = but(st, pools=but(st.pools, now=but(pair, full=full, swa=swa)))
     at = law.cursor if max(law.cursor, seen.cursor) <= seen.protected else seen.cursor

@@ -1,0 +1,76 @@
+"""A trace told to a person: its operations as calls, what each of them changed on the engine, and a test to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.diff import Names, changes, told_lines
+from conformance.engines.protocol import Json, Misuse
+from conformance.lockstep import Finding
+from conformance.stems import start
+from conformance.story.picture import frame
+from conformance.traces import Trace
+
+
+@dataclass(frozen=True)
+class Told:
+    """One operation: the call, what it changed, what was wrong after it, and the state after it as a picture."""
+
+    call: str
+    changed: str
+    wrong: str
+    picture: Json
+
+
+def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
+    """Does the trace once more and writes down each operation."""
+    lock = start(trace.stem, make, trace.config, strict=False)
+    told: list[Told] = []
+    before = lock.run.project()
+    for line, step in zip(trace.lines(), trace.steps, strict=True):
+        latent, wrong = lock.law.latent, ""
+        try:
+            lock.do(**step)
+        except Finding as finding:
+            wrong = f"{finding.kind} {finding.law}: {finding.sentence} ({finding.detail})"
+        except Misuse as misuse:
+            wrong = f"nobody may send this: {misuse}"
+        if lock.law.latent is not latent:
+            wrong = f"latent: {lock.law.latent}"
+        after = _shown(lock.run, before)
+        told.append(Told(line, changed(before, after, lock.law.names), wrong, frame(after)))
+        before = after
+    return told
+
+
+def _shown(run: Any, before: Any) -> Any:
+    """The state as the engine shows it; ``before`` where what it shows is no state of the law's kind."""
+    try:
+        return run.project()
+    except (Finding, KeyError):
+        return before
+
+
+def changed(before: Any, after: Any, names: Names | None = None) -> str:
+    """What can be seen to differ between two states."""
+    return "; ".join(told_lines(changes(before, after), names or Names())) or "nothing"
+
+
+def as_test(trace: Trace, engine: str, release: str | None) -> str:
+    """A pytest to paste: it fails as long as the engine breaks the law."""
+    steps = ",\n        ".join(map(repr, trace.steps))
+    where = f'load("{engine}"' + (f', release="{release}")' if release else ")")
+    return f'''def test_found_by_slotproof() -> None:
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    config = {trace.config!r}
+    run = start("{trace.stem}", {where}.makers["{trace.stem}"], config)
+    steps = [
+        {steps},
+    ]
+    for step in steps:
+        run.do(**step)
+'''
