@@ -82,7 +82,7 @@ def excluded(stem: str, listed: list[Known]) -> frozenset[StrEnum]:
         found = waiting.pop()
         stems.add(found.name)
         waiting += found.parts.values()
-    return known.exclusions(k.exclude for k in listed if k.exclude and k.stem in stems)
+    return known.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
 
 
 def _draw(loaded: Loaded, stem: str, options: Options, exclude: frozenset[StrEnum]) -> Result:

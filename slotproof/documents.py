@@ -28,7 +28,7 @@ from conformance.traces import Kept
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
-from slotproof.replays import shown
+from slotproof.replays import merged, shown
 from slotproof.screen import broken, console
 from spec.logic import Invariant, Stem
 
@@ -56,6 +56,8 @@ def environment(html: bool = False) -> Environment:
     made.filters["line"] = _html_line if html else _line
     made.filters["verdict"] = lambda verdict: VERDICTS[verdict]
     made.filters["own"] = own_laws
+    made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
+    made.filters["merged"] = merged
     made.globals.update(label=label, broken=broken)
     return made
 

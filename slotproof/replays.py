@@ -35,14 +35,22 @@ def judged() -> list[str]:
 
 
 def shown(found: Kept, rows: Sequence[Json]) -> list[str | Table]:
-    """The operations of the trace, and a table of what it shows; releases in a row that show the same share a line."""
-    keys = ("subject", "verdict", "step", "law", "kind", "detail")
-    lines = []
-    for (engine, verdict, step, law, kind, detail), group in groupby(rows, lambda r: tuple(r[key] for key in keys)):
-        releases = ", ".join(r["release"] for r in group if r["release"])
-        lines.append((f"{engine} {releases}".strip(), verdict, step or "-", broken(law, kind), detail))
+    """The operations of the trace, and a table of what it shows."""
     columns = ("engine", "verdict", "step", "what is broken", "detail")
+    lines = [
+        (r["engine"], r["verdict"], r["step"] or "-", broken(r["law"], r["kind"]), r["detail"]) for r in merged(rows)
+    ]
     return [*(f"  {line}" for line in found.trace.lines()), table(found.name, columns, lines)]
+
+
+def merged(rows: Sequence[Json]) -> list[Json]:
+    """The rows with consecutive releases that show one result as one row; ``engine``: its name and these releases."""
+    keys = ("subject", "verdict", "step", "law", "kind", "detail")
+    found = []
+    for values, group in groupby(rows, lambda row: tuple(row[key] for key in keys)):
+        releases = ", ".join(row["release"] for row in group if row["release"])
+        found.append({"engine": f"{values[0]} {releases}".strip(), **dict(zip(keys, values, strict=True))})
+    return found
 
 
 def as_json(found: Json) -> Json:

@@ -1,4 +1,4 @@
-"""The benchmarks run: lawful streams, and every timed call leaves the pool as it found it."""
+"""The benchmarks run on all stems, and every timed call leaves the pool as it was."""
 
 from __future__ import annotations
 
@@ -7,25 +7,59 @@ import itertools
 import pytest
 import torch
 
-from benchmarks import engines, lockstep, transitions
+from benchmarks import engines, lockstep, runs, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError
+from conformance.stems import STEMS
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("stem", lockstep.POOLS)
-def test_drawn_runs_are_lawful(stem: str) -> None:
-    rate = lockstep.measure(stem, runs=2, steps=30)
-    assert rate.steps == 60
-    assert rate.steps_a_second > 0
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_lock_step_of_every_stem_is_measured(stem: str) -> None:
+    rate = lockstep.measure(stem, registry.load("ours"), operations=20, passes=1)
+    assert rate.operations >= 20
+    assert min(rate.a_second, rate.every_law, rate.no_laws) > 0
+    assert tuple(rate.shares) == lockstep.SHARES
+    assert sum(rate.shares.values()) == pytest.approx(100, abs=0.5)
+
+
+def test_the_runs_are_the_same_in_every_process() -> None:
+    own = registry.load("ours")
+    once, again = (runs.draw("swa_mapping", own, 30) for _ in range(2))
+    assert once == again
+
+
+def test_every_law_is_evaluated_where_that_is_asked_for() -> None:
+    own = registry.load("ours")
+    (trace, *_) = (t for t in runs.draw("allocator", own, 30) if len(t.steps) > 3)
+    lock = runs.begin("allocator", own, trace)
+    lockstep.with_every_law(lock)
+    state = lock.run.project()
+    assert lock.broken(state, []) == []
+    lost = lock.law.stem.invariants["no_leak"]
+    assert lockstep.breaks(lost, state) is False
+
+
+@pytest.mark.parametrize("stem", transitions.STEMS)
+def test_drawn_transitions_are_granted(stem: str) -> None:
     assert transitions.measure(stem, count=300).a_second > 0
+
+
+def test_time_inside_another_part_is_counted_once() -> None:
+    clock = lockstep.Clock()
+    inner = clock.timed(lockstep.LAWS, lambda: sum(range(200_000)))
+    outer = clock.timed(lockstep.DIFFERENCES, lambda: (inner(), inner()))
+    outer()
+    assert clock.spent[lockstep.LAWS] > 10 * clock.spent[lockstep.DIFFERENCES] > 0
 
 
 @pytest.mark.parametrize("case", [c for c in engines.cases() if c.batch == 16], ids=str)
 def test_a_timed_call_leaves_the_pool_as_it_was(case: Case) -> None:
-    allocator = engines.ours(case, CPU)
+    allocator = engines.own_allocator(case, CPU)
     work = engines.WORKS[case.call](allocator, case, CPU)
     before = allocator.available_size()
     times, repetitions = interleaved([work, work], CPU, budget_s=0, least=2)
@@ -39,7 +73,12 @@ def test_each_case_is_measured_once() -> None:
 
 
 def test_a_release_that_cannot_be_had_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = comparison("no-release", CPU, 0)
+    found = comparison(None, "no-release", CPU, 0)
     assert found["rows"] == []
     (line,) = capsys.readouterr().out.splitlines()
     assert "skipped" in line
+
+
+def test_an_engine_without_a_comparison_is_named() -> None:
+    with pytest.raises(EngineError, match="ours offers no comparison: there are sglang"):
+        engines.load("ours", None, CPU)

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from conformance import kept
+from conformance import known, lockstep, traces
 from conformance.check import Result
-from conformance.kept import Known
-from conformance.machine import CONFORMS, VIOLATION
-from conformance.subjects.loading import load
+from conformance.engines.registry import load
+from conformance.known import Known
+from conformance.lockstep import CONFORMS, VIOLATION
 from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
-from slotproof import checking, proving
-from slotproof.checking import Wanted
-from slotproof.documents import _filled
+from slotproof import checking, proving, replays
+from slotproof.checking import Options
+from slotproof.documents import filled
+from slotproof.screen import broken, table
 
 
 def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
@@ -35,10 +36,10 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "nosuch"], "no subject 'nosuch': there are ours and sglang"),
+        (["check", "nosuch"], "no engine 'nosuch': there are ours, sglang"),
         (["check", "ours", "nosuch"], "no stem 'nosuch': there are allocator, swa_mapping"),
         (["check", "ours", "--device", "tpu"], "no device 'tpu': there are cpu and cuda"),
-        (["check", "ours", "--release", "0.5.12"], "--release and --source name an SGLang"),
+        (["check", "ours", "--release", "0.5.12"], "--release and --source: the engine ours has neither"),
         (["check", "sglang"], "sglang needs either --release VERSION or --source FOLDER"),
         (["check", "sglang", "--release", "banana"], "not a release number"),
         (["check", "sglang", "--source", "."], "is no SGLang checkout"),
@@ -46,6 +47,7 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
         (["prove", "nosuch"], "no stem 'nosuch'"),
         (["faults", "nosuch"], "no fault 'nosuch'"),
         (["replay", "nosuch"], "no trace 'nosuch'"),
+        (["replay", "stale_tail_after_restore", "nosuch"], "no engine 'nosuch'"),
         (["nosuch"], "No such command"),
     ],
 )
@@ -74,14 +76,14 @@ def test_check_ours_conforms_and_counts(tmp_path: Path) -> None:
     done = slotproof("check", "ours", "allocator", "--examples", "30", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(out.read_text())["results"]
-    assert result["verdict"] == CONFORMS
+    assert (result["verdict"], result["law"], result["kind"]) == (CONFORMS, None, None)
     assert result["steps"] > 100
     assert result["transitions"]["alloc_extend done"] > 0
 
 
 def test_check_goes_on_until_so_many_steps_are_done() -> None:
-    wanted = Wanted("ours", None, None, "cpu", (), examples=2, steps=400, seed=None)
-    result = checking.one(load("ours"), "allocator", wanted)
+    options = Options("ours", None, None, "cpu", (), examples=2, steps=400, seed=None)
+    result = checking.one(load("ours"), "allocator", options)
     assert result.verdict == CONFORMS
     assert 400 <= result.steps < 800
     assert sum(n for name, n in result.transitions.items() if name.endswith(" done")) > 200
@@ -91,7 +93,9 @@ def test_replay_on_ours(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     done = slotproof("replay", "stale_tail_after_restore", "ours", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(out.read_text())["rows"][0]["verdict"] == CONFORMS
+    (row,) = json.loads(out.read_text())["rows"]
+    assert set(row) == {"subject", "release", "verdict", "step", "law", "kind", "detail"}
+    assert (row["subject"], row["release"], row["verdict"]) == ("ours", None, CONFORMS)
 
 
 def test_faults_writes_what_the_design_names(tmp_path: Path) -> None:
@@ -133,24 +137,85 @@ def test_unknown_and_not_inductive_exit_2() -> None:
 
 
 def test_a_known_difference_that_is_gone_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "tail_inside_page")
-    monkeypatch.setattr(kept, "known", lambda _: [gone])
+    gone = Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page")
+    monkeypatch.setattr(known, "of_release", lambda *_: [gone])
     loaded = load("ours")
-    result = checking.one(loaded, "swa_mapping", Wanted("ours", None, None, "cpu", (), 2, 0, None))
+    result = checking.one(loaded, "swa_mapping", Options("ours", None, None, "cpu", (), 2, 0, None))
     assert (result.verdict, result.law) == (VIOLATION, checking.GONE)
 
 
 def test_a_known_violation_is_the_verdict() -> None:
-    seen = {"trace": "tail_inside_page", "verdict": VIOLATION, "law": "mapping_keeps_offset", "step": 1, "occurs": True}
-    result = Result("swa_mapping", CONFORMS, 10, {}, known=[seen])
-    checking._raise_verdict(result)
-    assert (result.verdict, result.law) == (VIOLATION, "mapping_keeps_offset")
-    assert result.trace == kept.load("tail_inside_page").trace
+    found = {"verdict": VIOLATION, "law": "mapping_keeps_offset", "kind": "invariant", "step": 1, "detail": "slot 3"}
+    row = {"trace": "tail_inside_page", **found, "occurs": True}
+    result = Result("swa_mapping", CONFORMS, 10, {}, known=[row])
+    checking._judge_known(result)
+    assert (result.verdict, result.law, result.kind) == (VIOLATION, "mapping_keeps_offset", "invariant")
+    assert result.detail == "slot 3"
+    assert result.trace == traces.load("tail_inside_page").trace
 
 
-def test_a_readme_without_its_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no part"):
-        _filled("nothing here", {"stems": "table"})
+def test_new_runs_leave_out_what_is_known_of_a_stem_and_of_its_parts() -> None:
+    listed = [
+        Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page"),
+        Known("second_retract_detaches", "no_leak", VIOLATION, "session_trim.retract_twice"),
+        Known("nested_group_forgets_allocator", "no_leak", VIOLATION, "allocator.nested_group"),
+        Known("restore_under_reader", "one_owner", VIOLATION, ""),
+    ]
+    left_out = {stem: {str(e) for e in checking.excluded(stem, listed)} for stem in ("allocator", "cache", "lock_ref")}
+    assert left_out == {
+        "allocator": {"allocator.nested_group"},
+        "cache": {"swa_mapping.tail_inside_page", "session_trim.retract_twice"},
+        "lock_ref": set(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (lockstep.INVARIANT, "law one"),
+        (lockstep.PROMISE, "promise of one"),
+        (lockstep.CHOICE, "choice of one"),
+        (lockstep.DIFFERENCE, "difference after one"),
+        (lockstep.ANSWER, "answer: one"),
+        (None, "one"),
+    ],
+)
+def test_what_is_broken_is_named_with_its_kind(kind: str | None, words: str) -> None:
+    assert broken("one", kind) == words
+    assert broken("one", kind, "`") == words.replace("one", "`one`")
+    assert broken(None, kind) == "-"
+
+
+def test_releases_in_a_row_with_one_result_share_a_line() -> None:
+    conforms = {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": ""}
+    wrong = {"verdict": VIOLATION, "step": 2, "law": "one", "kind": lockstep.PROMISE, "detail": "no [/x] markup"}
+    rows = [{"subject": "e", "release": r, **what} for r, what in (("1", conforms), ("2", wrong), ("3", wrong))]
+    first, second = replays.merged(rows)
+    assert first == {"engine": "e 1", "subject": "e", **conforms}
+    assert second == {"engine": "e 2, 3", "subject": "e", **wrong}
+
+
+def test_brackets_in_an_engines_message_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    replays.console.print(table("[/title]", ["detail"], [["tensor [int64] [/x]"]]))
+    shown = capsys.readouterr().out
+    assert "tensor [int64] [/x]" in shown
+    assert "[/title]" in shown
+
+
+def test_the_help_names_the_engines_and_loads_neither_torch_nor_the_provers() -> None:
+    done = slotproof("check", "--help")
+    assert "Engines: ours, sglang" in done.stdout
+    look = "import sys, slotproof.cli; print([m for m in ('torch', 'z3', 'hypothesis') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_readme_must_have_its_example_and_may_have_other_parts() -> None:
+    with pytest.raises(ValueError, match="has no part <!-- generated: found -->"):
+        filled("nothing here", {"found": lambda: "example"})
+    text = "a\n<!-- generated: found -->\nold\n<!-- end -->\nb"
+    made = filled(text, {"found": lambda: "example", "stems": lambda: pytest.fail("no one asks for it")})
+    assert made == "a\n<!-- generated: found -->\nexample\n<!-- end -->\nb"
 
 
 def test_an_unknown_stem_has_no_hints() -> None:
