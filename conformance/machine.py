@@ -59,7 +59,9 @@ class StemMachine(RuleBasedStateMachine):
         return True
 
     def do(self, op: str, **arguments: Any) -> None:
-        """One operation, with its finding kept; a run that has failed does not go on."""
+        """One operation, with its finding kept; one that the engine does not have is skipped and counted."""
+        if not self.offers(op):
+            return
         self.sink.steps += 1
         try:
             self.lock.do(op, **arguments)

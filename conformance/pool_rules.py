@@ -85,8 +85,9 @@ class PoolRules(StemMachine):
 
     @rule(row=rows, more=st.integers(1, 5))
     def extend(self, row: int, more: int) -> None:
-        """Prefill of one request."""
-        self.extend_batch([row], more)
+        """Prefill of one request; the one rule that is there without a run, since a machine needs one."""
+        if self.run is not None:
+            self.extend_batch([row], more)
 
     @rule(batch=batches)
     @precondition(busy)

@@ -166,9 +166,12 @@ class RequestRules(StemMachine):
     # Requests come.
 
     @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
-    @precondition(started)
     def arrive(self, more: int, session: int, fork: int, chunk: int, drawn: int) -> None:
-        """A request comes and is admitted, or (now and then) only looked at."""
+        """A request comes and is admitted, or (now and then) only looked at; the one rule that is there without a run,
+        since a machine needs one.
+        """
+        if self.run is None:
+            return
         if drawn % 4 != 3:
             self.arrive_now(more, session, fork, chunk)
         elif self.offers("look") and (asked := self.new(more, session, fork)) is not None:

@@ -64,11 +64,6 @@ class TakesState(LockTree):
             self.mamba_ref[handle.node] -= int(handle.state)
 
 
-def sees_no_reader(locks: LockTree, node: int) -> bool:
-    """Takes every tombstone for one that an insert may revive."""
-    return locks.revivable(node)
-
-
 FAULTS = (
     Fault(
         name="pr_27038",
@@ -89,7 +84,7 @@ FAULTS = (
         stem="lock_ref",
         sentence="An insert replaces and frees the slots of a tombstone that a request still reads.",
         spec={"restore": wrong.restores_under_reader},
-        parts={"locks": RevivesHeld, "restorable": sees_no_reader},
+        parts={"locks": RevivesHeld},
     ),
     Fault(
         name="early_release_twice",

@@ -88,11 +88,6 @@ class Row:
         return [self.slots[position] for position in range(first, last)]
 
 
-def is_restorable(locks: LockTree, node: int) -> bool:
-    """An insert may give the node other slots: it is a tombstone whose full slots nobody reads."""
-    return locks.revivable(node)
-
-
 def release_own(locks: LockTree, handle: LockHandle) -> None:
     """The tree gives back the lock that it took for itself while it evicted a state."""
     locks.release([handle])
@@ -101,7 +96,7 @@ def release_own(locks: LockTree, handle: LockHandle) -> None:
 class OurTree:
     """A prefix tree over ``locks`` that matches, inserts and evicts as the law allows: a ``TreeEngine``.
 
-    ``restorable`` and ``release_own`` decide and do what their defaults say; a variant with a fault has others.
+    ``release_own`` gives back the lock that the tree takes for itself; a variant with a fault has another one.
     """
 
     fragile = False
@@ -111,11 +106,10 @@ class OurTree:
         locks: LockTree,
         pools: Pools,
         lacks: Collection[str] = (),
-        restorable: Callable[[LockTree, int], bool] = is_restorable,
         release_own: Callable[[LockTree, LockHandle], None] = release_own,
     ) -> None:
         self.locks, self.pools, self.page_size = locks, pools, pools.page_size
-        self._restorable, self._release_own = restorable, release_own
+        self._release_own = release_own
         missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful}
         self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
         self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
@@ -243,7 +237,7 @@ class OurTree:
     def _overlap(self, node: int, row: Row) -> None:
         """A node that is there already: a tombstone that may be restored gets the row's slots, else those are freed."""
         start, stop = int(self.locks.start[node]), int(self.locks.stop[node])
-        if not (row.own <= start and row.cursor < stop and self._restorable(self.locks, node)):
+        if not (row.own <= start and row.cursor < stop and self.locks.revivable(node)):
             self.pools.give_row(row.between(max(start, row.own), stop))
             return
         if start < row.cursor:
@@ -336,14 +330,13 @@ def lock_ref(
     device: str = "cpu",
     lacks: Collection[str] = (),
     locks: Callable[..., LockTree] = LockTree,
-    restorable: Callable[[LockTree, int], bool] = is_restorable,
     release_own: Callable[[LockTree, LockHandle], None] = release_own,
     **options: Any,
 ) -> OurTree:
-    """The locks under a prefix tree. ``locks`` makes them; ``restorable`` and ``release_own``: see ``OurTree``."""
+    """The locks under a prefix tree. ``locks`` makes them; ``release_own``: see ``OurTree``."""
     components, window = config["components"], config["window"]
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}
     made = locks(config["size"], **shape, device=device, **options)
     pools = Pools(config["page_size"], {name: list(range(1, sizes[name] + 1)) for name in components})
-    return OurTree(made, pools, lacks, restorable, release_own)
+    return OurTree(made, pools, lacks, release_own)
