@@ -158,8 +158,8 @@ def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]
     killed = sum(m["killed"] for m in mutations)
     console.print(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size; "
-        f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants killed by their "
-        f"law alone or first; {seconds:.0f} s"
+        f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants are refuted by "
+        f"their law, alone or first; {seconds:.0f} s"
     )
 
 

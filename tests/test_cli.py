@@ -23,7 +23,7 @@ from proofs.registry import hints_of
 from slotproof import checking, proving, replays
 from slotproof.checking import Options
 from slotproof.documents import filled
-from slotproof.screen import broken, table
+from slotproof.screen import broken, console, table
 
 
 def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
@@ -196,7 +196,7 @@ def test_releases_in_a_row_with_one_result_share_a_line() -> None:
 
 
 def test_brackets_in_an_engines_message_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    replays.console.print(table("[/title]", ["detail"], [["tensor [int64] [/x]"]]))
+    console.print(table("[/title]", ["detail"], [["tensor [int64] [/x]"]]))
     shown = capsys.readouterr().out
     assert "tensor [int64] [/x]" in shown
     assert "[/title]" in shown

@@ -1,20 +1,22 @@
-"""The reviewer's page shows every law, every fault and every kept trace, and draws what broke."""
+"""The report shows every law, every fault and every kept trace, and draws what is broken."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conformance import kept
+from conformance import traces
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError, Json
+from conformance.engines.registry import Loaded
 from conformance.faults import FAULTS
-from conformance.picture import frame
-from conformance.replaying import UNSUPPORTED, outcome
-from conformance.story import tell
-from conformance.subjects import ours
+from conformance.lockstep import CONFORMS, LATENT, VIOLATION
+from conformance.replay import UNSUPPORTED, outcome, row
+from conformance.story.picture import frame
+from conformance.story.tell import tell
 from proofs import obligations, prover
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
@@ -57,7 +59,23 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> None:
 OPEN = {("merge_and_sort_free", "places"), ("dedupe", "promises_of_free_pages")}
 
 
-@pytest.mark.usefixtures("proved")
+TOLD, ABSENT = "0.5.10", "0.5.12"  # the release that the fixture can tell about, and one that it cannot load
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One release shows what our implementation with planted bugs shows; the others cannot be loaded."""
+
+    def rows(names: Sequence[str], engine: str, release: str, told: bool) -> list[Json]:
+        if release != TOLD:
+            raise EngineError("no network")
+        faulty = Loaded(engine, release, {stem: fault.make for stem, fault in FEW.items()})
+        return [row(traces.load(name), faulty, told) for name in names]
+
+    monkeypatch.setattr(report, "rows_elsewhere", rows)
+
+
+@pytest.mark.usefixtures("proved", "replayed")
 def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert report.run(tmp_path / "deep" / "folder") == 0
     page = (tmp_path / "deep" / "folder" / "index.html").read_text()
@@ -69,6 +87,8 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert page.count('title="promises_of_free_pages: z3 unknown') == 1
     assert page.count("<svg") > len(shown)
     assert 'class="wrong"' in page
+    assert f"On sglang {TOLD}:" in page
+    assert f"No pictures: sglang {ABSENT} could not be loaded here: no network" in page
     assert "def test_found_by_slotproof" in page
     assert "``" not in page
 
@@ -88,7 +108,26 @@ def test_the_documents_count_the_obligations_there_are(stem: str) -> None:
 
 def test_every_kept_trace_is_among_the_findings() -> None:
     found = json.loads(documents.FINDINGS.read_text())
-    assert sorted(found["traces"]) == kept.names(), "run make engines"
+    assert sorted(found["traces"]) == traces.names(), "run make engines"
+
+
+def test_findings_keep_verdicts_and_no_pictures() -> None:
+    found = json.loads(documents.FINDINGS.read_text())
+    keys = {"subject", "release", "verdict", "step", "law", "kind", "detail"}
+    assert {frozenset(row) for rows in found["traces"].values() for row in rows} == {frozenset(keys)}
+    columns = documents.labels(documents.with_rows(found))
+    released = [f"{p.name} {release}" for p in registry.released() for release in p.releases]
+    assert columns == [registry.own().name, *released], "run make engines"
+
+
+def test_the_worst_row_is_told() -> None:
+    def on(release: str | None, verdict: str) -> Json:
+        return {"subject": "e", "release": release, "verdict": verdict}
+
+    rows = [on(None, VIOLATION), on("1", CONFORMS), on("2", LATENT), on("3", VIOLATION)]
+    assert report.worst(rows) == rows[3]
+    assert report.worst(rows[:3]) == rows[2]
+    assert report.worst(rows[:2]) is None
 
 
 def test_a_stem_made_of_parts_says_so() -> None:
@@ -111,8 +150,8 @@ def test_a_frame_says_who_owns_what_and_what_maps_where() -> None:
 
 @pytest.mark.parametrize("name", ["tail_inside_page", "nested_group_forgets"])
 def test_a_picture_marks_what_is_wrong(name: str) -> None:
-    fault: dict[str, Any] = {"tail_inside_page": "tail_inside_page", "nested_group_forgets": "nested_group"}
-    last = tell(kept.load(name).trace, FAULTS[fault[name]].make)[-1]
+    fault = {"tail_inside_page": "tail_inside_page", "nested_group_forgets": "nested_group"}
+    last = tell(traces.load(name).trace, FAULTS[fault[name]].make)[-1]
     pages = [page for pool in last.picture["pools"] for page in pool["pages"]]
     lost = [page for page in pages if page["place"] == "held" and page["row"] is None]
     assert last.wrong
@@ -120,10 +159,11 @@ def test_a_picture_marks_what_is_wrong(name: str) -> None:
 
 
 def test_a_lawful_story_has_nothing_wrong() -> None:
-    for name in kept.names():
-        trace = kept.load(name).trace
-        if outcome(kept.load(name), ours.MAKERS[trace.stem])["verdict"] == UNSUPPORTED:
-            continue  # sent to an engine's front door; tests/test_conformance.py says which are
-        for step in tell(trace, ours.MAKERS[trace.stem]):
+    makers = registry.load(registry.own().name).makers
+    for name in traces.names():
+        trace = traces.load(name).trace
+        if outcome(traces.load(name), makers[trace.stem])["verdict"] == UNSUPPORTED:
+            continue  # calls that our implementation does not have
+        for step in tell(trace, makers[trace.stem]):
             assert not step.wrong, (name, step)
             assert not any(line["wrong"] for line in step.picture["lines"]), (name, step)
