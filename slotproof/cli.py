@@ -1,6 +1,6 @@
 """slotproof: the law of a KV cache's bookkeeping, proved, and compared with running engines.
 
-Exit codes: 0 every law holds; 1 a law is broken; 2 something is not proved; 3 bad usage, or the engine cannot be loaded.
+Exit codes: 0 every law holds; 1 a law is broken; 2 something is not proved; 3 bad usage, or an engine does not load.
 """
 
 from __future__ import annotations
