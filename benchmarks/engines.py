@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -212,7 +213,9 @@ class Decode(_Rows):
 class Free(_Rows):
     """Frees every row. ``by_rows``: the caller passes the lengths of the rows."""
 
-    by_rows = False
+    def __init__(self, allocator: Any, case: Case, device: torch.device, by_rows: bool = False) -> None:
+        super().__init__(allocator, case, device)
+        self.by_rows = by_rows
 
     def prepare(self) -> Tensor:
         """Allocates the rows."""
@@ -230,16 +233,10 @@ class Free(_Rows):
         """Nothing is left to undo."""
 
 
-class FreeByRows(Free):
-    """Frees every row, with the lengths of the rows."""
-
-    by_rows = True
-
-
 WORKS: dict[str, Callable[[Any, Case, torch.device], Work]] = {
     "alloc": Alloc,
     "alloc_extend": Extend,
     "alloc_decode": Decode,
     "free": Free,
-    BY_ROWS: FreeByRows,
+    BY_ROWS: partial(Free, by_rows=True),
 }
