@@ -1,1 +1,1 @@
-"""Engines that can be driven beside the law, each a plug-in; ``protocol`` says what one must answer."""
+"""The engines that can be driven beside the law, each a plug-in. ``protocol`` says what an engine must implement."""

@@ -1,7 +1,7 @@
-"""An allocator object with the names and signatures of SGLang's allocators, called with plain integers.
+"""Adapters for allocator objects that have the method names and signatures of SGLang's allocators.
 
-``PoolAdapter`` is for one pool, ``PairAdapter`` for a full and a sliding-window (SWA) pool with their mapping. Whoever has
-such classes, as our implementation does, can drive them through these adapters.
+``PoolAdapter`` makes a ``PoolEngine`` of one pool, ``PairAdapter`` a ``PairEngine`` of a full and an SWA pool. They
+turn plain integers into tensors and back. Any engine with such classes can use them, as our implementation does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.engines.protocol import PairSnapshot, PoolSnapshot
 
 
 class _Calls:
-    """The calls that both kinds of allocators have. ``engine``: the allocator; ``bad_free``: see ``bad``."""
+    """The calls that both adapters have. ``engine``: the allocator object."""
 
     def __init__(
         self, engine: Any, page_size: int, device: str = "cpu", lacks: Collection[str] = (), fragile: bool = False
@@ -37,46 +37,46 @@ class _Calls:
         return None if answer is None else answer.tolist()
 
     def alloc(self, tokens: int) -> list[int] | None:
-        """Slots of whole pages for ``tokens`` tokens, ``None`` if out of memory."""
+        """``alloc``: slots of whole pages for ``tokens`` tokens, ``None`` if out of memory."""
         return self._numbers(self.engine.alloc(tokens))
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """Slots for rows that grow from ``before`` to ``after`` tokens, row after row."""
+        """``alloc_extend``: slots for rows that grow from ``before`` to ``after`` tokens, row after row, ``None`` if
+        out of memory.
+        """
         lengths = (self._tensor(before), self._host(before), self._tensor(after), self._host(after))
         return self._numbers(self.engine.alloc_extend(*lengths, self._tensor(last), sum(after) - sum(before)))
 
     def decode(self, after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """One slot for each row, which has ``after`` tokens then."""
+        """``alloc_decode``: one slot for each row of ``after`` tokens, ``None`` if out of memory."""
         return self._numbers(self.engine.alloc_decode(self._tensor(after), self._host(after), self._tensor(last)))
 
     def free(self, slots: Sequence[int]) -> None:
-        """Gives slots back."""
+        """``free``: frees the pages of these slots."""
         self.engine.free(self._tensor(slots))
 
     def begin_group(self) -> None:
-        """Opens a free group."""
+        """``free_group_begin``: opens a free group."""
         self.engine.free_group_begin()
 
     def end_group(self) -> None:
-        """Ends the free group."""
+        """``free_group_end``: ends the free group."""
         self.engine.free_group_end()
 
     def backup(self) -> None:
-        """Takes a backup, and keeps it."""
+        """``backup_state``: takes a backup and keeps it here."""
         self._backup = self.engine.backup_state()
 
     def restore(self) -> None:
-        """Restores the last backup."""
+        """``restore_state`` of the last backup."""
         self.engine.restore_state(self._backup)
 
     def clear(self) -> None:
-        """Every page is free again."""
+        """``clear``: frees every page."""
         self.engine.clear()
 
     def bad(self, kind: str, row: int) -> None:
-        """Sends bad input: a slot of a page that is free already, the padding slot, a negative number of tokens, a slot
-        outside the pool, or the end of a free group that was not opened. ``row`` varies the number that is sent.
-        """
+        """Sends bad input of one kind, see ``PoolEngine.bad``. ``row`` varies the number that is sent."""
         pool = getattr(self.engine, "full_attn_allocator", self.engine)
         free = pool.free_pages.tolist()
         calls: dict[str, Callable[[], Any]] = {
@@ -90,7 +90,7 @@ class _Calls:
 
 
 def snapshot_of(pool: Any, available: int) -> PoolSnapshot:
-    """A pool of pages as its lists show it."""
+    """The lists of one pool. ``available``: the size that the allocator reports, in tokens."""
     return PoolSnapshot(pool.free_pages.tolist(), pool.release_pages.tolist(), int(available))
 
 
@@ -106,20 +106,22 @@ class PairAdapter(_Calls):
     """One allocator of two pools and the mapping between them: a ``PairEngine``."""
 
     def tail(self, tokens: int, tail: int) -> list[int] | None:
-        """Slots for a new row of ``tokens`` tokens, of which the last ``tail`` get SWA slots."""
+        """``alloc_extend_swa_tail``: slots for a new row of ``tokens`` tokens, of which the last ``tail`` get SWA
+        slots.
+        """
         lengths = (self._tensor([0]), self._host([0]), self._tensor([tokens]), self._host([tokens]))
         return self._numbers(self.engine.alloc_extend_swa_tail(*lengths, self._tensor([-1]), tokens, tail))
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Gives back the SWA side of full slots."""
+        """``free_swa``: frees the SWA pages that these full slots map to."""
         self.engine.free_swa(self._tensor(slots))
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """Gives back the full side alone, as the tree does."""
+        """``free`` of the full pool alone, as a tree does with a tombstone."""
         self.engine.full_attn_allocator.free(self._tensor(slots))
 
     def snapshot(self) -> PairSnapshot:
-        """Both pools, and the mapping without the sentinel at its end."""
+        """Both pools, and the mapping without the last entry, which belongs to no slot."""
         engine = self.engine
         full = snapshot_of(engine.full_attn_allocator, engine.full_available_size())
         swa = snapshot_of(engine.swa_attn_allocator, engine.swa_available_size())

@@ -1,11 +1,29 @@
-"""What an engine must answer so that it can be driven beside the law: one small Protocol a stem.
+"""What an engine must implement to be driven beside the law: one Protocol for each stem.
 
-An engine is driven by plain numbers: rows, requests, sessions (from 1; 0 is no session), token ids and numbers of
-tokens. It never chooses what is done, only how: which page it hands out, what its tree keeps. After each call the driver
-takes one snapshot, asks the law whether what changed was lawful, and compares the rest.
+You implement only the Protocols of the stems that you want to check. ``toy.py`` is the smallest example. This file
+says what each call must do; it has no code that drives an engine (that is ``conformance.lockstep``).
 
-What an engine does not have, it declares: ``lacks`` names the calls of its Protocol that it has no counterpart for, and
-building an engine in a configuration that it does not support raises ``Unsupported``.
+How an engine is driven: the driver makes a fresh engine for each run, from a configuration (a dict, see the docstring
+of each Protocol), and sends one call after another. The caller decides what is done: which row grows by how many
+tokens, which request ends. The engine decides how: which pages it hands out, what its tree keeps and evicts. After
+each call the driver reads one snapshot, checks that the engine's choices were lawful, and compares everything else
+with the state that the law says.
+
+All arguments and answers are plain Python numbers and lists:
+
+- A page is a page number of one pool. Page 0 is padding and is never handed out.
+- A slot is ``page * page_size + offset``, the place of one token's KV cache. A full slot is a slot of the full pool,
+  an SWA slot one of the sliding-window pool.
+- A request and a session are small numbers that the caller gives. Sessions count from 1; session 0 means "no session".
+- Lengths count tokens, except where the docstring says pages or states. Token ids are positive integers.
+
+An engine that does not have a call names it in ``lacks``; that call is then never sent. A maker that gets a
+configuration which the engine does not support raises ``Unsupported``; the driver then tries another configuration.
+
+An engine may refuse a call for lack of memory, and only for that. How it refuses (``None``, ``False`` or
+``OutOfMemory``) stands at each call. A refused call must change nothing, except that the engine may have evicted
+unlocked parts of its tree to make room. A call that is refused although there is room is a finding. Any other
+exception from a call is a finding too, except from ``bad``.
 """
 
 from __future__ import annotations
@@ -18,27 +36,32 @@ Json = dict[str, Any]
 
 
 class EngineError(Exception):
-    """An engine cannot be found, downloaded or loaded; the message is one line that says why."""
+    """An engine cannot be found, downloaded or loaded. The message is one line that says why."""
 
 
 class Unsupported(Exception):
-    """The engine does not support this configuration; the message is one line that says why."""
+    """The engine does not support this configuration. The message is one line that says why."""
 
 
 class Misuse(Exception):
-    """A call that no caller may send in this state; a run that contains it proves nothing."""
+    """A call that no caller may send in this state. A run that contains it says nothing about the engine."""
 
 
 class OutOfMemory(Exception):
-    """A call that answers with something else than slots was refused for want of memory; nothing has changed."""
+    """A call was refused for lack of memory. An engine raises this where the answer of the call has no value for
+    "refused".
+    """
 
 
 class Engine(Protocol):
     """What every engine declares.
 
-    ``lacks``: the names of the calls (of the stem's Protocol) that it does not have in this configuration; ``bad`` is
-    among them where it does not promise to answer bad input with a clear error.
-    ``fragile``: a call for which there is no room may kill the process, so it is tried in a forked process first.
+    ``lacks``: the names of the calls of the stem's Protocol that the engine does not have in this configuration. A
+    lacking call is never sent, so its method may raise anything. An engine that does not promise to answer bad input
+    with a clear error names ``bad`` here. ``snapshot`` cannot be lacking.
+
+    ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
+    call in a forked process first.
     """
 
     lacks: Collection[str]
@@ -50,7 +73,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class PoolSnapshot:
-    """A pool: the page numbers on its free list and on its release list, in list order; its available size in tokens."""
+    """One pool as it is now.
+
+    ``free``, ``released``: the page numbers on the free list and on the release list, in list order. ``released`` is
+    empty in an engine without a release list. ``available``: the available size that the engine reports, in tokens.
+    """
 
     free: list[int]
     released: list[int]
@@ -58,43 +85,75 @@ class PoolSnapshot:
 
 
 class PoolEngine(Engine, Protocol):
-    """One paged allocator. A slot is ``page * page_size + offset``; page 0 is padding and never handed out."""
+    """One paged allocator.
+
+    Configuration: ``page_size`` (tokens), ``size`` (pages, without the padding page), ``rows`` (how many rows the
+    caller has; an allocator need not know), and ``need_sort`` (true: freed pages go to a release list, which the
+    engine sorts into the free list when it likes).
+    """
 
     def alloc(self, tokens: int) -> list[int] | None:
-        """Slots of whole pages for ``tokens`` tokens; ``None``: out of memory."""
+        """Hands out whole pages for ``tokens`` tokens, a multiple of the page size. Sent for a row whose last page is
+        full.
+
+        Returns the slots, one for each token, page after page, or ``None`` if there are too few pages.
+        """
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """Slots for rows that grow from ``before`` to ``after`` tokens, row after row; ``None``: out of memory.
+        """Hands out slots for a batch of rows that grow by any number of tokens, as a prefill does.
 
-        ``last``: the slot of each row's last token, -1 for an empty row.
+        ``before``, ``after``: the length of each row in tokens, before and after the call. ``last``: the slot of each
+        row's last token, -1 if the row is empty or has freed this slot. A row must first fill the page of its last
+        token, and then new pages, in order. Returns the new slots of all rows, row after row, ``sum(after) -
+        sum(before)`` in all, or ``None`` if there are too few pages for the whole batch.
         """
 
     def decode(self, after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """One slot for each row, which has ``after`` tokens then; ``None``: out of memory."""
+        """Hands out one slot for each row of a batch, as a decode step does.
+
+        ``after``: the length of each row after the call, in tokens. ``last``: the slot of each row's last token, -1 if
+        the row has freed this slot. Returns one slot for each row, or ``None`` if there are too few pages for the
+        whole batch.
+        """
 
     def free(self, slots: Sequence[int]) -> None:
-        """Gives back the pages of these slots."""
+        """Frees every page in which one of these slots lies. The caller owns these pages and names each page in one
+        call only.
+
+        Between ``begin_group`` and ``end_group`` the pages become available only when the group ends. Cannot be
+        refused.
+        """
 
     def begin_group(self) -> None:
-        """Opens a free group: what is freed waits for its end."""
+        """Opens a free group: pages that are freed from now on wait until the outermost open group ends. Groups may
+        nest.
+        """
 
     def end_group(self) -> None:
-        """Ends the free group."""
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages available."""
 
     def backup(self) -> None:
-        """Takes a backup, and keeps it."""
+        """Saves the state of the pool inside the engine. A later backup replaces it."""
 
     def restore(self) -> None:
-        """Restores the last backup."""
+        """Restores the last backup: every page that was handed out since is free again. Sent only if no page was freed
+        since the backup. The same backup may be restored again.
+        """
 
     def clear(self) -> None:
-        """Every page is free again."""
+        """Frees every page, as when the cache is flushed. Afterwards the pool is as it was before the first call."""
 
     def bad(self, kind: str, row: int) -> None:
-        """Sends bad input of one kind, see ``BAD`` in conformance/allocator/rules.py."""
+        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
+        and change nothing.
+
+        ``kind``: ``free_again`` (a page that is free already), ``free_padding`` (slot 0), ``alloc_negative`` (a
+        negative number of tokens), ``free_outside`` (a slot beyond the pool), ``end_group`` (no group is open).
+        ``row`` is a small number that varies the input. See ``BAD`` in conformance/pool_rules.py.
+        """
 
     def snapshot(self) -> PoolSnapshot:
-        """The pool as it is now."""
+        """Reads the pool as it is now, and changes nothing. Sent once after each call."""
 
 
 # Two pools and the mapping between them: the stem ``swa_mapping``.
@@ -102,7 +161,11 @@ class PoolEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class PairSnapshot:
-    """Both pools, and the SWA slot of each full slot, 0 where there is none."""
+    """Two pools and the mapping as they are now.
+
+    ``mapping``: full_to_swa_index_mapping, the SWA slot of each full slot, by full slot number from 0 on; 0 where
+    there is none.
+    """
 
     full: PoolSnapshot
     swa: PoolSnapshot
@@ -110,52 +173,93 @@ class PairSnapshot:
 
 
 class PairEngine(Protocol):
-    """An allocator of a full and a sliding-window (SWA) pool; the calls of ``PoolEngine`` work on both."""
+    """One allocator of a full pool and a sliding-window (SWA) pool, and the mapping from full slots to SWA slots.
+
+    Calls take and return full slots; the engine looks up the SWA slots in its mapping. Configuration: that of
+    ``PoolEngine``, with ``size`` the pages of the full pool and ``size_swa`` the pages of the SWA pool.
+    """
 
     lacks: Collection[str]
     fragile: bool
 
     def alloc(self, tokens: int) -> list[int] | None:
-        """As ``PoolEngine.alloc``, in both pools."""
+        """Hands out whole pages in both pools for ``tokens`` tokens, a multiple of the page size, and maps them.
+
+        Each full page is mapped to one SWA page, each slot to the slot with its offset. Sent for a row whose last page
+        is full. Returns the full slots, page after page, or ``None`` if either pool has too few pages.
+        """
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """As ``PoolEngine.extend``, in both pools."""
+        """Hands out slots in both pools for a batch of rows that grow by any number of tokens, and maps every new
+        slot.
+
+        ``before``, ``after``: the length of each row in tokens, before and after the call. ``last``: the full slot of
+        each row's last token, -1 if the row is empty or does not own this slot. A row must first fill the full page
+        and the SWA page of its last token, and then new pages. Returns the new full slots of all rows, row after row,
+        or ``None`` if either pool has too few pages for the whole batch.
+        """
 
     def decode(self, after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """As ``PoolEngine.decode``, in both pools."""
+        """Hands out one slot in both pools for each row of a batch, and maps it.
+
+        ``after``: the length of each row after the call, in tokens. ``last``: the full slot of each row's last token,
+        -1 if the row does not own this slot. Returns one full slot for each row, or ``None`` if either pool has too
+        few pages for the whole batch.
+        """
 
     def tail(self, tokens: int, tail: int) -> list[int] | None:
-        """Slots for a new row of ``tokens`` tokens, of which only the last ``tail`` get SWA slots."""
+        """Hands out slots for a new row of ``tokens`` tokens, of which only the last ``tail`` get SWA slots.
+
+        Disaggregated decode does this: only the window of the prompt was transferred. The earlier tokens must map to
+        nothing (0). ``tail`` is between 0 and ``tokens`` and may start inside a page; a mapped slot keeps its offset.
+        Returns ``tokens`` full slots, or ``None`` if either pool has too few pages.
+        """
 
     def free(self, slots: Sequence[int]) -> None:
-        """Gives back the full pages of these slots, and the SWA pages that they map to."""
+        """Frees the full pages in which these full slots lie, and the SWA pages that they map to. Their slots then map
+        to nothing.
+
+        In a free group, the pages of both pools become available only when the outermost group ends.
+        """
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Gives back the SWA side of these full slots, which have left the window."""
+        """Frees at once the SWA pages that these full slots map to, also in a free group. The full pages stay with
+        their row.
+
+        Sent when these tokens have left the window. The slots fill whole full pages; they may be unmapped already.
+        """
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """Gives back the full side alone of slots whose SWA side is gone, as a tree does with a tombstone."""
+        """Frees at once the full pages of these full slots, whose SWA pages were freed before, as a tree evicts a
+        tombstone.
+        """
 
     def begin_group(self) -> None:
-        """Opens a free group."""
+        """Opens a free group: what ``free`` frees from now on waits until the outermost open group ends. Groups may
+        nest.
+        """
 
     def end_group(self) -> None:
-        """Ends the free group."""
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages of both pools
+        available.
+        """
 
     def backup(self) -> None:
-        """Takes a backup, and keeps it."""
+        """Saves both pools and the mapping inside the engine. A later backup replaces it."""
 
     def restore(self) -> None:
-        """Restores the last backup."""
+        """Restores the last backup of both pools: every page that was handed out since is free again and maps to
+        nothing. Sent only if no page was freed since the backup.
+        """
 
     def clear(self) -> None:
-        """Every page is free again, and nothing is mapped."""
+        """Frees every page of both pools, as when the cache is flushed. Afterwards nothing is mapped."""
 
     def bad(self, kind: str, row: int) -> None:
-        """Sends bad input of one kind, see ``BAD`` in conformance/allocator/rules.py."""
+        """Makes one call of its own with bad input, of a kind and with the answer that ``PoolEngine.bad`` lists."""
 
     def snapshot(self) -> PairSnapshot:
-        """Both pools and the mapping as they are now."""
+        """Reads both pools and the mapping as they are now, and changes nothing. Sent once after each call."""
 
 
 # A radix tree with lock counts: the stem ``lock_ref``.
@@ -163,8 +267,12 @@ class PairEngine(Protocol):
 
 @dataclass(frozen=True)
 class NodePart:
-    """What a component (``full``, ``swa``, ``mamba``) has on a node: its slots, ``None`` for a tombstone; its lock
-    count; and the token that marks the end of a window there, where the engine uses one.
+    """One component (``full``, ``swa`` or ``mamba``) of a tree node.
+
+    ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
+    pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
+    count of the component. ``token``: the id of the lock token that marks the end of a locked window at this node,
+    ``None`` in an engine without such tokens.
     """
 
     slots: list[int] | None
@@ -174,7 +282,11 @@ class NodePart:
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """A node: its key (token ids after its parent's) and its parts by component. The root is 0 and has no parent."""
+    """One tree node: its number, its parent's number, its key, and its parts by component.
+
+    ``id`` stays with the node; the root has the id 0 and the parent ``None``. ``key``: the node's own token ids, those
+    of its ancestors not included.
+    """
 
     id: int
     parent: int | None
@@ -184,7 +296,12 @@ class NodeSnapshot:
 
 @dataclass(frozen=True)
 class TreeSnapshot:
-    """The tree, parents first; its evictable and protected sizes; and the free pages (``mamba``: slots) of each pool."""
+    """The tree as it is now.
+
+    ``nodes``: all nodes with the root, each after its parent. ``evictable``, ``protected``: the sizes that the tree
+    reports for each component, in tokens (``mamba``: states). ``free``: the numbers of the available pages of each
+    component's pool (``mamba``: state slots).
+    """
 
     nodes: list[NodeSnapshot]
     evictable: Mapping[str, int]
@@ -193,7 +310,9 @@ class TreeSnapshot:
 
 
 class Match(NamedTuple):
-    """How many tokens match, at which node that ends, in which full slots."""
+    """What a match has found: how many tokens, the id of the node at which the matched prefix ends, and its full
+    slots.
+    """
 
     length: int
     node: int
@@ -201,50 +320,99 @@ class Match(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """How many tokens of the key the tree had already, and the full slots that the caller had allocated for the rest."""
+    """What an insert has done.
+
+    ``prefix``: how many tokens of the key the tree had already. ``fresh``: the full slots that the engine allocated
+    for the row's tokens from ``protected`` on, in order. Slots of tokens after the last whole page may be left out.
+    """
 
     prefix: int
     fresh: list[int]
 
 
 class TreeEngine(Engine, Protocol):
-    """A radix tree over its pools, called by requests that hold lock handles."""
+    """A radix tree over its pools, called by requests that hold lock handles.
+
+    Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
+    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
+    ``swa_radix``: which of two trees, for an engine that has both).
+    """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
-        """A request caches its row; ``None``: out of memory. The first ``protected`` slots are the tree's own, the others
-        are allocated now; the SWA side of those below ``cursor`` was given back before.
+        """A request inserts its row into the tree. The engine first allocates the slots of the row that the tree does
+        not own.
+
+        ``tokens``: the key, token ids from the root on. ``protected``: the length of the cached prefix, in tokens; its
+        slots are the tree's, and the request holds a handle on it. ``cursor``: the engine frees the SWA slots of the
+        row's own tokens below it before the insert, as they have left the window. ``protected`` and ``cursor`` count
+        tokens in whole pages.
+
+        What the tree has already, it frees as duplicates or puts into tombstones that no handle holds. Tokens after
+        the last whole page are not inserted. Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
-        """The longest prefix in the tree that a request may use."""
+        """Finds the longest prefix of the token ids in the tree that a request may lock, and changes nothing but
+        splits and the order of use.
+
+        It must end at a node, no node of its window may be a tombstone, and with ``mamba`` the node must have a state.
+        A match of length 0 ends at the root, node 0.
+        """
 
     def copy_on_write(self, tokens: list[int]) -> Match:
-        """Matches for a request that wants a copy of the mamba state; the tree may lock and evict for it."""
+        """Matches for a request that wants its own copy of the node's mamba state. Returns the match.
+
+        The tree may evict an unlocked state for the copy, and may lock the matched node meanwhile. Sent only in a tree
+        with ``mamba``, and only if a state is free or another node can give one up. The copy itself is freed before
+        the call returns.
+        """
 
     def acquire(self, node: int) -> int:
-        """Locks a node (its number in the snapshot); the number of the handle."""
+        """Locks a node (its ``id`` in the snapshot) that a match has just returned. Returns a new number for the lock
+        handle.
+
+        The handle locks the full part of the path up to the root, the SWA parts of the window that ends at the node,
+        and the node's state.
+        """
 
     def release(self, handle: int, caller: str) -> None:
-        """Gives a handle back with what its ``caller`` has kept of it: ``request``, ``session``, or ``temporary``."""
+        """Releases a handle, which must give back exactly what it still holds.
+
+        ``caller`` says what the caller has kept of the handle. ``request``: everything, also whether the SWA part was
+        released early. ``session``: a streaming session has kept no note of an early release. ``temporary``: a lock
+        around one call, never released early.
+        """
 
     def release_swa(self, handle: int) -> None:
-        """Gives back the SWA part of a handle early, after a long decode."""
+        """Releases the SWA part of a handle early; the handle keeps the rest. Sent at most once for a handle, after a
+        long decode.
+        """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
-        """Asks the tree to free at least so many tokens of each pool, and states."""
+        """Evicts until so much is freed (``full`` and ``swa`` in tokens, ``mamba`` in states) or nothing unlocked is
+        left.
+        """
 
     def bad(self, kind: str) -> None:
-        """Sends bad input of one kind, see ``BAD`` in conformance/lock_ref/rules.py."""
+        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
+        and change nothing.
+
+        ``kind``: see ``BAD`` in conformance/lock_ref/rules.py.
+        """
 
     def snapshot(self) -> TreeSnapshot:
-        """The tree as it is now."""
+        """Reads the tree and its pools as they are now, and changes nothing. Sent once after each call."""
 
 
 # Request rows and streaming sessions: the stem ``session_trim``.
 
 
 class Lengths(NamedTuple):
-    """The lengths of a row, in tokens: the tree's part, the SWA cursor, what is computed, what has slots."""
+    """The lengths of a row, all in tokens.
+
+    ``protected``: the cached prefix, whose slots the tree owns. ``cursor``: swa_evicted_seqlen, below which the row
+    has freed its SWA slots. ``committed``: tokens that are computed. ``allocated``: tokens that have slots.
+    """
 
     protected: int
     cursor: int
@@ -254,7 +422,9 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True)
 class RowSnapshot:
-    """A row that is in use: the engine's number for it, its lengths, and its first ``allocated`` slots."""
+    """One row in use: the engine's number for it, its lengths, and its first ``allocated`` full slots in
+    ``req_to_token``.
+    """
 
     row: int
     lengths: Lengths
@@ -263,7 +433,9 @@ class RowSnapshot:
 
 @dataclass(frozen=True)
 class TreePage:
-    """A whole page of the tree: which page of its text it is (from 0), and whether its SWA side is there."""
+    """One whole page that the tree owns. ``index``: which page of its text it is, from 0 on. ``swa``: its SWA slots
+    are there.
+    """
 
     index: int
     swa: bool
@@ -271,11 +443,12 @@ class TreePage:
 
 @dataclass(frozen=True)
 class RowsSnapshot:
-    """Rows, session slots, pools, and the pages of the tree.
+    """Rows, session slots, pools, and the pages of the tree as they are now.
 
-    ``requests``: those that run, from ``admit`` to the end (one that only looked, was retracted or cancelled is none).
-    ``sessions``: those whose slot has a row, while no request of theirs runs. ``free_rows``: as the engine lists them,
-    twice where it lists them twice. ``tree``: by full page; a cache run does not read it.
+    ``requests``: the row of each request that runs, from a granted ``admit`` until it ends, is aborted or is
+    retracted. A request that waits is not here. ``sessions``: the row in each session's slot, while no request of this
+    session runs. ``free_rows``: the engine's list of idle rows as it is; a row that is listed twice stands here twice.
+    ``tree``: each page that the tree owns, by full page number; it may stay empty in ``CacheSnapshot``.
     """
 
     requests: Mapping[int, RowSnapshot]
@@ -286,15 +459,21 @@ class RowsSnapshot:
 
 
 class Admission(NamedTuple):
-    """``prefix``: at how many tokens the request goes on; ``granted``: it has a row now, and slots for its chunk."""
+    """The answer of ``admit``.
+
+    ``prefix``: the number of tokens at which the request goes on, since they are cached. ``granted``: the request has
+    a row now, and slots for its first chunk; false if there is not enough memory.
+    """
 
     prefix: int
     granted: bool
 
 
 class Arrival(NamedTuple):
-    """What became of a second request of a session: a ``turn`` that waits with this text, or a ``stub``: the engine has
-    turned the request away, and runs one token in its place that it aborts then.
+    """The answer of ``overlapping_turn``: what became of the new request.
+
+    ``kind`` is ``turn`` if the request waits, with ``text`` as its input. It is ``stub`` if the engine turned the
+    request away: then the engine runs an input of one token (``text``) in its place, and aborts that later.
     """
 
     kind: str
@@ -302,102 +481,148 @@ class Arrival(NamedTuple):
 
 
 class RowEngine(Engine, Protocol):
-    """An engine's rows, sessions, pools and tree, driven as its scheduler drives them. Everything that decides is the
-    engine's own. A call that lacks the memory says so, and changes nothing but what a match changes. No call that
-    allocates also caches, since the law is asked after each call.
+    """Request rows, streaming sessions, two pools and a tree, driven as a scheduler drives them.
 
-    May be lacking beside the calls: ``abort_chunked`` (an abort between two chunks of a prompt), ``close_waiting`` and
-    ``close_running`` (a close while a turn of the session waits or runs).
+    The caller decides when a request comes, grows and leaves. The engine decides which prefix it matches, which pages
+    it hands out, what it inserts into its tree, and how far a window moves. A call that allocates must not insert into
+    the tree: ``cache`` does that, in a call of its own.
+
+    Configuration: ``page_size``, ``window`` (tokens), ``size``, ``size_swa`` (pages), ``rows`` (how many requests can
+    run), ``sessions`` (numbered from 1), ``need_sort`` (see ``PoolEngine``), and ``tree`` (``unified`` or
+    ``swa_radix``: which of two trees, for an engine that has both).
+
+    Beside calls, ``lacks`` may name three abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
+    ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs).
     """
 
     def look(self, request: int, session: int, tokens: list[int]) -> int:
-        """A request that waits matches its input, up to the last token but one, and is not admitted; the prefix.
+        """A request that waits matches its input and is not admitted. Returns the number of tokens at which it would
+        go on.
 
-        A turn of a session that has a slot matches that slot, any other request the tree, and nothing stays locked. The
-        request is remembered: it may look again, be admitted or be cancelled, always with this session and input.
+        ``tokens``: its whole input. At most all tokens but the last are matched, since one must be computed. A turn of
+        a session whose slot has a row matches that slot, and the row may be cut to the returned length. Any other
+        request matches the tree. Nothing stays locked. Afterwards the request may look again, be admitted or be
+        cancelled, always with this session and input.
         """
 
     def admit(self, request: int, session: int, tokens: list[int], most: int) -> Admission:
-        """Matches as ``look`` does and, if there is room, admits the request: its prefix is locked, it gets a row (a turn
-        goes on with its slot's), and slots for the rest of its input, but for ``most`` tokens at most (a chunk; whole
-        pages). The engine may make room in its tree for them.
+        """Matches as ``look`` does and admits the request if there is room.
+
+        An admitted request has a lock on its prefix, a row (a session's later turn has the row of its slot), and slots
+        for the next ``most`` tokens of its input, or for the rest if that is shorter. The engine may evict from its
+        tree to make room. Without enough memory ``granted`` is false, the call has changed only what ``look`` may
+        change, and the request waits.
         """
 
     def chunk(self, request: int, most: int) -> bool:
-        """The next chunk of a prefill gets its slots, ``most`` tokens at most; false: out of memory."""
+        """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter. False if
+        there is not enough memory. Sent while the prompt is not computed to its end.
+        """
 
     def cache(self, request: int, sampled: int | None) -> None:
-        """After each prefill: the prompt goes to the tree as far as the engine does that (``cache_unfinished_req``).
+        """Inserts the prompt into the tree as far as it is computed and the engine does that
+        (``cache_unfinished_req``).
 
-        ``sampled`` is the first token of the answer; it is ``None`` after a chunk that is not the last.
+        Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
+        last chunk, ``None`` after any other chunk.
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
-        """One step of a batch: each row gets a slot for its last token, and a token is sampled; false: out of memory.
+        """One decode step of a batch: each row gets a slot for its last token, which is computed, and the next token
+        is sampled.
 
-        The window moves in ``slide`` alone. Sent where nothing is allocated beyond what is computed.
+        ``sampled``: the id of the next token of each request. False if there is not enough memory for the whole batch.
+        The window must not move here, but in ``slide``. Sent for requests of which no token is allocated and not
+        computed.
         """
 
     def reserve(self, request: int, more: int) -> bool:
-        """Slots for ``more`` draft tokens behind the allocated ones, nothing of them computed; false: out of memory."""
+        """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet. False if
+        there is not enough memory.
+        """
 
     def commit(self, request: int, accepted: list[int]) -> None:
-        """That many allocated tokens are computed now, and as many more are sampled (the ids given)."""
+        """A draft is verified: the next ``len(accepted)`` allocated tokens are computed, and ``accepted`` joins the
+        answer.
+        """
 
     def slide(self, request: int) -> None:
-        """The engine moves the window of a request as far as its own reckoning says. Sent right before a ``decode`` or
-        ``reserve`` of the request that fits.
+        """Moves the request's window as far as the engine itself would, and frees the SWA slots before the new cursor.
+        Sent right before a ``decode`` or ``reserve`` of the request for which there is room.
         """
 
     def finish(self, request: int, sent: int) -> None:
-        """The request ends. ``sent``: so many tokens of its answer reached the caller (``finished_len``); decoding may
-        have run past that. A turn of a session leaves its row to the session's slot, any other to the tree and pools.
+        """The request ends. A session's turn saves its row in the session's slot; any other request gives its row to
+        tree and pools.
+
+        ``sent``: how many tokens of the answer reached the caller (``finished_len``). Decoding may have run past them.
         """
 
     def abort(self, request: int) -> None:
-        """The request is aborted while it runs, also between two chunks unless the engine lacks ``abort_chunked``."""
+        """A request that runs is aborted, also between two chunks of its prompt unless the engine lacks
+        ``abort_chunked``.
+        """
 
     def retract(self, request: int, sent: int) -> None:
-        """The request gives its row up for lack of memory, and waits. Its input is now ``sent`` tokens longer: all that
-        it sampled, or all but the last, which an overlapping scheduler did not know yet.
+        """The request gives up its row for lack of memory, and waits to be admitted again.
+
+        Its input is then its old input and the first ``sent`` tokens of its answer. ``sent`` is all of the answer, or
+        all but the last token where an overlapping scheduler does not know that token yet.
         """
 
     def cancel(self, request: int) -> None:
-        """A request that waits is aborted."""
+        """A request that waits is aborted. It must keep nothing."""
 
     def close(self, session: int) -> bool:
-        """The session ends; false: the engine puts that off, and nothing changed."""
+        """The session ends. True: its slot has given everything back. False: the engine puts the close off because a
+        turn of the session waits or runs, and nothing has changed.
+        """
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
-        """Another request of a session that has one, or one of a kind that streaming sessions do not serve."""
+        """A client sends a request of a session while another one of this session waits or runs.
+
+        ``new``: the token ids that it adds to the text. ``unsupported``: it is a kind of request that streaming
+        sessions do not serve; then the session may have no other request.
+        """
 
     def begin_group(self) -> None:
-        """A free group opens, as while an engine goes through the results of a batch; requests end in it."""
+        """Opens a free group, as while an engine processes the results of a batch. Requests may end in it; pages that
+        they free become available when the outermost group ends.
+        """
 
     def end_group(self) -> None:
-        """The free group ends."""
+        """Ends the free group."""
 
     def evict(self, full: int, swa: int) -> None:
-        """The tree is asked to give back so many tokens of either side, as far as nobody reads them."""
+        """Asks the tree to free so many tokens of the full and of the SWA pool. It frees only what no request and no
+        slot has locked.
+        """
 
     def bad(self, kind: str) -> None:
-        """Sends bad input of one kind, see ``BAD`` in conformance/session_trim/rules.py."""
+        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
+        and change nothing.
+
+        ``kind``: see ``BAD`` in conformance/request_rules.py.
+        """
 
     def snapshot(self) -> RowsSnapshot:
-        """Everything, as it is now, the pages of the tree too."""
+        """Reads rows, sessions, pools and the pages of the tree as they are now, and changes nothing. Sent once after
+        each call.
+        """
 
 
 # Mamba state slots: the stem ``mamba_slots``.
 
-Key = tuple[int, ...]  # the tokens from the root to the end of a node
-Three = tuple[int, int, int]  # slots of the own state, of the first and of the second track; 0: none
+Key = tuple[int, ...]  # the token ids from the root to the end of a node
+Three = tuple[int, int, int]  # the state slots of the own state, of the first and of the second track; 0: absent
 NO_SLOTS: Three = (0, 0, 0)
 
 
 class SlotNames(NamedTuple):
-    """The slots that a request's record or a session's slot names, and which of its two tracks is written next.
+    """The state slots that a request's record or a session's slot names, and which track is written next (``next``: 0
+    or 1).
 
-    An absent slot is 0, whatever an engine writes for it.
+    The snapshot writes 0 for an absent slot, whatever the engine itself writes.
     """
 
     slots: Three = NO_SLOTS
@@ -406,9 +631,13 @@ class SlotNames(NamedTuple):
 
 @dataclass(frozen=True)
 class StatesSnapshot:
-    """The free list as it is, the available size, what waits in a group, and what everybody names.
+    """The mamba state slots as they are now.
 
-    ``rows``: what the kernels read of each request's row. ``nodes``: the state of each node of the tree that has one.
+    ``free``: the free list. ``available``: the available size that the engine reports, in state slots. ``waiting``:
+    slots that an open group has set aside and nobody has taken yet. ``requests``: what the record of each request
+    names, also of requests that are gone if the engine keeps the record. ``rows``: what the kernels read for each
+    request's row. ``sessions``: what each session's slot names. ``nodes``: the state slot of each tree node that has
+    one, by ``Key``.
     """
 
     free: list[int]
@@ -421,72 +650,105 @@ class StatesSnapshot:
 
 
 class StateEngine(Engine, Protocol):
-    """A pool of mamba state slots with requests, sessions and a tree over it. ``OutOfMemory``: no slot is free."""
+    """A pool of mamba state slots, with requests, sessions and a tree that own them.
+
+    Configuration: ``size`` (state slots), ``requests``, ``sessions`` (how many), ``tree`` (which tree, for an engine
+    that has several: ``mamba_radix``, ``unified`` or ``unified_swa``). The track buffer of a request: ``buffered`` (it
+    has one), ``doubled`` (of two slots), ``lazy`` (the second slot exists only around a tracking boundary).
+    """
 
     def match(self, request: int, tokens: list[int], session: int, again: bool) -> Key | None:
-        """A request comes and matches its prefix (``again``: the request object that was there before); the node of whose
-        state it was given a slot for a copy, ``None`` for none. ``OutOfMemory``: there is no slot for the copy.
+        """A request comes and matches its prefix. Returns the tree node of whose state it got a copy, ``None`` if it
+        got none.
+
+        ``tokens``: its input; for a session's later turn the tokens after the session's text. Such a turn takes over
+        the states of the session's slot and gets no copy. ``again``: the request object that was here before comes
+        again. Raises ``OutOfMemory`` if there is no slot for the copy; the request is then gone.
         """
 
     def admit(self, requests: list[int]) -> None:
-        """A batch gets its rows and slots. ``OutOfMemory``: they do not suffice."""
+        """A batch of requests gets its rows, and the state slots and track buffers that the requests lack.
+
+        The tree may evict states for it. Raises ``OutOfMemory`` if there are too few slots for the whole batch. A
+        request that runs already keeps what it has.
+        """
 
     def track(self, request: int) -> None:
-        """A boundary: the state is written to the next track, and (unless the buffer is lazy) the other one is next."""
+        """A tracking boundary: the state is written to the next slot of the track buffer. Then the other slot is next,
+        unless the buffer is lazy.
+        """
 
     def boundary(self, request: int) -> None:
-        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        """Before a tracking boundary a lazy track buffer gets its second slot. If none is free, it stays without; that
+        is no error.
+        """
 
     def settle(self, request: int) -> None:
-        """After a boundary a lazy buffer gives the other slot back."""
+        """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
 
     def slide(self, request: int) -> None:
-        """A long decode moves the window past what was tracked."""
+        """The request decodes so long that its window moves past the tokens after which its state was tracked."""
 
     def cache(self, request: int) -> None:
-        """A request that goes on puts its state into the tree. ``OutOfMemory``: there is no slot for a copy."""
+        """A request that runs puts its newest state into the tree (``cache_unfinished_req``). Raises ``OutOfMemory``
+        if there is no slot for a copy.
+        """
 
     def finish(self, request: int) -> None:
-        """A request ends well."""
+        """A request ends. A session's turn saves its slots in the session's slot. Any other request may give its
+        newest state to the tree, and frees the rest.
+        """
 
     def abort(self, request: int) -> None:
-        """A running request is aborted."""
+        """A request that runs is aborted."""
 
     def retract(self, request: int) -> None:
-        """A running request makes room for others, and will come again."""
+        """A request that runs gives up its row for lack of memory, and may come again."""
 
     def withdraw(self, request: int) -> None:
-        """A waiting request is aborted."""
+        """A request that waits is aborted. It may have a copy of a state, or the states of its session."""
 
     def close(self, session: int) -> None:
-        """A session ends."""
+        """A session ends while no request of it is here. Its slot frees its states."""
 
     def evict(self, states: int) -> None:
-        """The tree gives up states, as far as nobody holds them."""
+        """Asks the tree to free so many states. It frees only states that no request has locked."""
 
     def begin_group(self, need: int) -> None:
-        """A group sets slots aside."""
+        """Opens a group, which sets ``need`` state slots aside for a batch, or none if fewer are free. Groups may
+        nest.
+        """
 
     def end_group(self) -> None:
-        """The group ends: what is left of it is free."""
+        """Ends the innermost group. The end of the outermost group frees the slots that nobody took."""
 
     def clear(self) -> None:
-        """Everything starts anew between requests."""
+        """Frees every slot, as when the cache is flushed. Sent while no request is here. Afterwards tree and sessions
+        are empty, and no group is open.
+        """
 
     def bad(self, kind: str) -> None:
-        """Sends bad input of one kind, see ``BAD`` in conformance/mamba_slots/rules.py."""
+        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
+        and change nothing.
+
+        ``kind``: see ``BAD`` in conformance/mamba_slots/rules.py.
+        """
 
     def snapshot(self) -> StatesSnapshot:
-        """Everything, as it is now."""
+        """Reads lists, records, rows, sessions and tree states as they are now, and changes nothing. Sent once after
+        each call.
+        """
 
 
 # The whole cache: the stem ``cache``.
 
 
 class LockHold(NamedTuple):
-    """What a request, or a session's slot, holds in the tree: a node and where its window ends (numbers as in the tree's
-    snapshot), the tokens from the root to the node's end, and whether it holds the node's state. Of a node that has left
-    the tree there is the number alone: ``top`` is -1 and ``text`` is empty.
+    """What a request or a session's slot holds in the tree.
+
+    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``text``: the token ids
+    from the root to the end of the node. ``state``: it holds the node's mamba state too. For a node that has left the
+    tree only its id is known: then ``top`` is -1 and ``text`` is empty.
     """
 
     node: int
@@ -497,9 +759,10 @@ class LockHold(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheSnapshot:
-    """Rows and pools, the tree, who holds what of it, and the states, ``None`` in a cache without.
+    """Rows and pools, the tree, the locks, and the mamba states as they are now.
 
-    ``holds``: by ("request", number) for those that run, and ("session", number) for slots that have a row.
+    ``holds``: by ``("request", number)`` for each request that runs and ``("session", number)`` for each slot that has
+    a row, where it holds something. ``states``: ``None`` in a cache without mamba states.
     """
 
     rows: RowsSnapshot
@@ -509,19 +772,30 @@ class CacheSnapshot:
 
 
 class CacheEngine(RowEngine, Protocol):
-    """A ``RowEngine`` whose tree, locks and states can be read too."""
+    """A whole cache: a ``RowEngine`` whose tree, locks and mamba states can be read too.
+
+    Configuration: that of ``RowEngine``; ``components`` (``full``, ``swa``, and ``mamba`` in a cache with states);
+    with states also ``size_mamba`` (state slots) and ``buffered``, ``doubled``, ``lazy`` (see ``StateEngine``). An
+    engine without states lacks ``track``, ``boundary`` and ``settle``.
+    """
 
     def track(self, request: int) -> None:
-        """The state at the last page boundary was written to the request's track buffer."""
+        """The state at the last page boundary is written to the request's track buffer. Sent after tokens up to there
+        are computed.
+        """
 
     def boundary(self, request: int) -> None:
-        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        """Before a tracking boundary a lazy track buffer gets its second slot. If none is free, it stays without; that
+        is no error.
+        """
 
     def settle(self, request: int) -> None:
-        """After a boundary a lazy buffer gives the older slot back."""
+        """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
-        """As ``RowEngine.evict``; and so many states."""
+        """Asks the tree to free so many tokens of the full and of the SWA pool, and so many mamba states. It frees
+        only what nobody has locked.
+        """
 
     def cache_snapshot(self) -> CacheSnapshot:
-        """Everything, as it is now."""
+        """Reads everything as it is now, and changes nothing. Sent once after each call, in place of ``snapshot``."""

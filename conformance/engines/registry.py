@@ -1,7 +1,7 @@
-"""Every engine that can be driven is found here: the folder ``engines/``, and the entry points ``slotproof.engines``.
+"""Finds and loads the engines: those in the folder ``engines/``, and those that other packages register.
 
-A module or package of this folder that has a ``PLUGIN`` is an engine of that name. Anybody's package may register one
-under the entry point group ``slotproof.engines`` (``name = "package.module:PLUGIN"``).
+A module or package of this folder that has a ``PLUGIN`` is an engine, and its file name is the engine's name. Another
+package registers an engine under the entry point group ``slotproof.engines`` (``name = "package.module:PLUGIN"``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import Any, Protocol
 from conformance.engines.protocol import EngineError, Json
 
 GROUP = "slotproof.engines"
-SHARED = ("adapters", "protocol", "registry")  # what of this folder is no engine
+SHARED = ("adapters", "protocol", "registry")  # the modules of this folder that are no engines
 DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine that is ready to be driven: for each stem a function from a configuration to a fresh engine.
+    """An engine that is ready to be driven.
 
-    ``own``: it is our own implementation, of which a latent finding is a failure too.
+    ``makers``: for each stem that it implements, a function from a configuration to a fresh engine
+    (``conformance.engines.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
+    too.
     """
 
     name: str
@@ -40,9 +42,10 @@ class Loaded:
 
 
 class Plugin(Protocol):
-    """An engine as it is registered. ``releases``: those that ``slotproof engines`` judges, oldest first.
+    """An engine as it is registered.
 
-    ``folder``: where its kept traces (``traces/NAME.json``) and its known differences (``known/RELEASE.json``) are.
+    ``releases``: those that ``slotproof engines`` judges, oldest first. ``folder``: where its kept traces
+    (``traces/NAME.json``) and its known differences (``known/RELEASE.json``) are; ``None`` if it has none.
     """
 
     name: str
@@ -51,12 +54,14 @@ class Plugin(Protocol):
     own: bool
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
-        """The engine, of a release or from a folder, with its tensors on a device. ``EngineError`` in one line."""
+        """Loads a release, or the source in a folder, with its tensors on ``device``. Raises ``EngineError`` with one
+        line that says why it could not.
+        """
 
 
 @dataclass(frozen=True)
 class SimplePlugin:
-    """An engine that has neither releases nor sources: its makers are all there is."""
+    """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU."""
 
     name: str
     makers: Mapping[str, Callable[[Json], Any]]
@@ -65,7 +70,7 @@ class SimplePlugin:
     folder: Path | None = field(default=None, init=False)
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
-        """Its makers, on the CPU."""
+        """Its makers. Raises ``EngineError`` for a release, a source folder or another device than ``cpu``."""
         if release or source:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
         if device != "cpu":
@@ -82,7 +87,7 @@ def names() -> list[str]:
 
 
 def plugin(name: str) -> Plugin:
-    """The engine of this name; ``EngineError`` if there is none."""
+    """The engine of this name. Raises ``EngineError`` if there is none."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             return _plugin_of(point.load(), f"the entry point {GROUP} {name}")
@@ -100,7 +105,9 @@ def _plugin_of(found: Any, where: str) -> Plugin:
 
 
 def load(name: str, release: str | None = None, source: Path | None = None, device: str = "cpu") -> Loaded:
-    """Loads an engine; ``EngineError`` says in one line what is wrong with the name, release, folder or device."""
+    """Loads an engine. Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or
+    device.
+    """
     import torch
 
     found = plugin(name)
@@ -117,5 +124,5 @@ def own() -> Plugin:
 
 
 def released() -> list[Plugin]:
-    """The engines of which releases are judged."""
+    """The engines that have releases to judge."""
     return [found for found in map(plugin, names()) if found.releases]
