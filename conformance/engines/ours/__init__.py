@@ -10,7 +10,7 @@ from typing import Any
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 
-# For each stem the module of this folder that has its maker, a function of the stem's name.
+# For each stem the module of this folder with its maker, and the name of the maker.
 MAKERS = {
     "allocator": ("pools", "allocator"),
     "swa_mapping": ("pools", "swa_mapping"),
@@ -22,13 +22,13 @@ MAKERS = {
 
 
 def make(stem: str, config: Json, device: str = "cpu", **parts: Any) -> Any:
-    """An engine for a stem. ``parts``: variants of the classes that it is made of, see its maker."""
+    """An engine for a stem. ``parts``: other classes or functions of which it is made, see the stem's maker."""
     module, name = MAKERS[stem]
     return getattr(import_module(f"{__name__}.{module}"), name)(config, device, **parts)
 
 
 class Ours:
-    """Our own implementation: it has no releases, and it is judged strictly."""
+    """Our own implementation. It has no releases, and a latent finding in it is a failure."""
 
     name = "ours"
     releases: tuple[str, ...] = ()
@@ -36,7 +36,9 @@ class Ours:
     own = True
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
-        """An engine for each stem, with its tensors on ``device``."""
+        """An engine for each stem, with its tensors on ``device``. Raises ``EngineError`` for a release or a source
+        folder.
+        """
         if release or source:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
         return Loaded(self.name, None, {stem: partial(make, stem, device=device) for stem in MAKERS}, own=True)

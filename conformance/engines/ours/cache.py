@@ -1,6 +1,6 @@
-"""Our session cache as an engine: a scheduler's calls on it, and its rows, pools, tree, locks and states as they are.
+"""Our session cache as an engine: a scheduler's calls on it, and snapshots of its rows, pools, tree, locks and states.
 
-It serves ``session_trim`` (rows, sessions and the tree's pages) and ``cache`` (everything).
+It serves the stems ``session_trim`` (rows, sessions and the tree's pages) and ``cache`` (everything).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 @dataclass
 class Running:
-    """A request that runs: its session, its text so far, how much of that is its prompt, and its row."""
+    """A request that runs: its session (0: none), its text so far, the length of its prompt in tokens, and its row."""
 
     session: int
     tokens: list[int]
@@ -49,7 +49,9 @@ class Running:
 
 
 class OurCache:
-    """``engine``: the cache; ``running``: the requests that run on it, by number. A ``RowEngine`` and a ``CacheEngine``."""
+    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by
+    number.
+    """
 
     fragile = False
 
@@ -62,7 +64,7 @@ class OurCache:
         self.running: dict[int, Running] = {}
         untracked = {"track"} if self.states is None or not self.states.buffer_size else set()
         not_lazy = {"boundary", "settle"} if self.states is None or not self.states.lazy else set()
-        # A session has one turn at a time: whoever has a front door for clients has to turn the others away.
+        # A session has one turn at a time. To turn other requests away is the task of a server, which we do not have.
         self.lacks = frozenset({*lacks, *untracked, *not_lazy, "overlapping_turn", "close_running"})
 
     # A request arrives.
@@ -76,7 +78,7 @@ class OurCache:
         return int(self.engine.restore([session], [min(committed, len(tokens) - 1)])[0])
 
     def admit(self, request: int, session: int, tokens: list[int], most: int) -> Admission:
-        """On the slot's row, or on a new one after what the tree has."""
+        """Runs on the row of the session's slot, or on a new row after the cached prefix."""
         prefix = self.look(request, session, tokens)
         upto = min(prefix + most, len(tokens))
         row = self._resumed(session, tokens, upto) if session in self.rows.slot else self._begun(session, tokens, upto)
@@ -86,7 +88,10 @@ class OurCache:
         return Admission(prefix, True)
 
     def _resumed(self, session: int, tokens: list[int], upto: int) -> int | None:
-        """A slot's row goes on once there is room: a turn that runs does not go back to its slot unchanged."""
+        """The slot's row with slots up to ``upto`` tokens, ``None`` if out of memory.
+
+        Room is made first, since a turn that runs cannot go back to its slot unchanged.
+        """
         before, size = int(self.rows.committed[self.rows.slot[session]]), self.page_size
         room = (-(-upto // size) - -(-before // size)) * size
         if not self.engine.make_room(room, room):
@@ -96,7 +101,9 @@ class OurCache:
         return row
 
     def _begun(self, session: int, tokens: list[int], upto: int) -> int | None:
-        """A request that gets no slots gives its row and its lock up again."""
+        """A new row with slots up to ``upto`` tokens, ``None`` if out of memory. A request that gets no slots gives up
+        its row and lock.
+        """
         rows = self.engine.admit([tokens], [session or None])
         if rows is None or self.engine.extend(rows, [upto]) is not None:
             return None if rows is None else rows[0]
@@ -104,25 +111,26 @@ class OurCache:
         return None
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
-        """Not offered."""
+        """Lacking: our cache has no front door for clients."""
+        del request, session, new, unsupported
         raise Misuse("our cache has no front door for clients")
 
-    # It grows.
+    # A request grows.
 
     def chunk(self, request: int, most: int) -> bool:
-        """The next chunk."""
+        """Allocates the next chunk."""
         one = self.running[request]
         upto = min(int(self.rows.allocated[one.row]) + most, one.prompt)
         return self.engine.extend([one.row], [upto]) is not None
 
     def cache(self, request: int, sampled: int | None) -> None:
-        """What of the prompt is computed goes to the tree."""
+        """Inserts the computed part of the prompt into the tree."""
         one = self.running[request]
         self.engine.cache_unfinished([one.row], [one.tokens])
         one.tokens += [] if sampled is None else [sampled]
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
-        """A step of a batch."""
+        """One decode step of a batch."""
         if self.engine.decode([self.running[request].row for request in requests]) is None:
             return False
         for request, token in zip(requests, sampled, strict=True):
@@ -130,43 +138,45 @@ class OurCache:
         return True
 
     def reserve(self, request: int, more: int) -> bool:
-        """Slots ahead."""
+        """Allocates slots for a draft."""
         row = self.running[request].row
         return self.engine.reserve([row], [int(self.rows.allocated[row]) + more]) is not None
 
     def commit(self, request: int, accepted: list[int]) -> None:
-        """Verified tokens."""
+        """Commits verified tokens."""
         one = self.running[request]
         self.engine.commit([one.row], [int(self.rows.committed[one.row]) + len(accepted)])
         one.tokens += accepted
 
     def slide(self, request: int) -> None:
-        """By the cache's own reckoning, which leaves a page of margin, and then as far as the window allows."""
+        """Moves the window as the cache itself does, which leaves a page of margin, and then as far as the window
+        allows.
+        """
         row, size = self.running[request].row, self.page_size
         self.engine.slide([row])
         reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
         if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
             self.engine.slide_to([row], [reach])
 
-    # Its state, where the cache has states.
+    # The state of a request, where the cache has states.
 
     def track(self, request: int) -> None:
-        """The state at the last page boundary was written."""
+        """Writes the state at the last page boundary to the track buffer."""
         row = self.running[request].row
         self.engine.track([row], [int(self.rows.committed[row]) // self.page_size * self.page_size])
 
     def boundary(self, request: int) -> None:
-        """A lazy buffer gets its second slot, if there is room."""
+        """A lazy track buffer gets its second slot, if one is free."""
         self.engine.boundary([self.running[request].row])
 
     def settle(self, request: int) -> None:
-        """A lazy buffer gives the older slot back."""
+        """A lazy track buffer gives back the slot that is not written next."""
         self.engine.settle([self.running[request].row])
 
-    # It leaves.
+    # A request leaves.
 
     def finish(self, request: int, sent: int) -> None:
-        """To the session's slot, or to the tree and the pools."""
+        """Saves the row in the session's slot, or gives it to tree and pools."""
         one = self.running.pop(request)
         if one.session:
             self.engine.save([one.row], [one.prompt + sent])
@@ -174,11 +184,11 @@ class OurCache:
             self.engine.cache_finished([one.row], [one.tokens])
 
     def abort(self, request: int) -> None:
-        """Everything is given back; the session starts anew."""
+        """Frees everything that the request has; its session then begins anew."""
         self.engine.abort([self.running.pop(request).row])
 
     def retract(self, request: int, sent: int) -> None:
-        """To the session's slot, or to the pools."""
+        """Saves the row in the session's slot, or frees it."""
         one = self.running.pop(request)
         if one.session:
             self.engine.save([one.row], [one.prompt + sent])
@@ -186,11 +196,11 @@ class OurCache:
             self.engine.abort([one.row])
 
     def cancel(self, request: int) -> None:
-        """Nothing is kept of a request that waits."""
+        """Does nothing, since the cache keeps nothing of a request that waits."""
         del request
 
     def close(self, session: int) -> bool:
-        """What the slot has is given back."""
+        """Frees the row in the session's slot. Never put off."""
         if session in self.rows.slot:
             self.engine.close([session])
         return True
@@ -200,15 +210,15 @@ class OurCache:
         self.engine.free_group_begin()
 
     def end_group(self) -> None:
-        """Ends it."""
+        """Ends the free group."""
         self.engine.free_group_end()
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
-        """The tree gives back what nobody reads."""
+        """The tree frees what nobody has locked."""
         self.engine.evict(full, swa, states)
 
     def bad(self, kind: str) -> None:
-        """Sends bad input."""
+        """Sends bad input; the kinds are ``BAD`` in conformance/request_rules.py."""
         outside, most = self.rows.rows, self.rows.max_tokens
         rows = [one.row for one in self.running.values()]
         texts = [one.tokens for one in self.running.values()]
@@ -224,7 +234,7 @@ class OurCache:
         }
         calls[kind]()
 
-    # What it shows: rows and pools.
+    # Snapshots of rows and pools.
 
     def snapshot(self) -> RowsSnapshot:
         """Rows, slots, pools and the tree's pages."""
@@ -253,14 +263,14 @@ class OurCache:
         )
 
     def _saved(self) -> dict[int, int]:
-        """The rows in the slots of sessions of which no request runs."""
+        """The rows in the slots of sessions of which no request runs, by session."""
         busy = {one.session for one in self.running.values()}
         return {int(s): row for s, row in self.rows.slot.items() if s not in busy}  # type: ignore[call-overload]
 
-    # What it shows: the tree, the locks and the states.
+    # Snapshots of the tree, the locks and the states.
 
     def cache_snapshot(self) -> CacheSnapshot:
-        """Everything."""
+        """Rows, pools, tree, locks and states."""
         rows = self._rows()
         return CacheSnapshot(rows, self._tree(rows), self._holds(), self._states())
 
@@ -331,10 +341,11 @@ def cache(
     locks: Callable[..., LockTree] = LockTree,
     **options: Any,
 ) -> OurCache:
-    """The session cache; sizes count pages, the window counts tokens. ``allocator``, ``rows`` and ``locks`` make its parts.
+    """The session cache. Sizes count pages, the window counts tokens.
 
-    With ``mamba`` among the ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say
-    what a request's track buffer is.
+    ``allocator``, ``rows`` and ``locks`` make its parts, which may be faulty variants. With ``mamba`` among the
+    ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what track buffer a
+    request has.
     """
     tokens, window = config["size"] * config["page_size"], config["window"]
     pools = pair(config, device, allocator, **options)

@@ -14,7 +14,7 @@ from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 
 def allocator(config: Json, device: str = "cpu", lacks: Collection[str] = (), **options: Any) -> PoolAdapter:
-    """The paged allocator (at page size 1 the token allocator); ``size`` counts pages."""
+    """The paged allocator, at page size 1 the token allocator. ``size`` counts pages."""
     page_size, tokens = config["page_size"], config["size"] * config["page_size"]
     common = (torch.float16, device, None, config["need_sort"])
     if page_size == 1:
@@ -25,7 +25,7 @@ def allocator(config: Json, device: str = "cpu", lacks: Collection[str] = (), **
 def pair(
     config: Json, device: str = "cpu", kind: Callable[..., Any] = SWATokenToKVPoolAllocator, **options: Any
 ) -> SWATokenToKVPoolAllocator:
-    """An allocator of two pools, or a variant of it (``kind``); sizes count pages."""
+    """An allocator of two pools. Sizes count pages. ``kind``: its class, or a faulty variant of it."""
     page_size = config["page_size"]
     sizes = (config["size"] * page_size, config["size_swa"] * page_size, page_size)
     made: SWATokenToKVPoolAllocator = kind(*sizes, torch.float16, device, None, config["need_sort"], **options)
@@ -39,5 +39,5 @@ def swa_mapping(
     kind: Callable[..., Any] = SWATokenToKVPoolAllocator,
     **options: Any,
 ) -> PairAdapter:
-    """The allocator of two pools."""
+    """The allocator of two pools as a ``PairEngine``."""
     return PairAdapter(pair(config, device, kind, **options), config["page_size"], device, lacks)

@@ -1,8 +1,8 @@
-"""Our mamba state slots as an engine: ``MambaStates`` under a small tree of states, called as a scheduler does.
+"""Our mamba state slots as an engine: ``MambaStates`` with a small tree of states, called as a scheduler calls them.
 
-The states of our session cache (``impl.mamba_in_cache``) are driven by the stem ``cache``. They cannot take the place
-of this small scheduler: a state of the cache stays with its row, so no request waits with a copy or comes again with
-slots that it names, and no caller of the cache opens a group of state slots or clears the pool.
+The stem ``cache`` drives the states of our session cache (``impl.mamba_in_cache``). They cannot replace this small
+scheduler. In the cache a state stays with its row, so that no request waits with a copy, or comes again with slots
+that it names. And no caller of the cache opens a group of state slots or clears the pool.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from impl.mamba_slots import Holder, MambaSlotAllocator, MambaStates, StateHolde
 
 @dataclass(eq=False)
 class OurRequest(StateHolder):
-    """A request. ``text``: its tokens; ``tracked``: after so many of them its newest state was tracked; ``resumed``: it
-    goes on from what its session saved.
+    """A request.
+
+    ``text``: its token ids. ``tracked``: after so many of them its newest state was tracked. ``session``: 0 if it has
+    none. ``resumed``: it goes on from what its session saved.
     """
 
     text: Key = ()
@@ -31,7 +33,7 @@ class OurRequest(StateHolder):
 
 
 class StateTree:
-    """A tree that keeps states by their tokens, and gives up the oldest first."""
+    """A tree that keeps states by their token ids, and evicts the oldest first."""
 
     def __init__(self, pool: MambaSlotAllocator) -> None:
         self.pool = pool
@@ -42,19 +44,21 @@ class StateTree:
         return max((key for key in self.states if key == text[: len(key)]), key=len, default=None)
 
     def keep(self, key: Key, state: Tensor) -> None:
-        """The state is the tree's, or given back where the tree has one for the key."""
+        """Keeps the state for the key, or frees it if the tree has one for this key."""
         if key in self.states:
             self.pool.free(state.view(1))
         else:
             self.states[key] = state
 
     def evict(self, count: int) -> None:
-        """The oldest states are given back."""
+        """Frees the ``count`` oldest states."""
         for key in list(self.states)[:count]:
             self.pool.free(self.states.pop(key).view(1))
 
     def make_room(self, slots: int, spared: Key | None = None) -> None:
-        """States are given back until so many slots can be handed out, as far as that is possible; never ``spared``."""
+        """Frees states, the oldest first, until ``slots`` slots are free or no other state is left. Never frees that
+        of ``spared``.
+        """
         while self.pool.available_size() + len(self.pool.group_slots) < slots:
             key = next((key for key in self.states if key != spared), None)
             if key is None:
@@ -63,14 +67,14 @@ class StateTree:
 
 
 def donate_newest(states: MambaStates, request: OurRequest, key: Key, tree: StateTree) -> None:
-    """A request that ends gives its newest state to the tree, as that of ``key``, and the rest back."""
+    """A request that ends donates its newest state to the tree, as the state of ``key``, and frees its other slots."""
     if key:
         tree.keep(key, states.donate(request))
     states.release([request])
 
 
 def give_all_back(states: MambaStates, request: OurRequest) -> None:
-    """A request that is aborted gives back all that it has."""
+    """A request that is aborted frees all its slots."""
     states.release([request])
 
 
@@ -81,8 +85,8 @@ Abort = Callable[[MambaStates, OurRequest], None]
 class OurStates:
     """Requests and sessions over ``states``: a ``StateEngine``.
 
-    ``end`` is done where a request ends that is no session's, ``abort`` where a request is aborted; a variant with a
-    fault has others.
+    ``end`` is called where a request without a session ends, ``abort`` where a request is aborted. A faulty variant
+    has other functions.
     """
 
     fragile = False
@@ -107,7 +111,7 @@ class OurStates:
     # A request comes.
 
     def match(self, request: int, tokens: Sequence[int], session: int, again: bool) -> Key | None:
-        """A request comes and matches its prefix; the node of whose state it was given a slot for a copy."""
+        """A request comes and matches. Returns the node of whose state it got a copy, ``None`` if it got none."""
         if not again:
             self.requests[request] = OurRequest()
         one = self.requests[request]
@@ -126,7 +130,7 @@ class OurStates:
         return found
 
     def admit(self, requests: Sequence[int]) -> None:
-        """A batch gets rows and slots; the tree gives up states for it first."""
+        """A batch gets rows and slots. The tree frees states for it first."""
         batch = [self.requests[request] for request in requests]
         self.tree.make_room(sum(map(self._missing, batch)))
         if self.states.alloc(batch) is None:
@@ -135,35 +139,35 @@ class OurStates:
             _decode(one)
 
     def _missing(self, one: OurRequest) -> int:
-        """How many slots an admission gives the request."""
+        """How many slots the request gets when it is admitted."""
         tracks = 1 if self.states.lazy else self.states.buffer_size
         return (one.mamba_pool_idx is None) + tracks * (one.mamba_ping_pong_track_buffer is None)
 
     # A request works.
 
     def track(self, request: int) -> None:
-        """A boundary: the state is written to the next track, and (unless the buffer is lazy) the other one is next."""
+        """The state is written to the next track. Then the other track is next, unless the buffer is lazy."""
         one = self.requests[request]
         _decode_and_track(one)
         self.states.track(one)
 
     def boundary(self, request: int) -> None:
-        """A lazy buffer gets its second slot before a step that tracks."""
+        """A lazy track buffer gets its second slot before a step that tracks."""
         self.tree.make_room(1)
         self.states.alloc_second(self.requests[request])
 
     def settle(self, request: int) -> None:
-        """A lazy buffer gives one slot back after the step."""
+        """A lazy track buffer gives back one slot after the step."""
         _decode_and_track(self.requests[request])
         self.states.give_second(self.requests[request])
 
     def slide(self, request: int) -> None:
-        """A long decode; this tree keeps states whatever the window is."""
+        """A long decode. This tree keeps its states wherever the window is."""
         for _ in range(4):
             _decode(self.requests[request])
 
     def cache(self, request: int) -> None:
-        """A request that goes on puts its state into the tree; a node that has a state keeps it."""
+        """A request that runs puts its newest state into the tree. A node that has a state keeps its own."""
         one = self.requests[request]
         key = self._cached(one)
         if one.resumed or not key:
@@ -175,13 +179,13 @@ class OurStates:
         self.tree.keep(key, self.states.donate_mamba_ping_pong_slot(one, new) if self.buffered else new[0])
 
     def _cached(self, one: OurRequest) -> Key:
-        """The tokens after which the newest state was made that the request can give away."""
+        """The token ids after which the newest state was made that the request can give away."""
         return one.text[: one.tracked] if self.buffered else one.text
 
     # A request leaves.
 
     def finish(self, request: int) -> None:
-        """A request ends well: a turn is saved, any other request gives its newest state to the tree."""
+        """A session's turn is saved. Any other request donates its newest state to the tree."""
         one = self.requests[request]
         if one.session:
             self._save(one)
@@ -193,13 +197,15 @@ class OurStates:
         self.states.save(one, self.sessions[one.session])
 
     def abort(self, request: int) -> None:
-        """A running request is aborted: all it has is given back, and its session begins anew."""
+        """The request frees all its slots, and its session begins anew."""
         one = self.requests[request]
         self.texts[one.session] = ()
         self._abort(self.states, one)
 
     def withdraw(self, request: int) -> None:
-        """A waiting request is aborted; a turn that had resumed its session goes back into it."""
+        """A turn that has taken over its session's states gives them back to its session. Any other request frees what
+        it has.
+        """
         one = self.requests[request]
         if one.resumed:
             self._save(one)
@@ -207,7 +213,7 @@ class OurStates:
             self.states.release([one])
 
     def retract(self, request: int) -> None:
-        """A running request makes room for others; a turn is saved."""
+        """A session's turn is saved. Any other request frees its slots."""
         one = self.requests[request]
         if one.session:
             self._save(one)
@@ -215,26 +221,26 @@ class OurStates:
             self.states.release([one])
 
     def close(self, session: int) -> None:
-        """A session ends."""
+        """The session's slot frees its states."""
         self.texts[session] = ()
         self.states.release([self.sessions[session]])
 
     # The pool and the tree.
 
     def evict(self, states: int) -> None:
-        """The tree gives up its oldest states."""
+        """The tree frees its oldest states."""
         self.tree.evict(states)
 
     def begin_group(self, need: int) -> None:
-        """A group sets slots aside."""
+        """``alloc_group_begin``: sets slots aside."""
         self.pool.alloc_group_begin(need)
 
     def end_group(self) -> None:
-        """A group ends."""
+        """``alloc_group_end``."""
         self.pool.alloc_group_end()
 
     def clear(self) -> None:
-        """Everything starts anew between requests."""
+        """Frees every slot, and empties tree and sessions."""
         self.tree.states.clear()
         self.texts = dict.fromkeys(self.texts, ())
         self.sessions = {session: StateHolder() for session in self.sessions}
@@ -257,10 +263,10 @@ class OurStates:
         }
         calls[kind]()
 
-    # What can be seen.
+    # The snapshot.
 
     def snapshot(self) -> StatesSnapshot:
-        """The lists, the table of rows, and what everybody names."""
+        """The lists, the rows, and the slots that requests, sessions and tree nodes name."""
         own: list[int] = self.states.req_index_to_mamba_index_mapping.tolist()
         tracks: list[list[int]] = self.states.req_index_to_mamba_ping_pong_track_buffer_mapping.tolist()
         rows: dict[int, Three] = {}
@@ -283,13 +289,13 @@ def _decode(one: OurRequest) -> None:
 
 
 def _decode_and_track(one: OurRequest) -> None:
-    """The state after the tokens so far is tracked, then a token follows."""
+    """Tracks the state after the tokens so far; then one more token follows."""
     one.tracked = len(one.text)
     _decode(one)
 
 
 def _named(holder: Holder) -> SlotNames:
-    """What a holder names; 0 for what is absent."""
+    """The slots that a holder names, 0 for an absent slot."""
     own, tracks = holder.mamba_pool_idx, holder.mamba_ping_pong_track_buffer or ()
     first, second = (*(0 if slot is None else int(slot) for slot in tracks), 0, 0)[:2]
     return SlotNames((0 if own is None else int(own), first, second), holder.mamba_next_track_idx or 0)
@@ -305,9 +311,10 @@ def mamba_slots(
     abort: Abort = give_all_back,
     **options: Any,
 ) -> OurStates:
-    """The state slots under a tree of states; bad input is looked for on CUDA too.
+    """The state slots with a tree of states. On CUDA ``debug`` is on, so that bad input is found there too.
 
-    ``states`` and ``allocator`` make the state slots and their pool; ``end`` and ``abort``: see ``OurStates``.
+    ``states`` and ``allocator`` make the state slots and their pool. ``end`` and ``abort``: see ``OurStates``. All of
+    them may be faulty variants.
     """
     tracks = 0 if not config["buffered"] else 2 if config["doubled"] else 1
     rows, lazy = config["requests"] + config["sessions"], config["lazy"] and tracks == 2

@@ -1,8 +1,8 @@
 """Our locks as an engine: ``LockTree`` under a small prefix tree with plain page lists.
 
-The tree of our session cache (``impl.radix``) is driven by the stem ``cache``. It cannot take the place of this small
-tree: its locks always have a window, so that locks without a window would be driven nowhere, and its slots come from
-request rows, which makes an insert many times slower.
+The stem ``cache`` drives the tree of our session cache (``impl.radix``). It cannot replace this small tree. Its locks
+always have a window, so that nothing would drive locks without one. And its slots come from request rows, which makes
+an insert many times slower.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from impl.lock_ref import LockHandle, LockTree
 
 @dataclass
 class Pools:
-    """``free``: pages of ``full`` and ``swa`` and slots of ``mamba``, as far as the tree has them. Page 0 is padding.
+    """The pools of the tree.
 
-    ``swa_page``: the SWA page of each full page that has one.
+    ``free``: the free pages of ``full`` and ``swa`` and the free slots of ``mamba``, for each component that the tree
+    has. Page 0 is padding. ``swa_page``: the SWA page of each full page that has one.
     """
 
     page_size: int
@@ -28,8 +29,9 @@ class Pools:
     swa_page: dict[int, int] = field(default_factory=dict)
 
     def take_row(self, tokens: int, out_of_window: int) -> list[int] | None:
-        """Full slots for whole pages of tokens, with their SWA side but for the first ``out_of_window`` tokens, which
-        have given it back already. ``None``: out of memory.
+        """The full slots of whole pages for ``tokens`` tokens, with their SWA pages; ``None`` if out of memory.
+
+        The first ``out_of_window`` tokens free their SWA pages at once, since they have left the window.
         """
         count = tokens // self.page_size
         if any(len(self.free[name]) < count for name in ("full", "swa") if name in self.free):
@@ -42,12 +44,12 @@ class Pools:
         return slots
 
     def give_row(self, slots: Sequence[int]) -> None:
-        """Whole pages come back, with the SWA side that they still have."""
+        """Frees whole full pages, with the SWA pages that they still have."""
         self.give_swa(slots)
         self.free["full"] += self._pages(slots)
 
     def give_swa(self, slots: Sequence[int]) -> None:
-        """The SWA side of these full slots comes back, where it is still there."""
+        """Frees the SWA pages of these full slots, where they still have some."""
         if "swa" in self.free:
             self.free["swa"] += [self.swa_page.pop(page) for page in self._pages(slots) if page in self.swa_page]
 
@@ -62,7 +64,9 @@ class Pools:
 
 @dataclass
 class Entry:
-    """What the prefix tree knows of a node: its key, its full slots, the node above, its state, and its last use."""
+    """What the prefix tree knows of a node: its key, its full slots, the node above, its state, its children, and its
+    last use.
+    """
 
     key: list[int]
     full: list[int]
@@ -74,8 +78,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """What one insert brings: whole pages of tokens; the slots, by position, of those from ``own`` on, which are the
-    caller's own; and the SWA cursor.
+    """What one insert brings.
+
+    ``tokens``: the key, whole pages of token ids. ``slots``: the caller's own slots by position, from ``own`` on.
+    ``cursor``: the tokens below it have no SWA slots.
     """
 
     tokens: list[int]
@@ -89,14 +95,14 @@ class Row:
 
 
 def release_own(locks: LockTree, handle: LockHandle) -> None:
-    """The tree gives back the lock that it took for itself while it evicted a state."""
+    """Releases the lock that the tree took for itself while it evicted a state."""
     locks.release([handle])
 
 
 class OurTree:
     """A prefix tree over ``locks`` that matches, inserts and evicts as the law allows: a ``TreeEngine``.
 
-    ``release_own`` gives back the lock that the tree takes for itself; a variant with a fault has another one.
+    ``release_own`` releases the lock that the tree takes for itself; a faulty variant has another function.
     """
 
     fragile = False
@@ -120,7 +126,7 @@ class OurTree:
     # Calls.
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
-        """Caches a row; ``None``: out of memory."""
+        """Inserts a row; ``None`` if out of memory."""
         whole = tokens[: len(tokens) // self.page_size * self.page_size]
         if self.locks.stateful and not self.pools.free["mamba"]:
             return None
@@ -149,23 +155,25 @@ class OurTree:
         return Match(len(slots), path[best - 1] if best else 0, slots)
 
     def acquire(self, node: int) -> int:
-        """Locks a node; the number of the handle."""
+        """Locks a node. Returns the number of the handle."""
         self._count += 1
         self.held[self._count] = self.locks.acquire([node])[0]
         return self._count
 
     def release(self, handle: int, caller: str) -> None:
-        """Gives a handle back; the handle itself knows what it holds."""
+        """Releases a handle, which knows itself what it holds."""
         del caller
         self._last_released = self.held.pop(handle)
         self.locks.release([self._last_released])
 
     def release_swa(self, handle: int) -> None:
-        """Gives back the SWA part of a handle."""
+        """Releases the SWA part of a handle."""
         self.locks.release_swa([self.held[handle]])
 
     def copy_on_write(self, tokens: Sequence[int]) -> Match:
-        """A state for a request; where none is free, one is evicted while the matched node is locked."""
+        """Matches for a request that wants a copy of the state. Where no state is free, one is evicted while the
+        matched node is locked.
+        """
         found = self.match(tokens)
         if not self.pools.free["mamba"]:
             handle = self.locks.acquire([found.node])[0]
@@ -174,7 +182,7 @@ class OurTree:
         return found
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
-        """Frees at least so many tokens and states, the least recently used first, as far as nobody holds them."""
+        """Frees at least so many tokens and states, the least recently used first, as far as nobody has locked them."""
         for name, wanted in (("full", full), ("swa", swa), ("mamba", mamba)):
             if name not in self.pools.free:
                 continue
@@ -201,7 +209,7 @@ class OurTree:
     # Walking and splitting.
 
     def _walk(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes whose keys the tokens go through; one that they leave half way is split."""
+        """The nodes on the path of the tokens. A node in which the path ends is split there."""
         path, at, node = [], 0, 0
         whole = len(tokens) // self.page_size * self.page_size
         while at < whole and (child := self.entries[node].children.get(self._first(tokens[at:]))) is not None:
@@ -235,7 +243,11 @@ class OurTree:
     # Inserting.
 
     def _overlap(self, node: int, row: Row) -> None:
-        """A node that is there already: a tombstone that may be restored gets the row's slots, else those are freed."""
+        """Inserts a part of a row where the tree has a node already.
+
+        A tombstone that may be restored gets the row's slots. Any other node keeps its own, and the row's slots are
+        freed.
+        """
         start, stop = int(self.locks.start[node]), int(self.locks.stop[node])
         if not (row.own <= start and row.cursor < stop and self.locks.revivable(node)):
             self.pools.give_row(row.between(max(start, row.own), stop))
@@ -249,7 +261,9 @@ class OurTree:
         entry.full = row.between(stop - len(entry.key), stop)
 
     def _grow(self, under: int, start: int, row: Row) -> int:
-        """The rest of the row as leaves, cut at the cursor; what lies below the cursor alone is not kept."""
+        """Inserts the rest of the row as leaves, cut at the cursor. A rest without any SWA slot is freed. Returns the
+        last node, 0 if none.
+        """
         last, windowed = len(row.tokens), self.locks.windowed
         if start < last and windowed and row.cursor >= last:
             self.pools.give_row(row.between(start, last))
@@ -268,7 +282,9 @@ class OurTree:
     # Evicting.
 
     def _evict_one(self, name: str) -> bool:
-        """The least recently used node loses the part, a leaf all of itself; false where nobody can lose it."""
+        """Evicts the component ``name`` of the least recently used node, or the whole node if it is a leaf. False if
+        no node can lose it.
+        """
         locks = self.locks
         there: dict[str, list[bool]] = {"swa": locks.swa.tolist(), "mamba": locks.mamba.tolist()}
         ref: list[int] = getattr(locks, f"{name}_ref").tolist()
@@ -299,10 +315,10 @@ class OurTree:
             self.pools.free["mamba"].append(entry.mamba)
             entry.mamba = None
 
-    # What callers see.
+    # The snapshot.
 
     def snapshot(self) -> TreeSnapshot:
-        """The tree as the tables of the locks show it, with the slots of the prefix tree."""
+        """The tree: lock tables from ``locks``, slots from the prefix tree."""
         locks, names = self.locks, tuple(self.pools.free)
         stop: list[int] = locks.stop.tolist()
         parent: list[int] = locks.parent.tolist()
@@ -333,7 +349,9 @@ def lock_ref(
     release_own: Callable[[LockTree, LockHandle], None] = release_own,
     **options: Any,
 ) -> OurTree:
-    """The locks under a prefix tree. ``locks`` makes them; ``release_own``: see ``OurTree``."""
+    """The locks under a prefix tree. ``locks`` makes them. ``release_own``: see ``OurTree``. Both may be faulty
+    variants.
+    """
     components, window = config["components"], config["window"]
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}
