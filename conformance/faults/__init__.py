@@ -1,5 +1,7 @@
-"""Known bugs, one file a stem: each as a wrong transition of the law, which the proof must refute, and as a variant of our
-implementation that has it, which the run must find from nothing.
+"""Known bugs, one file for each stem, which proofs and runs must catch.
+
+Each bug stands here in two forms: as a wrong transition of the law, which the provers must refute, and as a faulty
+part of our implementation, which drawn runs must find without a hint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Known bugs that take the whole cache to show."""
+"""Known bugs that show only in a whole cache, with rows and a tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fault is: a known bug as a wrong transition of the law, and as a variant of our implementation that has it."""
+"""What a fault is: a known bug as a wrong transition of the law, and as a faulty part of our implementation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from proofs.hints import Transition
 
 @dataclass(frozen=True)
 class Fault:
-    """A bug in ``stem``. ``spec`` replaces transitions of the law by name; ``parts`` are the faulty parts from which our
-    implementation is made, as its maker for the stem takes them.
+    """A known bug, which shows in the stem ``stem``.
 
-    ``search``: fields of ``proofs.hints.Hints`` by which a path to the bug is looked for, where the stem's own do not lead
-    there.
+    ``spec``: the wrong transitions, each in the place of the law's transition of this name. ``parts``: the faulty
+    parts of our implementation, as its maker for the stem takes them. ``search``: fields of ``proofs.hints.Hints`` for
+    the search of a path to the bug, where the stem's own hints do not lead there.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Fault:
     search: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self, config: Json) -> Any:
-        """Our implementation with the faulty parts; nobody asks it to answer bad input."""
+        """Our implementation with the faulty parts. It lacks ``bad``, since only the bug itself should be found."""
         made = registry.own().load(None, None, "cpu").makers[self.stem]
         return made(config, lacks=("bad",), **self.parts)  # type: ignore[call-arg]
 
     def __reduce__(self) -> tuple[Callable[[str], Fault], tuple[str]]:
-        """Between processes a fault goes by its name: its functions could not."""
+        """A fault is pickled by its name, since its functions cannot be pickled."""
         return _named, (self.name,)
 
 

@@ -1,4 +1,4 @@
-"""Known bugs of the radix tree's locks."""
+"""Known bugs of locks in the radix tree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from proofs import lock_ref as wrong
 
 
 def walk_to_root(locks: LockTree, handle: LockHandle) -> None:
-    """SGLang PR 27038: the lock around a copy-on-write eviction is given back without its window boundary. The walk that
-    gives back the SWA part then goes on to the root, and takes away what other handles hold there.
+    """SGLang PR 27038: the lock around a copy-on-write eviction is released without its window boundary.
+
+    The walk that releases the SWA part then goes on to the root, and lowers lock counts that belong to other handles.
     """
     if locks.windowed:
         locks.held[handle.number, 1] = locks.token[locks.paths.table[handle.node, 0]]
@@ -19,10 +20,10 @@ def walk_to_root(locks: LockTree, handle: LockHandle) -> None:
 
 
 class ForgetsCounts(LockTree):
-    """A split gives the new parent no locks: the handles below it still hold it, and it counts nobody."""
+    """A split gives the new parent lock counts of 0, although the handles below it hold it too."""
 
     def split(self, child: int, at: int) -> int:
-        """The new parent starts without locks."""
+        """Splits, and sets the lock counts of the new parent to 0."""
         new = super().split(child, at)
         self.full_ref[new] = 0
         self.swa_ref[new] = 0
@@ -30,34 +31,38 @@ class ForgetsCounts(LockTree):
 
 
 class RevivesHeld(LockTree):
-    """A tombstone gets other slots, and the old ones are freed, though a request still reads them. Seen in SGLang 0.5.11 to
-    0.5.14, both trees: the overlap of an insert looks at the SWA lock alone.
+    """A tombstone gets other slots, and its old slots are freed, although a request still reads them.
+
+    Seen in SGLang 0.5.11 to 0.5.14, in both trees: an insert looks only at the SWA lock of the nodes that it overlaps.
     """
 
     def revivable(self, node: int) -> bool:
-        """Does not see who holds the node."""
+        """Does not look whether a handle holds the node."""
         return self.windowed and not bool(self.swa[node])
 
 
 class KeepsToken(LockTree):
-    """The SWA part that a request gave back early is given back again with the rest. Seen in SGLang 0.5.12 to 0.5.14, where
-    a streaming session releases what a request of it had locked.
+    """An SWA part that a request released early is released a second time with the rest.
+
+    Seen in SGLang 0.5.12 to 0.5.14, where a streaming session releases what one of its requests had locked.
     """
 
     def release_swa(self, handles: Iterable[LockHandle]) -> None:
-        """The window token of the handle stays."""
+        """Releases the SWA parts, but the handles keep their window token."""
         tokens = self.held[:, 1].clone()
         super().release_swa(handles)
         self.held[:, 1] = tokens
 
 
 class TakesState(LockTree):
-    """The early release of the SWA part gives back the mamba state too, and the handle gives it back once more at its end.
-    Seen in SGLang 0.5.14, ``dec_swa_lock_only`` of a tree with all three components.
+    """The early release of the SWA part also releases the mamba state, which the handle then releases again at its
+    end.
+
+    Seen in SGLang 0.5.14, in ``dec_swa_lock_only`` of a tree with all three components.
     """
 
     def release_swa(self, handles: Iterable[LockHandle]) -> None:
-        """One holder of the state less is counted."""
+        """Releases the SWA parts, and lowers the lock counts of the states too."""
         given = list(handles)
         super().release_swa(given)
         for handle in given:

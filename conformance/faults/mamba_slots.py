@@ -11,28 +11,31 @@ from conformance.faults.fault import Fault
 from impl.mamba_slots import Holder, MambaSlotAllocator, MambaStates
 from proofs import mamba_slots as wrong
 
-SHORT = 5  # a tree with the fault ``donated_to_nobody`` keeps no state of fewer tokens
+SHORT = 5  # tokens: a tree with the fault ``donated_to_nobody`` keeps no state of a shorter key
 
 
 class SavesAndNames(MambaStates):
-    """SGLang PR 26941, first place: a turn is saved in its session's slot, and the request goes on naming the track buffer.
-    When the request is admitted again, the allocation is skipped, and two have one buffer.
+    """SGLang PR 26941, first place: a saved turn's request still names the track buffer that its session's slot has
+    now.
+
+    When the request is admitted again, it gets no new buffer, so that request and session use one buffer.
     """
 
     def save(self, req: Holder, session: Holder) -> None:
-        """Leaves the track buffer on the request; the session has it too."""
+        """Saves the turn, and leaves the track buffer on the request."""
         buffer, following = req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx
         super().save(req, session)
         req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx = buffer, following
 
 
 class FreesAndNames(MambaStates):
-    """SGLang PR 26941, second place: a request's slots are given back, and it goes on naming its track buffer. When the
-    request is admitted again, the allocation is skipped, and it runs on slots that are free.
+    """SGLang PR 26941, second place: a request whose slots were freed still names its track buffer.
+
+    When the request is admitted again, it gets no new buffer and runs on slots that are free.
     """
 
     def release(self, reqs: Iterable[Holder]) -> None:
-        """Leaves the track buffer on the requests."""
+        """Frees the slots, and leaves the track buffers on the requests."""
         given = list(reqs)
         buffers = [(req.mamba_ping_pong_track_buffer, req.mamba_next_track_idx) for req in given]
         super().release(given)
@@ -41,8 +44,10 @@ class FreesAndNames(MambaStates):
 
 
 def give_row_back_alone(states: MambaStates, request: Any) -> None:
-    """SGLang PR 26941, third place: the first turn of a streaming session is aborted, and the slot that is made for the
-    abort is released without the request's state and track buffer: three slots are lost.
+    """SGLang PR 26941, third place: the first turn of a streaming session is aborted, and its slots leak.
+
+    The session slot that is made for the abort is released without the request's state and track buffer: three state
+    slots are lost.
     """
     if not request.session or request.resumed:
         states.release([request])
@@ -52,12 +57,14 @@ def give_row_back_alone(states: MambaStates, request: Any) -> None:
 
 
 class FreesTheAbsent(MambaStates):
-    """A closed session frees its lazy track buffer whole, also the slot that is absent, which is then handed out. Seen in
-    SGLang 0.5.13 and 0.5.14, where what is absent is written -1.
+    """A session that closes frees both slots of its lazy track buffer, although one is absent. The absent slot is then
+    handed out.
+
+    Seen in SGLang 0.5.13 and 0.5.14, where an absent slot is written as -1.
     """
 
     def release(self, reqs: Iterable[Holder]) -> None:
-        """What is absent becomes slot 0."""
+        """Frees slot 0 in the place of an absent slot."""
         given = list(reqs)
         absent = sum((req.mamba_ping_pong_track_buffer or []).count(None) for req in given)
         super().release(given)
@@ -66,19 +73,21 @@ class FreesTheAbsent(MambaStates):
 
 
 class ForgetsOuterGroup(MambaSlotAllocator):
-    """A group of state slots that begins within another takes its place, and the outer one's slots are lost. Seen in SGLang
-    0.5.13 and 0.5.14.
+    """A group of state slots that begins inside another one replaces it, and the outer group's slots leak.
+
+    Seen in SGLang 0.5.13 and 0.5.14.
     """
 
     def alloc_group_begin(self, num_reqs: int) -> None:
-        """Forgets the open group."""
+        """Forgets the slots of the open group, and begins a new one."""
         self.group_slots = self.group_slots[:0]
         super().alloc_group_begin(num_reqs)
 
 
 def donate_short_to_nobody(states: MambaStates, request: Holder, key: tuple[int, ...], tree: Any) -> None:
-    """A request takes its newest state for given to the tree, which has not taken it: the slot is lost. Seen in SGLang
-    0.5.11 to 0.5.14, where the tree makes no leaf for tokens that have left the window.
+    """A request believes that the tree took its newest state, and the tree did not take it: the slot leaks.
+
+    Seen in SGLang 0.5.11 to 0.5.14, where the tree makes no leaf for tokens that have left the window.
     """
     if key:
         donated = states.donate(request)

@@ -12,9 +12,10 @@ from proofs import session_trim as wrong
 
 
 class KeepsTail(RequestRows):
-    """SGLang PR 22862: a session's next turn begins before the end of its row, and nobody gives the rest back. The new
-    tokens are written over draft slots, or over a token that a retract or the logit reserve cuts off. Seen in SGLang
-    0.5.10, where one token leaks a turn.
+    """SGLang PR 22862: a session's next turn goes on before the end of its row, and the rest of the row is not freed.
+
+    New slots overwrite the old ones in the row: draft slots, or a token that a retract or the logit reserve cut off.
+    Seen in SGLang 0.5.10, where each turn leaks one token.
     """
 
     def free_tail(self, rows: Tensor, to: Tensor) -> None:
@@ -22,64 +23,70 @@ class KeepsTail(RequestRows):
 
 
 class KeepsCursor(RequestRows):
-    """SGLang PR 22900: a turn that decoded past its end is cut in the session's slot, and its SWA cursor is not. Then the
-    cursor stands beyond the row: the next turn's tokens below it are taken for evicted, and their SWA pages leak.
+    """SGLang PR 22900: a turn that decoded past its end is cut in the session's slot, and its SWA cursor is not.
+
+    The cursor then stands beyond the row. Tokens of the next turn below it count as evicted, and their SWA pages leak.
     """
 
     def save(self, rows: Numbers, agreed: Numbers) -> None:
-        """The cursor stays."""
+        """Saves the row, and leaves the cursor where it was."""
         cursor = self.cursor.clone()
         super().save(rows, agreed)
         self.cursor.copy_(cursor)
 
 
 class FreesPartialPage(RequestRows):
-    """A turn that goes on inside a page gives that page back with the tail: freeing is by pages, and the prefix ends there.
-    What a free of the slots after the prefix does that is not aligned upwards.
+    """A turn that goes on inside a page frees this page with the tail, although it holds the end of the prefix.
+
+    A free of all slots after the prefix does this, since it frees whole pages, unless its start is rounded up to a
+    page.
     """
 
     def free_tail(self, rows: Tensor, to: Tensor) -> None:
-        """The page that the prefix ends in goes too."""
+        """Frees from the page on in which the prefix ends."""
         super().free_tail(rows, self.page_floor(to))
 
 
 class CapsCursor(RequestRows):
-    """A cut below the SWA cursor moves the cursor to the cut, as the fix of SGLang PR 22900 does. With large pages the cursor
-    then stands inside a page whose SWA page was given back, and the row that grows on writes its new tokens through the
-    padding page. Seen in SGLang 0.5.11 to 0.5.14, ``_trim_overshoot`` and ``_free_tail``, if a cursor ever stands there.
+    """A cut below the SWA cursor moves the cursor to the cut, as the fix of SGLang PR 22900 does.
+
+    With large pages the cursor then stands inside a page whose SWA page was freed. New tokens of the row are written
+    through the padding page. Seen in SGLang 0.5.11 to 0.5.14, in ``_trim_overshoot`` and ``_free_tail``, if a cursor
+    can stand there.
     """
 
     def cut_back(self, rows: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
-        """The cut, and no cursor beyond it, whatever was given back below it."""
+        """The cut, and the cursor no further than the cut, whatever was freed below it."""
         return to, torch.minimum(self.cursor[rows], to)
 
 
 class KeepsSlot(RequestRows):
-    """A turn that is aborted gives its row back, and the session's slot still names it: the row has two owners. What a
-    release does that looks at the request alone, where slot and request both name the row while a turn runs.
+    """A turn that is aborted frees its row, and the session's slot still names this row: the row gets two owners.
+
+    While a turn runs, slot and request both name the row. A release that looks only at the request does this.
     """
 
     def release(self, rows: Numbers) -> None:
-        """The slots stay."""
+        """Releases the rows, and leaves the slots as they were."""
         slots = dict(self.slot)
         super().release(rows)
         self.slot = slots
 
 
 class SlidesTooFar(RequestRows):
-    """The window moves one page too far: SWA pages are given back that the next token still reads."""
+    """The window moves one page too far: SWA pages are freed that the next token still reads."""
 
     def window_reach(self, rows: Tensor) -> Tensor:
-        """As far as the page that the window begins in, and that page too."""
+        """The end of the page in which the window begins; correct is the start of this page."""
         committed = self.committed[rows]
         return torch.minimum(self.page_ceil(committed - self.window + 1), self.page_floor(committed))
 
 
 class ForgetsDraft(RequestRows):
-    """A request that is aborted gives back what is computed, and not the slots that were allocated ahead for its draft."""
+    """A request that is aborted frees its committed tokens, and not the slots that were allocated for its draft."""
 
     def release(self, rows: Numbers) -> None:
-        """Reads the committed length for the allocated one."""
+        """Uses the committed length as the allocated one."""
         for row in rows:
             self.allocated[row] = self.committed[row]
         super().release(rows)

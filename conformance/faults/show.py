@@ -1,4 +1,6 @@
-"""How a fault is shown: the provers refute the wrong transition, and the run finds the faulty implementation."""
+"""Shows that a fault is caught: the provers refute the wrong transition, and drawn runs find the faulty
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ from proofs.counterexample import Counterexample
 from proofs.explore import Path
 from proofs.registry import hints_of
 
-WORKERS = 8  # at most: each of them loads torch
+WORKERS = 8  # at most, since each of them loads torch
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How a fault was refuted and found; ``invariant`` is the first law that the wrong transition breaks."""
+    """How a fault was refuted and found.
+
+    ``invariant``: the first law that the wrong transition breaks, ``None`` if none. ``example``: a lawful state from
+    which it does. ``reach``, ``path``: whether and how this is reached from the first state. ``run``: what the drawn
+    runs found.
+    """
 
     fault: Fault
     invariant: str | None
@@ -44,12 +51,12 @@ class Shown:
 
     @property
     def steps(self) -> int:
-        """How many operations the shrunk run has."""
+        """How many operations the shrunk run has; 0 if the fault was not found."""
         return 0 if self.run.trace is None else len(self.run.trace.steps)
 
 
 def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
-    """Refutes the wrong transition and looks for the bug in the faulty implementation."""
+    """Refutes the wrong transition, and draws runs on the faulty implementation."""
     start = time.perf_counter()
     invariant, example = refute(fault)
     reach, path = _reach(fault) if example else (None, None)
@@ -58,9 +65,10 @@ def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
 
 
 def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], None]) -> list[Shown]:
-    """Shows each fault, side by side; ``done`` is called for each as it ends.
+    """Shows the faults in parallel processes, and returns the results in order. ``done`` is called for each fault when
+    it ends.
 
-    The processes begin afresh, since torch's threads do not survive a fork.
+    The processes are spawned, since torch's threads do not survive a fork.
     """
     workers = min(WORKERS, os.cpu_count() or 1, len(faults))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -72,7 +80,9 @@ def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], 
 
 
 def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
-    """The first law that the wrong transition breaks, and a concrete lawful state from which it does."""
+    """The first law that the wrong transition breaks, and a concrete lawful state from which it does; ``None`` twice
+    if none.
+    """
     hints = hints_of(fault.stem)
     for name, transition in fault.spec.items():
         for law in (*hints.stem.invariants, obligations.ATOMIC):

@@ -13,8 +13,9 @@ from proofs import swa_mapping as wrong
 
 
 class KeepsMapping(SWATokenToKVPoolAllocator):
-    """SGLang PR 25805: pages come back with their old mapping, and a tail allocation keeps it below the tail. Then a row
-    holds full pages that map into the SWA pages of somebody else, and evicting or freeing the row frees those.
+    """SGLang PR 25805: freed pages keep their old mapping, and a tail allocation does not clear it below the tail.
+
+    A row then holds full pages that map into SWA pages of another row, and an eviction or free of the row frees those.
     """
 
     def unmap(self, full_pages: Tensor) -> None:
@@ -22,12 +23,13 @@ class KeepsMapping(SWATokenToKVPoolAllocator):
 
 
 class HalfDecode(SWATokenToKVPoolAllocator):
-    """A decode takes its full pages, then finds the SWA pool short and says out of memory: the full pages are lost. Seen in
-    SGLang 0.5.11 to 0.5.14, ``SWATokenToKVPoolAllocator.alloc_decode``.
+    """A decode takes its full pages, then finds too few SWA pages and returns out of memory: the full pages leak.
+
+    Seen in SGLang 0.5.11 to 0.5.14, ``SWATokenToKVPoolAllocator.alloc_decode``.
     """
 
     def alloc_decode(self, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor) -> Tensor | None:
-        """A refusal costs the full pages."""
+        """Loses the full pages when the call is refused."""
         slots = super().alloc_decode(seq_lens, seq_lens_cpu, last_loc)
         if slots is None:
             pages = sum((n - 1) % self.page_size == 0 for n in seq_lens_cpu.tolist())
@@ -36,9 +38,11 @@ class HalfDecode(SWATokenToKVPoolAllocator):
 
 
 class TailInsidePage(SWATokenToKVPoolAllocator):
-    """A tail that starts inside a page gets SWA slots numbered from its own start: offsets shift, and a row that grows runs
-    over the end of its SWA page. Seen in SGLang 0.5.12 to 0.5.14, ``alloc_extend_swa_tail``, whose one caller aligns the
-    start of the tail.
+    """A tail that starts inside a page gets SWA slots from the start of its first SWA page, not at its tokens'
+    offsets.
+
+    A row that grows then runs over the end of its SWA page. Seen in SGLang 0.5.12 to 0.5.14,
+    ``alloc_extend_swa_tail``, whose only caller aligns the start of the tail.
     """
 
     def alloc_extend_swa_tail(self, *arguments: Any) -> Tensor | None:
@@ -54,12 +58,13 @@ class TailInsidePage(SWATokenToKVPoolAllocator):
 
 
 class ForgetsOuterGroup(SWATokenToKVPoolAllocator):
-    """A free group that opens within another forgets the pages that waited in it: nobody ever gives them back. Seen in
-    SGLang 0.5.10 to 0.5.14, ``free_group_begin``; no caller of these releases nests groups.
+    """A free group that opens inside another one forgets the pages that waited in the outer group: they leak.
+
+    Seen in SGLang 0.5.10 to 0.5.14, ``free_group_begin``; no caller in these releases nests groups.
     """
 
     def free_group_begin(self) -> None:
-        """Starts an empty group whenever one begins."""
+        """Forgets the waiting pages, and opens a group."""
         self.pending = []
         super().free_group_begin()
 

@@ -1,6 +1,6 @@
 """A state as a picture: pages as cells, owners as colours, the mapping as lines; rows, trees and states in words.
 
-Plain data; a template draws it. Lengths count tokens; in the tree of a whole cache, pages.
+The picture is plain data that a template draws. Lengths count tokens, in the tree of a whole cache pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ State = Allocator | SwaMapping | Rows | Tree | MambaSlots | CacheState
 
 
 def frame(state: State) -> Json:
-    """The current pools of a state and the lines between them; everything else in words."""
+    """A picture of a state: its current pools, the lines of the mapping between them, and everything else in words."""
     if isinstance(state, CacheState):
         parts = (frame(state.rows), tree_frame(state.tree, "pages"), state_frame(state.states))
         return {key: [item for part in parts for item in part[key]] for key in ("pools", "lines", "words")}
@@ -71,7 +71,7 @@ def _lines(pair: Pair) -> list[Json]:
 
 
 def _wrong(pair: Pair, page: int, offset: int, target: tuple[int, int]) -> bool:
-    """The law does not allow the line: it leads out of a free page, to a page of another row, or to another offset."""
+    """The law does not allow this line: it leads out of a free page, to a page of another row, or to another offset."""
     if pair.full.place(page) == PENDING:
         return False
     lawful = held(pair.full, page) and held(pair.swa, target[0]) and swa_page(pair, page) == target[0]
@@ -82,7 +82,7 @@ def _wrong(pair: Pair, page: int, offset: int, target: tuple[int, int]) -> bool:
 
 
 def row_lines(st: Rows) -> list[str]:
-    """The rows that are in use; ``protected`` tokens are the tree's."""
+    """The rows that are in use, a line each, with their lengths in tokens."""
     return [_row(st, row) for row in range(st.limit) if st.phase(row) != IDLE] or ["no row is in use"]
 
 
@@ -96,7 +96,7 @@ def _row(st: Rows, row: int) -> str:
 
 
 def tree_frame(st: Tree, unit: str = "tokens") -> Json:
-    """The nodes of a tree, parents first, a line each; ``unit`` is what the tree counts."""
+    """The nodes of a tree, parents first, a line each. ``unit``: what the tree counts."""
     return {"pools": [], "lines": [], "words": [_node(st, n, unit) for n in _in_order(st, ROOT)] or ["the root alone"]}
 
 
@@ -120,7 +120,7 @@ def _node(st: Tree, n: int, unit: str) -> str:
 
 
 def state_frame(st: MambaSlots) -> Json:
-    """Who has which state slots, and what nobody has."""
+    """Who has which state slots, and which slots nobody has."""
     name = owner_names(st, {})
     owners = [_owner(st, o, name) for o in st.owners.items()]
     places = [f"{STATE_PLACES[p]}: {', '.join(map(str, _at(st, p))) or '-'}" for p in (FREE_STATE, GROUPED)]

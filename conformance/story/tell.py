@@ -1,4 +1,4 @@
-"""A trace told to a person: its operations as calls, what each of them changed on the engine, and a test to paste."""
+"""Tells a trace to a person: its operations as calls, what each of them changed on the engine, and a test to paste."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.traces import Trace
 
 @dataclass(frozen=True)
 class Told:
-    """One operation: the call, what it changed, what was wrong after it, and the state after it as a picture."""
+    """One operation: the call, what it changed, what was wrong after it, and a picture of the state after it."""
 
     call: str
     changed: str
@@ -25,7 +25,7 @@ class Told:
 
 
 def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
-    """Does the trace once more and writes down each operation."""
+    """Replays the trace on a fresh engine and describes each operation."""
     lock = start(trace.stem, make, trace.config, strict=False)
     told: list[Told] = []
     before = lock.run.project()
@@ -46,7 +46,7 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
 
 
 def _shown(run: Any, before: Any) -> Any:
-    """The state as the engine shows it; ``before`` where what it shows is no state of the law's kind."""
+    """The state as the engine shows it; ``before`` if the snapshot cannot be projected onto the law's state."""
     try:
         return run.project()
     except (Finding, KeyError):
@@ -54,12 +54,12 @@ def _shown(run: Any, before: Any) -> Any:
 
 
 def changed(before: Any, after: Any, names: Names | None = None) -> str:
-    """What can be seen to differ between two states."""
+    """What differs between two states, in words."""
     return "; ".join(told_lines(changes(before, after), names or Names())) or "nothing"
 
 
 def as_test(trace: Trace, engine: str, release: str | None) -> str:
-    """A pytest to paste: it fails as long as the engine breaks the law."""
+    """A pytest to paste. It fails as long as the engine breaks the law."""
     steps = ",\n        ".join(map(repr, trace.steps))
     where = f'load("{engine}"' + (f', release="{release}")' if release else ")")
     return f'''def test_found_by_slotproof() -> None:
