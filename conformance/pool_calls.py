@@ -1,7 +1,7 @@
-"""What a caller of an allocator does: its table of slots for each row, and the operations on these rows.
+"""What the caller of an allocator does: it keeps a table of slots for each row, and grows, cuts and frees rows.
 
-The operations are those of one pool of pages and of a full and an SWA pool alike; the run that uses them says which pools
-there are (``PoolRun``). Which pages are handed out is the engine's choice, judged as one.
+The operations serve ``allocator`` (one pool) and ``swa_mapping`` (a full and an SWA pool); the run that uses them says
+which pools there are (``PoolRun``). The engine chooses the pages, and the law judges this choice.
 """
 
 from __future__ import annotations
@@ -16,29 +16,34 @@ from spec.finite import Seq, Set
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.pool import Pool, length
 
-HOLE = -1  # a token whose slot the row has given back
+HOLE = -1  # in a table of slots: the row does not own the slot of this token
 FILLED = "slots_fill_pages"
 FILLED_SENTENCE = "A row's slots fill its pages in order."
 
 
 class PoolRun(Protocol):
-    """A run whose rows are measured in a pool."""
+    """A run whose rows have their length in a pool."""
 
     law: Law
     engine: Any
 
     def pool_of(self, state: Any) -> Pool:
-        """The pool of a state that rows are measured in."""
+        """The pool of a state in which the rows have their length."""
 
     def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
-        """Any lawful pages, for each pool that a row grows in."""
+        """Any ``need`` free pages of each pool in which a row grows."""
 
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
-        """The pages that the engine chose, for each pool; ``chosen`` are those of the pool that rows are measured in."""
+        """The pages that the engine chose in each pool. ``chosen``: those of the pool in which the rows have their
+        length.
+        """
 
 
 def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[int]:
-    """The pages that new slots add to a row of ``before`` tokens; the slots must fill the row's pages in order."""
+    """The pages that new slots add to a row of ``before`` tokens.
+
+    ``answer``: the new slots. Raises ``Finding`` if they do not fill the row's pages in order.
+    """
     size = pool.page_size
     needed = pages_needed(before, before + len(answer), size)
     start = ceil_align(before, size) - before
@@ -53,7 +58,7 @@ def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[
 
 
 class PoolCalls:
-    """``slots[row]``: what the caller's table holds for each token, ``HOLE`` where the row gave the slot back."""
+    """The caller's side. ``slots[row]``: the slot of each token, ``HOLE`` where the row does not own the slot."""
 
     def __init__(self, run: PoolRun, config: Json) -> None:
         self.run, self.law, self.engine = run, run.law, run.engine
@@ -79,15 +84,15 @@ class PoolCalls:
 
     @property
     def pool(self) -> Pool:
-        """The pool that rows are measured in now."""
+        """The pool in which the rows have their length, as the law has it now."""
         return self.run.pool_of(self.law.state)
 
     def tokens(self, row: int) -> int:
-        """How many tokens the row has."""
+        """The length of the row, in tokens."""
         return in_tokens(length(self.pool, row), self.page_size)
 
     def owned(self, row: int, first: int, last: int) -> list[int]:
-        """The slots that the row still owns among its tokens ``[first, last)``."""
+        """The slots that the row owns among its tokens ``[first, last)``."""
         return [s for s in self.slots[row][first:last] if s != HOLE]
 
     def page_slots(self, row: int, first: int, last: int) -> list[int]:
@@ -95,16 +100,16 @@ class PoolCalls:
         return self.owned(row, first * self.page_size, last * self.page_size)
 
     def named(self, slots: Sequence[int]) -> tuple[Set, Set]:
-        """The pages of slots, and the slots as (page, offset)."""
+        """The pages of the slots, and the slots as pairs (page, offset)."""
         pairs = [divmod(s, self.page_size) for s in slots]
         return Set(p for p, _ in pairs), Set(pairs)
 
     def last_slot(self, row: int) -> int:
-        """The slot of the row's last token, -1 for an empty row."""
+        """The slot of the row's last token; -1 if the row is empty or does not own this slot."""
         return self.slots[row][-1] if self.slots[row] else -1
 
     def forget(self, slots: Sequence[int]) -> None:
-        """The rows gave these slots back."""
+        """Writes ``HOLE`` for every slot in the pages of these slots, which were freed."""
         gone = {s // self.page_size for s in slots}
         for row, table in self.slots.items():
             self.slots[row] = [HOLE if s != HOLE and s // self.page_size in gone else s for s in table]
@@ -112,12 +117,12 @@ class PoolCalls:
     # Growing.
 
     def alloc(self, row: int, pages: int) -> Calls:
-        """Whole pages for a row whose last page is full."""
+        """A row whose last page is full gets ``pages`` whole pages."""
         tokens = pages * self.page_size
         return self._grow("alloc", [row], [tokens], lambda: self.engine.alloc(tokens))
 
     def extend(self, rows: list[int], more: list[int]) -> Calls:
-        """A batch of rows grows, each by its number of tokens (a prefill)."""
+        """A batch of rows grows, each by its number of tokens, as in a prefill."""
         before, last = [self.tokens(r) for r in rows], [self.last_slot(r) for r in rows]
         after = [b + m for b, m in zip(before, more, strict=True)]
         return self._grow("alloc_extend", rows, more, lambda: self.engine.extend(before, after, last))
@@ -144,7 +149,7 @@ class PoolCalls:
         return [(r, in_pages(self.tokens(r) + m, self.page_size)) for r, m in zip(rows, more, strict=True)]
 
     def fits(self, name: str, targets: list[tuple[int, Length]]) -> bool:
-        """The law's word on a batch: one row after the other, each with any lawful pages."""
+        """Whether the law grants a batch: the rows grow one after the other, each with any free pages."""
         state, extend = self.law.state, self.law.stem.transitions["alloc_extend"]
         for row, to in targets:
             need = touched(to) - touched(length(self.run.pool_of(state), row))
@@ -156,7 +161,7 @@ class PoolCalls:
         return True
 
     def split(self, answer: Sequence[int], more: Sequence[int], name: str) -> list[list[int]]:
-        """The answer, row by row."""
+        """The answer cut into the slots of each row. Raises ``Finding`` if the number of slots is wrong."""
         if len(answer) != sum(more):
             what = f"{len(answer)} slots for {sum(more)} tokens"
             raise Finding(name, self.law.sentence(name), what, kind=CHOICE)
@@ -164,29 +169,29 @@ class PoolCalls:
         return [list(answer[a:b]) for a, b in pairwise(cuts)]
 
     def _take(self, name: str, row: int, to: Length, chosen: list[int]) -> None:
-        """The row takes the pages that the engine chose."""
+        """The law's step: the row takes the pages that the engine chose."""
         pages = self.run.chosen_pages(chosen)
         arguments = {"alloc": (row, len(chosen), *pages), "alloc_decode": (row, *pages)}
         self.law.caller_step(name, *arguments.get(name, (row, to, *pages)))
 
-    # Giving back.
+    # Freeing.
 
     def free(self, row: int, first: int, last: int) -> Calls:
-        """The pages ``[first, last)`` of a row are given back."""
+        """The pages ``[first, last)`` of a row are freed."""
         slots = self.page_slots(row, first, last)
         self.law.caller_step("free", *self.named(slots))
         yield Call("free", lambda: self.engine.free(slots))
         self.forget(slots)
 
     def trim(self, row: int, tokens: int) -> Calls:
-        """A row is cut; the caller frees from the first page on that keeps no token."""
+        """A row is cut to ``tokens`` tokens. The caller frees the pages that keep no token."""
         tail = self._tail(row, tokens)
         self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
         yield Call("free", lambda: self._free_parts(tail))
         self.slots[row] = self.slots[row][:tokens]
 
     def finish(self, row: int, committed: int) -> Calls:
-        """A row ends: its committed tokens are freed, then the pages after them that decoding had run ahead into."""
+        """A row ends. Its committed tokens are freed, then the pages after them, into which decoding had run ahead."""
         head, tail = self.owned(row, 0, committed), self._tail(row, committed)
         self.law.caller_step("trim", row, NOTHING)
         yield Call("free", lambda: self._free_parts(head, tail))
@@ -200,7 +205,7 @@ class PoolCalls:
             if slots:
                 self.engine.free(slots)
 
-    # The rest.
+    # Free groups, backups, and bad input.
 
     def begin_group(self) -> Calls:
         """A free group opens."""
@@ -213,25 +218,28 @@ class PoolCalls:
         yield Call("free_group_end", self.engine.end_group)
 
     def backup(self) -> Calls:
-        """A backup is taken, of the caller's tables too."""
+        """The engine takes a backup, and the caller saves its tables."""
         self.law.caller_step("backup_state")
         yield Call("backup_state", self.engine.backup)
         self._saved = {row: list(table) for row, table in self.slots.items()}
 
     def restore(self) -> Calls:
-        """The last backup is restored."""
+        """The last backup is restored, with the caller's tables."""
         self.law.caller_step("restore_state")
         yield Call("restore_state", self.engine.restore)
         assert self._saved is not None, "the law allows a restore only after a backup"
         self.slots = {row: list(table) for row, table in self._saved.items()}
 
     def clear(self) -> Calls:
-        """Every page is free again."""
+        """Every page becomes free."""
         self.law.caller_step("clear")
         yield Call("clear", self.engine.clear)
         self.slots = {row: [] for row in self.slots}
 
     def bad(self, kind: str, row: int) -> Calls:
-        """Bad input: a clear error, and nothing changed. The end of a group is bad input where none is open."""
+        """Bad input: the engine must answer with a clear error, and nothing may change.
+
+        The end of a group is bad input only where none is open; else ``free_padding`` is sent in its place.
+        """
         sent = "free_padding" if kind == "end_group" and self.law.state.group else kind
         yield refusing(lambda: self.engine.bad(sent, row), self.law, kind)

@@ -1,4 +1,6 @@
-"""The rules of a caller that has rows of slots, for one pool and for two."""
+"""The rules that draw runs of a caller with rows of slots, for ``allocator`` (one pool) and ``swa_mapping`` (two
+pools).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ batches = st.lists(rows, min_size=1, max_size=ROWS, unique=True)
 counts = st.integers(0, 9)
 few = st.integers(1, 3)
 SIZES = {
-    "page_size": st.integers(0, 11),  # an index into the page sizes that are asked for
+    "page_size": st.integers(0, 11),  # an index into ``page_sizes`` of the machine
     "size": st.integers(1, 6),  # pages
     "size_swa": st.integers(1, 4),
     "need_sort": st.booleans(),
@@ -33,11 +35,11 @@ def busy(machine: Any) -> bool:
 
 
 class PoolRules(StemMachine):
-    """The rules that every stem with rows of slots shares."""
+    """The rules that ``allocator`` and ``swa_mapping`` share."""
 
     @initialize(config=st.fixed_dictionaries(SIZES))
     def start(self, config: Json) -> None:
-        """An engine and the law, of a drawn size; sizes count pages."""
+        """Makes an engine of a drawn size and the law. Sizes count pages."""
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
         self.begin({**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS})
 
@@ -45,26 +47,26 @@ class PoolRules(StemMachine):
 
     @property
     def calls(self) -> Any:
-        """The caller's rows."""
+        """The caller's side of the run."""
         return self.run.calls
 
     @property
     def pool(self) -> Pool:
-        """The pool that rows are measured in."""
+        """The pool in which the rows have their length."""
         pool: Pool = self.calls.pool
         return pool
 
     def some(self, row: int) -> int:
-        """A row with tokens, ``row`` itself if it has some."""
+        """A row with tokens: ``row`` itself if it has some."""
         ready = [r for r in self.calls.slots if self.calls.tokens(r)]
         return row if row in ready else ready[row % len(ready)]
 
     def index(self, row: int, drawn: int) -> int:
-        """An index among the pages of the row that ``some`` names."""
+        """A drawn page index of the row that ``some`` returns."""
         return int(drawn % touched(length(self.pool, self.some(row))))
 
     def room(self, row: int, more: int) -> bool:
-        """The row still owns the page that it would fill, and has room for ``more`` tokens."""
+        """The row can grow by ``more`` tokens: it is not too long, and it owns the page that it would fill first."""
         pool, now = self.pool, length(self.pool, row)
         to = in_pages(self.calls.tokens(row) + more, self.calls.page_size)
         return bool(pool.indices.has(touched(to))) and (not now.rest or pool.table(row, now.pages) != PADDING)
@@ -74,25 +76,25 @@ class PoolRules(StemMachine):
         return int(length(self.pool, row).pages)
 
     def owns(self, row: int, first: int, last: int) -> bool:
-        """The row owns a page among ``[first, last)``."""
+        """The row owns a page at an index in ``[first, last)``."""
         return bool(self.calls.page_slots(row, first, last))
 
     def affordable(self, batch: list[int], more: int, difference: Exclusion) -> bool:
-        """The batch fits, unless no difference is known in how the engine refuses it."""
+        """The batch may be sent: it fits, or the engine's way to refuse it is not a known difference."""
         return not self.excludes(difference) or self.calls.fits("", self.calls.grown(batch, [more] * len(batch)))
 
     # Rules.
 
     @rule(row=rows, more=st.integers(1, 5))
     def extend(self, row: int, more: int) -> None:
-        """Prefill of one request; the one rule that is there without a run, since a machine needs one."""
+        """Prefill of one request. It has no precondition, since Hypothesis needs one rule that is always possible."""
         if self.run is not None:
             self.extend_batch([row], more)
 
     @rule(batch=batches)
     @precondition(busy)
     def decode(self, batch: list[int]) -> None:
-        """One token for each request that has one already."""
+        """One more token for each request of a batch that has tokens."""
         ready = [r for r in dict.fromkeys(map(self.some, batch)) if self.room(r, 1)]
         if ready and self.offers("decode") and self.affordable(ready, 1, Exclusion.SHORT_DECODE):
             self.do("decode", rows=ready)
@@ -100,7 +102,7 @@ class PoolRules(StemMachine):
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def free(self, row: int, first: int, pages: int) -> None:
-        """A range of a row's pages, to the row's end if it reaches that far."""
+        """Frees a range of a row's pages."""
         row, first = self.some(row), self.index(row, first)
         if self.owns(row, first, first + pages):
             self.do("free", row=row, first=first, last=first + pages)
@@ -108,7 +110,7 @@ class PoolRules(StemMachine):
     @rule(row=rows, overrun=st.integers(0, 5))
     @precondition(busy)
     def finish(self, row: int, overrun: int) -> None:
-        """A request ends; speculative decoding may have run ahead of what was committed."""
+        """A request ends. Speculative decoding may have run ahead of what was committed."""
         row, overrun = self.some(row), 0 if self.excludes(Exclusion.OVERRUN) else overrun
         self.do("finish", row=row, committed=max(self.calls.tokens(row) - overrun, 0))
 
@@ -123,14 +125,14 @@ class PoolRules(StemMachine):
     @rule(row=rows, pages=few)
     @precondition(started)
     def alloc(self, row: int, pages: int) -> None:
-        """Whole pages."""
+        """Whole pages for one row."""
         if self.offers("alloc") and not length(self.pool, row).rest and self.room(row, pages * self.calls.page_size):
             self.do("alloc", row=row, pages=pages)
 
     @rule(row=rows, keep=counts)
     @precondition(busy)
     def trim(self, row: int, keep: int) -> None:
-        """A row is cut, as after a rejected draft or an overshoot."""
+        """A row is cut, as after a rejected draft."""
         row = self.some(row)
         keep -= keep % self.calls.page_size if self.excludes(Exclusion.OVERRUN) else 0
         if keep < self.calls.tokens(row):
@@ -139,21 +141,21 @@ class PoolRules(StemMachine):
     @rule(pick=counts)
     @precondition(started)
     def group(self, pick: int) -> None:
-        """A free group ends or begins, also within another."""
+        """A free group ends or begins, also inside another group."""
         state, deepest = self.run.law.state, 1 if self.excludes(Exclusion.NESTED_GROUP) else 3
         self.pick(pick, {"end_group": state.group > 0, "begin_group": state.group < deepest})
 
     @rule(pick=counts)
     @precondition(started)
     def draft(self, pick: int) -> None:
-        """Draft slots are taken back, or a backup is taken before they are handed out."""
+        """A backup is taken before draft slots are handed out, or restored to take them back."""
         usable = not self.excludes(Exclusion.RESTORE)
         self.pick(pick, {"restore": usable and self.run.law.state.backed_up, "backup": usable})
 
     @rule(sure=st.booleans())
     @precondition(busy)
     def clear(self, sure: bool) -> None:
-        """The cache is flushed, now and then."""
+        """The cache is flushed, in some runs."""
         if sure:
             self.do("clear")
 

@@ -1,4 +1,4 @@
-"""The runs of ``allocator`` that Hypothesis draws: the rules of ``pool_rules`` on one pool."""
+"""The machine that draws runs of ``allocator``: the rules of ``conformance.pool_rules`` on one pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One paged allocator beside the law."""
+"""A run of the stem ``allocator``: one paged allocator beside the law."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spec.pool import Pool, some_open
 
 
 class AllocatorRun:
-    """Operations on rows of slots, see ``PoolCalls``; sizes in the configuration count pages."""
+    """The operations of ``PoolCalls`` on one pool. Sizes in the configuration count pages."""
 
     def __init__(self, engine: PoolEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
         self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
@@ -28,26 +28,28 @@ class AllocatorRun:
         self.seen: PoolSnapshot = engine.snapshot()
 
     def pool_of(self, state: Any) -> Pool:
-        """The one pool."""
+        """The only pool."""
         pool: Pool = state.now
         return pool
 
     def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
-        """Any lawful pages."""
+        """Any ``need`` free pages."""
         return (some_open(state.now, need),)
 
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
         """The pages that the engine chose."""
         return (Seq(chosen),)
 
-    # What the driver asks.
+    # What the driver needs.
 
     def snapshot(self) -> PoolSnapshot:
         """The lists and the available size."""
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """An engine sorts its release list into its free list when it likes; the law follows when that is seen."""
+        """An engine may sort its release list into its free list at any time. The law takes this step when the
+        snapshot shows it.
+        """
         if not self.seen.released and lists_released(self.calls.pool):
             self.law.caller_step("merge_and_sort_free")
 
@@ -62,8 +64,8 @@ class AllocatorRun:
         return False
 
     def beyond_state(self) -> list[str]:
-        """Pages that are listed twice, and the available size that the engine claims."""
+        """Pages that are listed twice, and an available size that is wrong."""
         return list_problems("", self.calls.pool, self.seen)
 
     def judge(self) -> None:
-        """The laws say it all."""
+        """Nothing to add: the invariants say everything."""

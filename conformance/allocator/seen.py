@@ -1,4 +1,4 @@
-"""A pool of pages as an engine's lists show it, put in the place of what the law says of it."""
+"""Projects the snapshot of a pool onto the law's state of the pool."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from spec.pool import FREE, HELD, RELEASED, Pool
 
 
 def project_pool(pool: Pool, seen: PoolSnapshot) -> Pool:
-    """The pool with each page where the lists say that it is, and as many available pages as are listed.
+    """The law's pool, with each page where the lists show it, and as many available pages as are listed.
 
-    A page on no list stays where the law has it, unless the law has it free: then it is held by nobody, and ``no_leak``
-    is broken. A page that is listed twice is counted twice, so that ``available_counts`` is broken.
+    A page that is on no list stays where the law has it. If the law has such a page as free, the result has it as held
+    by nobody, which breaks ``no_leak``. A page that is listed twice is counted twice, which breaks
+    ``available_counts``.
     """
     place = _places(pool, seen)
     available = len(seen.free) + len(seen.released)
@@ -40,10 +41,11 @@ def _places(pool: Pool, seen: PoolSnapshot) -> Map:
 
 
 def list_problems(side: str, pool: Pool, seen: PoolSnapshot) -> list[str]:
-    """What the lists show that the law's state has no field for; ``side`` is "full ", "SWA " or nothing."""
-    if len(seen.free) + len(seen.released) == pool.available and seen.available == pool.available * pool.page_size:
-        if len({*seen.free, *seen.released}) == pool.available:
-            return []
+    """What the lists show and the law's state has no field for, in words. ``side``: "full ", "SWA " or nothing."""
+    sizes = (len(seen.free) + len(seen.released), seen.available)
+    lawful = (pool.available, pool.available * pool.page_size)
+    if sizes == lawful and len({*seen.free, *seen.released}) == pool.available:
+        return []
     found = []
     for name, listed in (("free", seen.free), ("release", seen.released)):
         found += [f"{side}page {p} is on the {name} list {n} times" for p, n in Counter(listed).items() if n > 1]

@@ -1,4 +1,6 @@
-"""The runs of ``swa_mapping`` that Hypothesis draws: the rules of ``pool_rules``, and those that tell the pools apart."""
+"""The machine that draws runs of ``swa_mapping``: the rules of ``conformance.pool_rules``, and rules that treat the
+two pools differently.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from spec.pool import PADDING, held, length
 
 
 class SwaMappingMachine(PoolRules):
-    """Rows of slots over a full and an SWA pool."""
+    """Rows of slots over a full pool and an SWA pool."""
 
     def room(self, row: int, more: int) -> bool:
-        """The page that is filled further must have its SWA page too."""
+        """The row can grow in both pools: the page that it would fill first must have its SWA page too."""
         now = length(self.pool, row)
         mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
         return bool(mapped) and super().room(row, more)
@@ -32,7 +34,7 @@ class SwaMappingMachine(PoolRules):
     @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))
     @precondition(started)
     def tail(self, row: int, tokens: int, tail: int) -> None:
-        """Disaggregated decode allocates a prompt whose window alone was transferred."""
+        """Disaggregated decode allocates a prompt of which only the window was transferred."""
         tail = min(tail, tokens)
         empty = [r for r in (row, *self.calls.slots) if not self.calls.tokens(r) and self.room(r, tokens)]
         if self.offers("tail") and empty and not self._excluded(tokens, tail):
@@ -49,7 +51,7 @@ class SwaMappingMachine(PoolRules):
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def free_full(self, row: int, first: int, pages: int) -> None:
-        """A tree gives back the full side of pages whose SWA side it gave back before."""
+        """A tree frees full pages whose SWA pages it freed before."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
         pair = self.run.pair
@@ -70,7 +72,7 @@ class SwaMappingMachine(PoolRules):
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def free_pages(self, row: int, first: int, pages: int) -> None:
-        """A row gives back whole pages that are duplicates."""
+        """A row frees whole pages that are duplicates of the tree's."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
         if first < last and self.owns(row, first, last):
@@ -79,7 +81,7 @@ class SwaMappingMachine(PoolRules):
     @rule(row=rows, to=rows, first=counts, pages=few)
     @precondition(busy)
     def hand_over(self, row: int, to: int, first: int, pages: int) -> None:
-        """Whole pages go to another row, which may be empty and begin after them."""
+        """Whole pages go to another row, which may be empty and then begins with a prefix that it does not own."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
         whole = not length(self.pool, to).rest
@@ -89,6 +91,6 @@ class SwaMappingMachine(PoolRules):
     @rule(row=rows, pages=few)
     @precondition(started)
     def adopt(self, row: int, pages: int) -> None:
-        """A row begins after pages of others."""
+        """A row begins with a cached prefix that it does not own."""
         if not self.calls.tokens(row) and self.pool.indices.has(pages):
             self.do("adopt", row=row, pages=pages)

@@ -1,4 +1,4 @@
-"""A full and an SWA pool with their mapping beside the law."""
+"""A run of the stem ``swa_mapping``: a full pool, an SWA pool and their mapping beside the law."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spec.pool import Pool, some_open
 
 
 class SwaMappingRun:
-    """The operations of ``PoolCalls`` on both pools, and those that tell the pools apart."""
+    """The operations of ``PoolCalls`` on both pools, and operations that treat the two pools differently."""
 
     def __init__(self, engine: PairEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
         self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
@@ -41,21 +41,21 @@ class SwaMappingRun:
 
     @property
     def pair(self) -> Pair:
-        """The two pools and the mapping."""
+        """The law's two pools and mapping."""
         pair: Pair = self.law.state.now
         return pair
 
     def pool_of(self, state: Any) -> Pool:
-        """Rows are measured in the full pool."""
+        """The full pool: the rows have their length in it."""
         pool: Pool = state.now.full
         return pool
 
     def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
-        """Any lawful pages of both pools."""
+        """Any ``need`` free pages of each pool."""
         return some_open(state.now.full, need), some_open(state.now.swa, need)
 
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
-        """The full pages that the engine chose, and the SWA pages that it mapped them to."""
+        """The full pages that the engine chose, and the SWA pages to which it mapped them."""
         mapping = self.seen.mapping
         return Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
 
@@ -81,48 +81,50 @@ class SwaMappingRun:
         self.calls.slots[row] = slots
 
     def _tail_pages(self, slots: list[int], start: int) -> list[int]:
-        """The SWA pages that the engine mapped a tail to: one for each full page, read at its first tail token."""
+        """The SWA pages to which the engine mapped a tail: one for each full page, read at the page's first token of
+        the tail.
+        """
         firsts = [t for t in range(start, len(slots)) if t == start or t % self.page_size == 0]
         return [self.seen.mapping[slots[t]] // self.page_size for t in firsts]
 
-    # Giving back.
+    # Freeing.
 
     def evict(self, row: int, first: int, last: int) -> Calls:
-        """The window moved past the whole pages ``[first, last)`` of a row."""
+        """The window moved past the whole pages ``[first, last)`` of a row: their SWA pages are freed."""
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_swa", *self.calls.named(slots))
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
     def free_full(self, row: int, first: int, last: int) -> Calls:
-        """The full side alone of pages whose SWA side is gone, as a tree evicts a tombstone."""
+        """Frees full pages whose SWA pages are gone, as a tree evicts a tombstone."""
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_full", *self.calls.named(slots))
         yield Call("full_attn_allocator.free", lambda: self.engine.free_full(slots))
         self.calls.forget(slots)
 
-    # What a caller of many rows does with them.
+    # What a caller does with whole pages of its rows.
 
     def slide(self, row: int, to: int) -> Calls:
-        """The window of a row moved past its whole pages below index ``to``."""
+        """The window of a row moved past its whole pages below index ``to``: their SWA pages are freed."""
         slots = self.calls.page_slots(row, 0, to)
         self.law.caller_step("slide", row, to)
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
     def free_pages(self, row: int, first: int, last: int) -> Calls:
-        """Whole pages of a row are duplicates of others and are given back."""
+        """Frees whole pages of a row in both pools, since they are duplicates of the tree's."""
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_pages", row, first, last)
         yield Call("free", lambda: self.engine.free(slots))
         self.calls.forget(slots)
 
     def adopt(self, row: int, pages: int) -> Calls:
-        """An empty row begins after pages of others; the pools do not learn of it."""
+        """An empty row begins with a cached prefix that it does not own. The engine gets no call for this."""
         self.law.caller_step("adopt", row, pages)
         self.calls.slots[row] = [HOLE] * (pages * self.page_size)
         yield from ()
 
     def hand_over(self, row: int, to: int, first: int, last: int) -> Calls:
-        """Whole pages change their owner; the pools do not learn of it."""
+        """Whole pages go from one row to another. The engine gets no call for this."""
         cuts = first * self.page_size, last * self.page_size
         self.law.caller_step("hand_over", row, to, first, last)
         given, taken = self.calls.slots[row], self.calls.slots[to]
@@ -132,29 +134,31 @@ class SwaMappingRun:
         self.calls.slots[row] = [*given[: cuts[0]], *([HOLE] * (cuts[1] - cuts[0])), *given[cuts[1] :]]
         yield from ()
 
-    # What the driver asks.
+    # What the driver needs.
 
     def snapshot(self) -> PairSnapshot:
         """Both pools and the mapping."""
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """An engine sorts a release list into its free list when it likes; the law follows when that is seen."""
+        """An engine may sort a release list into its free list at any time. The law takes this step when the snapshot
+        shows it.
+        """
         for of_swa in sorted_sides(self.pair, self.seen):
             self.law.caller_step("merge_and_sort_free", of_swa)
 
     def project(self) -> Any:
-        """Both pools as their lists show them, and the mapping tensor."""
+        """Both pools as their lists show them, and the mapping."""
         pair = project_pair(self.pair, self.seen)
         return self.law.state if pair is self.pair else but(self.law.state, now=pair)
 
     def hidden(self, change: Change) -> bool:
-        """The mapping of a slot that no row uses."""
+        """The mapping of a slot that no row uses is hidden from callers."""
         return change.field == "to_page" and not is_read(self.pair, *change.key)
 
     def beyond_state(self) -> list[str]:
-        """Pages that are listed twice, and the available sizes that the engine claims."""
+        """Pages that are listed twice, and available sizes that are wrong."""
         return pair_problems(self.pair, self.seen)
 
     def judge(self) -> None:
-        """The laws say it all."""
+        """Nothing to add: the invariants say everything."""

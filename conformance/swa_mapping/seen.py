@@ -1,4 +1,4 @@
-"""Two pools and their mapping as an engine shows them, put in the place of what the law says of them."""
+"""Projects the snapshot of two pools and their mapping onto the law's state of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from spec.pool import filled, held
 
 
 def project_pair(pair: Pair, seen: PairSnapshot) -> Pair:
-    """Both pools as their lists show them, and the mapping; the law's own pair where nothing differs."""
+    """The law's pair, with both pools as their lists show them and the mapping as it is shown; ``pair`` itself if
+    nothing differs.
+    """
     full, swa = project_pool(pair.full, seen.full), project_pool(pair.swa, seen.swa)
     to_page, to_offset = _mapping(pair, seen.mapping)
     if full is pair.full and swa is pair.swa and to_page is pair.to_page and to_offset is pair.to_offset:
@@ -32,7 +34,7 @@ def _mapping(pair: Pair, mapping: list[int]) -> tuple[Map, Map]:
 
 
 def pair_problems(pair: Pair, seen: PairSnapshot) -> list[str]:
-    """What the lists show that the law's state has no field for."""
+    """What the lists of both pools show and the law's state has no field for, in words."""
     return list_problems("full ", pair.full, seen.full) + list_problems("SWA ", pair.swa, seen.swa)
 
 
@@ -42,6 +44,8 @@ def is_read(pair: Pair, page: int, offset: int) -> bool:
 
 
 def sorted_sides(pair: Pair, seen: PairSnapshot) -> list[bool]:
-    """The pools whose release list the engine has sorted into its free list since: false the full one, true the SWA one."""
+    """The pools whose release list the engine has sorted into its free list since the last call: false for the full
+    pool, true for the SWA pool.
+    """
     sides = ((False, pair.full, seen.full), (True, pair.swa, seen.swa))
     return [of_swa for of_swa, pool, lists in sides if not lists.released and lists_released(pool)]
