@@ -1,1 +1,1 @@
-"""The stem ``lock_ref`` beside an engine: a radix tree whose nodes are locked by handles."""
+"""The stem ``lock_ref`` beside an engine: a radix tree whose nodes are locked by lock handles."""

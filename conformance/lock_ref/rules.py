@@ -1,6 +1,6 @@
-"""The runs of ``lock_ref`` that Hypothesis draws: keys that share prefixes, tiny pools, few handles.
+"""The machine that draws runs of ``lock_ref``: keys that share prefixes, tiny pools, few lock handles.
 
-A rule sends what a request of an engine can send in this state, and nothing else.
+A rule sends what a request of an engine can send in the present state, and nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ BAD = ("release_again", "release_swa_again", "acquire_outside", "acquire_root", 
 
 
 def keys(length: int, fork: int) -> list[int]:
-    """Tokens 1, 2, 3 …, and others from the fork on; up to a fork two keys have equal tokens."""
+    """A key of ``length`` token ids: 1, 2, 3 and so on, and other ids after position ``fork``. Up to a fork two keys
+    are equal.
+    """
     return [n if n <= fork or not fork else 20 + n for n in range(1, length + 1)]
 
 
@@ -47,7 +49,7 @@ def grown(machine: Any) -> bool:
 
 
 def held(machine: Any) -> bool:
-    """Somebody has a handle."""
+    """Callers have lock handles."""
     return machine.run is not None and bool(machine.run.handles())
 
 
@@ -58,7 +60,7 @@ class LockRefMachine(StemMachine):
 
     @initialize(config=st.fixed_dictionaries(CONFIG))
     def start(self, config: Json) -> None:
-        """An engine and the law, of a drawn size and kind."""
+        """Makes an engine of a drawn size and kind, and the law."""
         sizes = [size for size in self.page_sizes if size in PAGE_SIZES]
         kind, components = TREES[config["tree"]]
         known = {name: config[name] for name in ("size", "size_swa", "size_mamba", "window")}
@@ -74,7 +76,7 @@ class LockRefMachine(StemMachine):
     # What a caller can send now.
 
     def found(self, drawn: int, cut: int) -> list[int]:
-        """A key of the tree, ``cut`` tokens shorter."""
+        """A key that ends at a node of the tree, ``cut`` tokens shorter."""
         known = sorted(self.begun.numbers)
         key = known[drawn % len(known)]
         return list(key[: max(1, len(key) - cut)])
@@ -85,7 +87,7 @@ class LockRefMachine(StemMachine):
         return have[drawn % len(have)]
 
     def cursor(self, tokens: list[int], protected: int, drawn: int) -> int:
-        """Where the SWA part of the row may start."""
+        """A cursor for the row that is inserted, in tokens: its SWA slots below are gone."""
         run = self.begun
         whole, last = len(tokens) // run.page_size * run.page_size, run.last_cursor(len(tokens))
         last = min(last, whole - run.page_size) if self.excludes(Exclusion.CURSOR_PAST_KEY) else last
@@ -93,7 +95,7 @@ class LockRefMachine(StemMachine):
         return cursor if run.windowed and cursor > 0 and cursor >= protected else 0
 
     def restores_held(self, tokens: list[int], cursor: int, protected: int) -> bool:
-        """The insert meets a tombstone whose full part somebody holds."""
+        """The insert meets a tombstone whose full part a handle holds."""
         state = self.begun.state
         tombstones = [(k, n) for k, n in self.begun.numbers.items() if state.swa(n) == 0 and state.full_ref(n) > 0]
         return any(_common(k, tokens) > max(tree.begin(state, n), protected, cursor) for k, n in tombstones)
@@ -102,7 +104,7 @@ class LockRefMachine(StemMachine):
 
     @rule(length=lengths, fork=forks, cursor=picks, shared=st.booleans())
     def insert(self, length: int, fork: int, cursor: int, shared: bool) -> None:
-        """A request caches its row; it may have its prefix from the tree."""
+        """A request inserts its row. With ``shared`` its prefix is a key that callers hold."""
         if self.run is None:  # Hypothesis needs one rule that is always possible
             return
         tokens = keys(length, fork)
@@ -115,7 +117,7 @@ class LockRefMachine(StemMachine):
     @rule(drawn=picks, cut=cuts)
     @precondition(grown)
     def match(self, drawn: int, cut: int) -> None:
-        """A request looks for its prefix."""
+        """A request matches its prefix."""
         self.do("match", tokens=self.found(drawn, cut))
 
     @rule(drawn=picks, cut=cuts)
@@ -129,7 +131,7 @@ class LockRefMachine(StemMachine):
     @rule(drawn=picks, caller=st.sampled_from(("request", "session", "temporary")))
     @precondition(held)
     def release(self, drawn: int, caller: str) -> None:
-        """A request ends, a session ends, or a lock around one call."""
+        """A handle is released: by a request that ends, by a session that ends, or after one call that it protected."""
         handle = self.handle(drawn)
         early = handle in self.begun.early
         if early and (caller == "temporary" or (caller == "session" and self.excludes(Exclusion.SESSION_AFTER_EARLY))):
@@ -139,7 +141,7 @@ class LockRefMachine(StemMachine):
     @rule(drawn=picks)
     @precondition(held)
     def release_swa(self, drawn: int) -> None:
-        """A request has decoded past its window."""
+        """A request has decoded past its window, and releases its SWA part."""
         handle = self.handle(drawn)
         with_state = self.begun.stateful and self.excludes(Exclusion.EARLY_RELEASE_STATE)
         known = self.excludes(Exclusion.EARLY_RELEASE) or with_state
@@ -149,7 +151,7 @@ class LockRefMachine(StemMachine):
     @rule(part=picks, amount=st.integers(1, 4), all_parts=st.booleans())
     @precondition(grown)
     def evict(self, part: int, amount: int, all_parts: bool) -> None:
-        """Somebody needs room, of one component or of all."""
+        """The tree is asked to free one component, or all."""
         have = self.begun.components
         wanted = have if all_parts and amount == 1 else (have[part % len(have)],)
         self.do("evict", **{name: amount for name in have if name in wanted})
@@ -157,7 +159,7 @@ class LockRefMachine(StemMachine):
     @rule(drawn=picks, cut=cuts)
     @precondition(grown)
     def copy_on_write(self, drawn: int, cut: int) -> None:
-        """A request wants a state of its own; one that nobody can give up is not asked for."""
+        """A request wants its own copy of a state. Sent only if the tree can free a state for it."""
         run, tokens = self.begun, self.found(drawn, cut)
         if not run.stateful or self.excludes(Exclusion.COPY_ON_WRITE) or not self.offers("copy_on_write"):
             return
@@ -173,6 +175,6 @@ class LockRefMachine(StemMachine):
 
 
 def _common(key: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """The length of the common prefix of two keys, in tokens."""
     pairs = enumerate(zip(key, tokens, strict=False))
     return next((n for n, (one, other) in pairs if one != other), min(len(key), len(tokens)))

@@ -1,8 +1,9 @@
-"""A radix tree beside the law: operations on keys (token ids) and on lock handles.
+"""A run of the stem ``lock_ref``: a radix tree beside the law, with operations on keys (token ids) and on lock
+handles.
 
-Which nodes there are is the engine's choice. After each call the run compares the engine's tree with the law's, where a
-node is known by the tokens from the root to its end, and takes the law's step for each split, new leaf, restored
-tombstone and eviction.
+The engine chooses which nodes there are. A node is known by its *key*: the token ids from the root to its end. After
+each call the run compares the engine's tree with the law's, and takes the law's step for each split, new leaf,
+restored tombstone and eviction.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from spec.logic import but
 from spec.tree import ROOT, Tree
 
 HANDLES = 4
-OWN_HANDLE = HANDLES + 1  # the lock that a tree takes for itself while it evicts a state for a copy
+OWN_HANDLE = HANDLES + 1  # the handle that the tree itself takes while it evicts a state for a copy
 
 
 class LockRefRun:
-    """``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position.
+    """Operations on one tree.
 
-    ``held``: the engine's number of each handle that locks a node. ``on_root``: the handles that lock nothing, since
-    nothing matched. ``early``: the handles whose SWA part was given back early.
+    ``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position; the
+    index is the number of the insert. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
+    handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
@@ -39,12 +41,14 @@ class LockRefRun:
         self.window: int = config["window"]
         self.components: tuple[str, ...] = tuple(config["components"])
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
-        self.most_nodes: int = config["size"]  # a node has a page at least
+        self.most_nodes: int = config["size"]  # a node has at least one page
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
         self.law = Law(law.stem, empty, strict)
         self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}
-        self._keys: dict[int, Key] = {}  # the key of each number, also of the last node that had it and has left
+        self._keys: dict[
+            int, Key
+        ] = {}  # the key of each number; also of a node that has left the tree, until another node gets its number
         self.rows: dict[int, list[int]] = {}
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
@@ -66,8 +70,10 @@ class LockRefRun:
     # Operations.
 
     def insert(self, tokens: KeyTokens, cursor: int = 0, protected: int = 0) -> Calls:
-        """A request caches its row. The tree has the first ``protected`` tokens, which the request holds; the SWA side
-        of the tokens below ``cursor`` was given back before.
+        """A request inserts its row.
+
+        ``tokens``: the key of the row. ``protected``: the length of its cached prefix in tokens, which callers must
+        hold. ``cursor``: the SWA slots of the tokens below it were freed before.
         """
         if protected and Key(tokens[:protected]) not in self.held_keys():
             raise Misuse("a request that shares a prefix with the tree holds it")
@@ -82,13 +88,13 @@ class LockRefRun:
         self._explain(source)
 
     def match(self, tokens: KeyTokens) -> Calls:
-        """A request looks for its prefix."""
+        """A request matches its prefix."""
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
         self._explain()
         self._judge_match(found, tokens)
 
     def acquire(self, handle: int, tokens: KeyTokens) -> Calls:
-        """A request locks the prefix that it finds; where nothing matches there is nothing to lock."""
+        """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
         if handle in self.on_root or not 1 <= handle <= HANDLES or self.state.active(handle) == 1:
             raise Misuse(f"handle {handle} is not new")
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
@@ -103,7 +109,7 @@ class LockRefRun:
         self._explain()
 
     def release(self, handle: int, caller: str = "request") -> Calls:
-        """A handle is given back with what its ``caller`` has kept of it."""
+        """A handle is released. ``caller``: see ``TreeEngine.release``."""
         if handle in self.on_root:
             self.on_root.remove(handle)
             return
@@ -116,7 +122,7 @@ class LockRefRun:
         self._explain()
 
     def release_swa(self, handle: int) -> Calls:
-        """A request that has decoded past its window gives back the SWA part early."""
+        """A request that has decoded past its window releases the SWA part of its handle early."""
         if not self.releasable(handle):
             raise Misuse("only a handle that fills its window gives its SWA part back early")
         self.law.caller_step("release_swa", handle)
@@ -125,13 +131,13 @@ class LockRefRun:
         self._explain()
 
     def evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> Calls:
-        """The tree is asked for room; it chooses what it evicts."""
+        """The tree is asked to free memory, and chooses what it evicts."""
         yield Call("evict", lambda: self.engine.evict(full, swa, mamba))
         self.law.counts["evict", "done"] += 1
         self._explain()
 
     def copy_on_write(self, tokens: KeyTokens) -> Calls:
-        """A request matches and wants a copy of the state; the tree may evict for it, under a lock of its own."""
+        """A request matches and wants a copy of the state. The tree may evict a state for it, under its own lock."""
         target = self.boundary(tokens)
         if not target or not self.spare_state(self.numbers[target]):
             raise Misuse("nobody could give up a state")
@@ -149,7 +155,7 @@ class LockRefRun:
         self.law.counts["copy_on_write", "done"] += 1
 
     def bad(self, kind: str) -> Calls:
-        """Bad input: a clear error, and nothing changed."""
+        """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
     # What callers can send now.
@@ -165,11 +171,14 @@ class LockRefRun:
         return sorted({*self.held, *self.on_root})
 
     def held_keys(self) -> set[Key]:
-        """The keys that callers hold."""
+        """The keys of the nodes that callers have locked."""
         return {self._keys[self.state.node(handle)] for handle in self.held}
 
     def last_cursor(self, length: int) -> int:
-        """A row keeps its window and a page; a key that was cut back to a tracked state may end before the cursor."""
+        """The highest cursor that a row of this length can have, in tokens.
+
+        A row keeps its window and a page. A key that was cut back to a tracked state may end before the cursor.
+        """
         cut_back = self.stateful and self.page_size > 1
         return length if cut_back else length - self.window - self.page_size
 
@@ -179,27 +188,31 @@ class LockRefRun:
         return handle in self.held and top != ROOT and st.stop(st.node(handle)) - tree.begin(st, top) >= st.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
-        """The longest prefix that a request may use and at which a node ends; empty for the root."""
+        """The longest prefix of the tokens at which a node ends that can be locked; empty for the root."""
         last = len(tokens) // self.page_size * self.page_size
         prefixes = (Key(tokens[:n]) for n in range(last, 0, -1))
         return next((key for key in prefixes if key in self.numbers and self.lockable(key)), ())
 
     def lockable(self, key: Key) -> bool:
-        """The node at the key can be locked: no tombstone in its window, and a state where the tree has states."""
+        """The node with this key can be locked: it has no tombstone in its window, and a state where the tree has
+        states.
+        """
         st, node = self.state, self.numbers[key]
         top = self.top(node)
         window = [n for n in tree.path(st, node) if tree.between(st, top, n, node)]
         return all(st.swa(n) == 1 for n in window) and (not self.stateful or st.mamba(node) == 1)
 
     def spare_state(self, node: int) -> bool:
-        """A state is free, or a node other than ``node`` could give its own up."""
+        """A state is free, or another node than ``node`` can give up its state."""
         st = self.state
         return bool(self.seen.tree.free.get("mamba")) or any(
             n != node and st.mamba(n) == 1 and st.mamba_ref(n) == 0 for n in self.numbers.values()
         )
 
     def top(self, node: int) -> int:
-        """Where a lock on the node ends: the first node upward that fills the window."""
+        """Where the window of a lock on the node ends: the first node, from this node upward, at which the window is
+        filled.
+        """
         if not self.windowed:
             return ROOT
         st = self.state
@@ -208,7 +221,9 @@ class LockRefRun:
     # What the engine has done.
 
     def _judge_match(self, found: Match, tokens: Sequence[int]) -> None:
-        """A match ends at a node that can be locked, and gives the slots of the path to it."""
+        """Raises ``Finding`` unless the match ends at a node that can be locked, and gives the slots of the path to
+        it.
+        """
         key = Key(tokens[: found.length])
         if key and key not in self.numbers:
             raise self._wrong_match(f"match ends at {list(key)}, where no node ends")
@@ -225,8 +240,8 @@ class LockRefRun:
         return Finding("acquire", self.law.sentence("acquire"), what)
 
     def _explain(self, source: int = 0) -> None:
-        """The law's tree becomes the engine's by steps that the law allows. ``source``: the insert that new slots are
-        from.
+        """Explains the engine's tree as steps of the law. ``source``: the number of the insert from which new slots
+        come, or 0.
         """
         shown, numbers = self.seen.nodes, self.numbers
         for key in sorted(shown.keys() - numbers.keys()):
@@ -264,14 +279,16 @@ class LockRefRun:
         self.law.engine_step("add_leaf", under, new, len(key), source, *parts)
 
     def _must_be_inserted(self, name: str, key: Key, source: int) -> None:
-        """Only an insert brings slots."""
+        """Raises ``Finding`` if the call was no insert, since only an insert brings slots."""
         if not source:
             what = f"node {list(key)} has new slots, and the call was no insert"
             raise Finding(name, self.law.sentence(name), what)
 
     def _number_for(self, key: Key) -> int:
-        """A number for a new node. The law's tree gets room for the node now, so that laws about pairs and triples of
-        nodes look at few of them.
+        """A number for a new node.
+
+        The law's tree gets room for the node only now, so that laws about pairs and triples of nodes look at few
+        nodes.
         """
         taken = set(self.numbers.values())
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
@@ -282,7 +299,7 @@ class LockRefRun:
         self.numbers[key], self._keys[number] = number, key
         return number
 
-    # How the law's numbers are said.
+    # The law's numbers in words.
 
     def _node_name(self, node: int) -> str:
         """A node by its tokens."""
@@ -300,7 +317,7 @@ class LockRefRun:
         slots = [slot for slot in self.rows.get(source, ()) if slot != HOLE]
         return f"slots {slots}" if source in self.rows else "no slots of an insert"
 
-    # What the driver asks.
+    # What the driver needs.
 
     def snapshot(self) -> KeyedTree:
         """The tree, and its nodes by their keys."""
@@ -308,10 +325,10 @@ class LockRefRun:
         return KeyedTree(found, paths(found))
 
     def follow(self) -> None:
-        """A tree does nothing of its own accord: each operation explains what its calls have changed."""
+        """Nothing to do: each operation explains what its calls have changed."""
 
     def project(self) -> Any:
-        """The lock counts and the sizes that the tree shows."""
+        """The law's tree with the lock counts and the sizes that the engine shows."""
         return project_tree(self.state, self.seen, self.numbers)
 
     def hidden(self, change: Change) -> bool:
@@ -320,15 +337,17 @@ class LockRefRun:
         return False
 
     def beyond_state(self) -> list[str]:
-        """The lock counts and the sizes say it all."""
+        """Nothing to add: ``judge`` looks at the slots."""
         return []
 
     def judge(self) -> None:
-        """Every slot is free or belongs to one node, to the one that the law names."""
+        """Raises ``Finding`` unless every slot is free or belongs to one node, and each node has the slots that the
+        law says.
+        """
         judge_slots(self.seen, self._lawful_slots(), self._pages, self.page_size)
 
     def _lawful_slots(self) -> dict[Key, list[int]]:
-        """The full slots that each node must have."""
+        """The full slots that each node must have, by its key."""
         st = self.state
         if self._lawful[0] is not st:
             slots = {k: self.rows[st.source(n)][tree.begin(st, n) : st.stop(n)] for k, n in self.numbers.items()}

@@ -1,4 +1,4 @@
-"""A radix tree as an engine shows it, put in the place of what the law says of it, and who owns which of its slots."""
+"""Projects the snapshot of a radix tree onto the law's state of the tree, and judges which node owns which slots."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OWNED_SENTENCE = "Every slot is free, or belongs to one node of the tree."
 
 
 class KeyedTree(NamedTuple):
-    """A snapshot of a tree, and its nodes as ``paths`` names them."""
+    """A snapshot of a tree, and its nodes by their keys (see ``paths``)."""
 
     tree: TreeSnapshot
     nodes: Mapping[Key, NodeSnapshot]
 
 
 def paths(tree: TreeSnapshot) -> dict[Key, NodeSnapshot]:
-    """The nodes without the root, parents first, by the tokens from the root to the node's end."""
+    """The nodes without the root, parents first, each by the token ids from the root to the node's end."""
     keys: dict[int, Key] = {}
     found: dict[Key, NodeSnapshot] = {}
     for node in tree.nodes:
@@ -39,15 +39,15 @@ def paths(tree: TreeSnapshot) -> dict[Key, NodeSnapshot]:
 
 
 def has_part(node: NodeSnapshot, component: str) -> bool:
-    """The node has slots of the component: it is no tombstone, or it has a state."""
+    """The node has slots of the component: it is no tombstone (``swa``), or it has a state (``mamba``)."""
     part = node.parts.get(component)
     return part is not None and part.slots is not None
 
 
 def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -> Tree:
-    """The tree with the lock counts and sizes that the engine shows; ``law_state`` itself where nothing differs.
+    """The law's tree with the lock counts and sizes that the engine shows; ``law_state`` itself if nothing differs.
 
-    ``numbers``: the law's number of each node.
+    ``numbers``: the law's number of each node, by its key.
     """
     shown: dict[str, Any] = {}
     for component, field in LOCK_COUNTS.items():
@@ -68,9 +68,10 @@ def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -
 def judge_slots(
     seen: KeyedTree, lawful: Mapping[Key, list[int]], pages: Mapping[str, frozenset[int]], page_size: int
 ) -> None:
-    """Raises the first thing that is wrong with who owns which slot.
+    """Raises ``Finding`` for the first thing that is wrong with the owners of slots.
 
-    ``lawful``: the full slots that each node must have. ``pages``: all pages of each component's pool.
+    ``lawful``: the full slots that each node must have. ``pages``: all pages of each component's pool (``mamba``:
+    state slots).
     """
     for key, node in seen.nodes.items():
         slots = node.parts["full"].slots
@@ -84,7 +85,7 @@ def judge_slots(
 
 
 def _judge_owners(component: str, seen: KeyedTree, pages: frozenset[int], page_size: int) -> None:
-    """Each page of the component's pool is free or belongs to one node."""
+    """Raises ``Finding`` unless each page of the component's pool is free or belongs to one node."""
     free = seen.tree.free[component]
     owners = list(free)
     for key, node in seen.nodes.items():

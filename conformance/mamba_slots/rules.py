@@ -1,7 +1,7 @@
-"""The runs of ``mamba_slots`` that Hypothesis draws: few slots, requests, sessions, and every kind of track buffer.
+"""The machine that draws runs of ``mamba_slots``: few state slots, requests, sessions, and every kind of track buffer.
 
-A rule sends what an engine's scheduler can send in this state, and nothing else. Each run ends with everybody gone:
-requests leave, sessions close, the tree is evicted, and the pool must be full.
+A rule sends what an engine's scheduler can send in the present state, and nothing else. Each run ends with ``drain``:
+requests leave, sessions close, the tree is evicted, and then every state slot must be free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from conformance.mamba_slots.run import MambaSlotsRun
 REQUESTS, SESSIONS = 3, 2
 TREES = ("mamba_radix", "unified", "unified_swa")
 TWO, LAZY, ONE, NO_BUFFER = (True, True, False), (True, True, True), (True, False, False), (False, False, False)
-BUFFERS = (TWO, LAZY, TWO, ONE, NO_BUFFER)  # buffered, doubled, lazy; what engines do by default comes twice
+BUFFERS = (
+    TWO,
+    LAZY,
+    TWO,
+    ONE,
+    NO_BUFFER,
+)  # each: buffered, doubled, lazy; TWO is the default of engines, so it comes twice
 CONFIG = {
     "size": st.sampled_from((7, 4, 5, 6, 7, 8, 9)),
     "tree": st.integers(0, len(TREES) - 1),
@@ -36,7 +42,9 @@ class MambaSlotsMachine(StemMachine):
 
     @initialize(config=st.fixed_dictionaries(CONFIG))
     def start(self, config: Json) -> None:
-        """An engine and the law, of a drawn size and kind; kinds that the engine does not support are passed over."""
+        """Makes an engine of a drawn size and kind, and the law. A kind that the engine does not support is replaced
+        by the next one.
+        """
         kinds = [(tree, buffer) for buffer in BUFFERS for tree in TREES]
         rows = REQUESTS + SESSIONS
         first = config["buffer"] * len(TREES) + config["tree"]
@@ -53,7 +61,7 @@ class MambaSlotsMachine(StemMachine):
         return self.run
 
     def teardown(self) -> None:
-        """Everybody leaves, and the pool must be full."""
+        """Ends everything, unless the run has failed before."""
         try:
             if self.run is not None and not self.failed:
                 self.drain()
@@ -61,7 +69,7 @@ class MambaSlotsMachine(StemMachine):
             super().teardown()
 
     def drain(self) -> None:
-        """Until nobody has anything."""
+        """Ends groups, requests and sessions, evicts the tree, and checks that the pool is full."""
         run = self.begun
         for _ in range(run.depth):
             self.do("end_group")
@@ -78,7 +86,7 @@ class MambaSlotsMachine(StemMachine):
 
     @rule(moves=st.lists(st.tuples(requests, picks, texts, sessions, st.booleans()), min_size=2, max_size=4))
     def go(self, moves: list[tuple[int, int, int, int, bool]]) -> None:
-        """Requests do their next steps: they come, are admitted, work, leave."""
+        """A few requests do their next step: they come, are admitted, work or leave."""
         if self.run is None:  # Hypothesis needs one rule that is always possible
             return
         for request, how, text, session, again in moves:
@@ -129,7 +137,7 @@ class MambaSlotsMachine(StemMachine):
     @rule(session=st.integers(1, SESSIONS), states=st.integers(1, 2), close=st.booleans())
     @precondition(started)
     def give_back(self, session: int, states: int, close: bool) -> None:
-        """A session ends, or somebody needs states of the tree."""
+        """A session ends, or the tree is asked to free states."""
         run = self.begun
         if close and session in run.saved() and not self.excludes(Exclusion.CLOSE):
             self.do("close", session=session)
@@ -139,7 +147,7 @@ class MambaSlotsMachine(StemMachine):
     @rule(need=st.integers(0, 4), how=picks)
     @precondition(started)
     def group(self, need: int, how: int) -> None:
-        """A batch begins to be made, or has been made; now and then a group in a group, or a new start in one."""
+        """A group of state slots begins or ends. In some runs groups nest, or the pool is cleared inside a group."""
         run, depth = self.begun, self.begun.depth
         if how == 0 and not run.here and not (depth and self.excludes(Exclusion.CLEAR_IN_GROUP)):
             self.do("clear")

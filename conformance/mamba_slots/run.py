@@ -1,7 +1,7 @@
-"""Mamba state slots beside the law: requests that come, work and leave, sessions, a tree, and groups of slots.
+"""A run of the stem ``mamba_slots``: state slots beside the law, with requests, sessions, a tree, and groups of slots.
 
-Which slots are handed out, what the tree keeps and what it gives up for a call are the engine's choice. After each call
-the run looks at who names which slot, and takes the law's step for each slot that was handed out, moved or given back.
+The engine chooses which slots it hands out, and which states its tree keeps and evicts. After each call the run looks
+who names which slot, and takes the law's step for each slot that was handed out, moved or freed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": Tru
 
 
 class MambaSlotsRun:
-    """``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come
-    and not left, each with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the
-    request of that turn. ``known``: the requests that were there once. ``depth``: how many groups are open.
+    """Operations on requests, sessions and a tree that own state slots.
+
+    ``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come and
+    not left, each with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the
+    request of that turn. ``known``: the requests that were here once. ``depth``: how many groups are open.
     """
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
@@ -81,9 +83,9 @@ class MambaSlotsRun:
     # A request comes.
 
     def match(self, request: int, tokens: KeyTokens, session: int = 0, again: bool = False) -> Calls:
-        """A request comes, and a later turn of a session goes on from what the session saved.
+        """A request comes and matches. A session's later turn takes over what the session saved.
 
-        ``again``: it is the request object that was there before.
+        ``again``: the request object that was here before comes again.
         """
         busy = session and session in self.here.values()
         if request in self.here or busy or (again and (request not in self.known or session)):
@@ -104,7 +106,7 @@ class MambaSlotsRun:
             self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
 
     def admit(self, requests: list[int]) -> Calls:
-        """A batch is admitted; a running request asks for another chunk and keeps what it has."""
+        """A batch is admitted. A request that runs asks for another chunk, and keeps what it has."""
         if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
             raise Misuse("a batch of requests that have come is admitted outside a group")
         before = {r: tuple(self.state.names(r, role) for role in ROLES) for r in requests}
@@ -121,7 +123,7 @@ class MambaSlotsRun:
     # A request works.
 
     def track(self, request: int) -> Calls:
-        """A boundary: the state is tracked."""
+        """A tracking boundary: the state is written to the track buffer."""
         self._must_run(request)
         if not self.state.buffered:
             raise Misuse("the request has no track buffer")
@@ -130,7 +132,7 @@ class MambaSlotsRun:
         yield Call("track", lambda: self.engine.track(request))
 
     def boundary(self, request: int) -> Calls:
-        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self._must_be_lazy(request)
         yield Call("boundary", lambda: self.engine.boundary(request))
         self._explain_tree()
@@ -144,7 +146,7 @@ class MambaSlotsRun:
             self.law.caller_step("alloc_second", request, slot)
 
     def settle(self, request: int) -> Calls:
-        """After a boundary a lazy buffer gives the other slot back."""
+        """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self._must_be_lazy(request)
         self.law.caller_step("give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
@@ -155,7 +157,9 @@ class MambaSlotsRun:
         yield Call("slide", lambda: self.engine.slide(request))
 
     def cache(self, request: int) -> Calls:
-        """A request that goes on puts its state into the tree: the tree takes one, or has it already."""
+        """A request that runs puts its newest state into the tree. The tree takes it, or has a state for this key
+        already.
+        """
         self._must_run(request)
         answer = yield Call("cache", lambda: self.engine.cache(request))
         if answer is REFUSAL:
@@ -169,8 +173,9 @@ class MambaSlotsRun:
             self._explain_copy(key, now if self.seen.nodes[key] == was else self.seen.nodes[key])
         if now == was:
             return
-        # The request has another slot in the place of the state that it gave away. Where the tree had that state
-        # already, it gave the donated slot back: in the law a node without a name takes it and is evicted.
+        # The request donated the slot of its newest state and has another slot in its place. Where the tree had a state
+        # for the key already, it freed the donated slot. In the law a node number that no node has takes the donated
+        # slot, and its state is evicted.
         carrier = self.nodes[new[0]] if new else self._new_number()
         if not new:
             self.law.caller_step("alloc_copy", carrier, now)
@@ -181,28 +186,30 @@ class MambaSlotsRun:
     # A request leaves.
 
     def finish(self, request: int) -> Calls:
-        """A request ends well."""
+        """A request ends."""
         self._must_run(request)
         return self._leave("finish", request, self.engine.finish)
 
     def abort(self, request: int) -> Calls:
-        """A running request is aborted."""
+        """A request that runs is aborted."""
         self._must_run(request)
         return self._leave("abort", request, self.engine.abort)
 
     def retract(self, request: int) -> Calls:
-        """A running request makes room."""
+        """A request that runs gives up its row for lack of memory."""
         self._must_run(request)
         return self._leave("retract", request, self.engine.retract)
 
     def withdraw(self, request: int) -> Calls:
-        """A waiting request is aborted."""
+        """A request that waits is aborted."""
         if request not in self.here or self.running(request):
             raise Misuse("the request is not waiting")
         return self._leave("withdraw", request, self.engine.withdraw)
 
     def _leave(self, name: str, request: int, send: Callable[[int], None]) -> Calls:
-        """The request is gone: its newest state may be the tree's, or all it has its session's; the rest is free."""
+        """Explains where the slots of a request that left went: its newest state to the tree or all to its session,
+        the rest freed.
+        """
         session = self.here.pop(request)
         yield Call(name, lambda: send(request))
         self.lent.pop(session, None)
@@ -219,7 +226,7 @@ class MambaSlotsRun:
             self.law.caller_step("release", request)
 
     def close(self, session: int) -> Calls:
-        """A session ends between turns."""
+        """A session ends between two turns."""
         if session in self.here.values():
             raise Misuse("a turn of the session is there")
         self.law.caller_step("close", self.session(session))
@@ -228,12 +235,12 @@ class MambaSlotsRun:
     # The pool and the tree.
 
     def evict(self, states: int) -> Calls:
-        """The tree gives up states."""
+        """The tree is asked to free so many states."""
         yield Call("evict", lambda: self.engine.evict(states))
         self._explain_tree()
 
     def begin_group(self, need: int) -> Calls:
-        """A group sets slots aside."""
+        """A group begins, and sets ``need`` slots aside."""
         yield Call("begin_group", lambda: self.engine.begin_group(need))
         new = [slot for slot in self.seen.waiting if self.state.place(slot) != GROUPED]
         self.law.caller_step("begin_group", need, Seq(new))
@@ -246,7 +253,7 @@ class MambaSlotsRun:
         yield Call("end_group", self.engine.end_group)
 
     def clear(self) -> Calls:
-        """Everything starts anew between requests."""
+        """The pool is cleared while no request is here."""
         if self.here:
             raise Misuse("a request is there")
         self.law.caller_step("clear")
@@ -255,14 +262,14 @@ class MambaSlotsRun:
         yield Call("clear", self.engine.clear)
 
     def audit(self) -> Calls:
-        """The end of a run: nobody has anything, and the pool is full."""
+        """The end of a run: nobody has a slot, so the driver's comparison says that every slot is free."""
         if self.here or self.depth or not self.idle():
             raise Misuse("somebody has a slot")
         self.law.counts["quiescence", "done"] += 1
         yield from ()
 
     def bad(self, kind: str) -> Calls:
-        """Bad input: a clear error, and nothing changed."""
+        """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
     # What callers can send now.
@@ -290,7 +297,7 @@ class MambaSlotsRun:
         return all(owns_nothing(self.state, owner) for owner in self.state.owners.items())
 
     def surely_fits(self, requests: list[int]) -> bool:
-        """The free slots suffice for a batch."""
+        """There are enough free slots to admit a batch."""
         return bool(sum(map(self.missing, requests)) <= self.state.available)
 
     def missing(self, request: int) -> int:
@@ -312,7 +319,7 @@ class MambaSlotsRun:
     # What the engine has done.
 
     def _explain_refusal(self, name: str, need: int) -> None:
-        """A refusal is lawful where the slots do not suffice, after what the tree has given up for the call."""
+        """Raises ``Finding`` if there are enough slots, after what the tree has freed for the refused call."""
         self._explain_tree()
         st = self.state
         have = st.available + st.slots.count(lambda slot: st.place(slot) == GROUPED)
@@ -322,7 +329,7 @@ class MambaSlotsRun:
         self.law.counts[name, "refused"] += 1
 
     def _explain_tree(self) -> None:
-        """States that left the tree are evicted in the law too, and new ones were copied into it."""
+        """Explains that states left the tree, and that others were copied into it."""
         self._explain_evictions()
         for key in self._new_keys():
             self._explain_copy(key, self.seen.nodes[key])
@@ -336,7 +343,7 @@ class MambaSlotsRun:
         return [key for key in self.seen.nodes if key not in self.nodes]
 
     def _explain_copy(self, key: Key, slot: int) -> None:
-        """A node of the tree has a new slot, into which a state was copied."""
+        """Explains that a node of the tree has a new slot, into which a state was copied."""
         number = self._new_number()
         self.law.caller_step("alloc_copy", number, slot)
         self.nodes[key] = number
@@ -346,26 +353,26 @@ class MambaSlotsRun:
         st, taken = self.state, set(self.nodes.values())
         return next(int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken)
 
-    # What the driver asks.
+    # What the driver needs.
 
     def snapshot(self) -> StatesSnapshot:
-        """The lists, and what everybody names."""
+        """The lists, and which slots requests, sessions and nodes name."""
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """The slots do not change of their own accord: each operation explains what its calls have changed."""
+        """Nothing to do: each operation explains what its calls have changed."""
 
     def project(self) -> Any:
-        """The lists, the records, the rows, and what sessions and nodes have."""
+        """The law's state slots, with lists, records, rows, session slots and nodes as the engine shows them."""
         return project_states(self.state, self.seen, self.nodes, self.here, self.lent)
 
     def hidden(self, change: Change) -> bool:
-        """What is left in the record or the row of a request that is gone."""
+        """What the record or the row of a request that is gone still names is hidden from callers."""
         return hidden_state_change(change, self.state, self.here)
 
     def beyond_state(self) -> list[str]:
-        """Numbers on the free list that are no slots."""
+        """Numbers on the free list that are no state slots."""
         return state_list_problems(self.state, self.seen)
 
     def judge(self) -> None:
-        """The laws say it all."""
+        """Nothing to add: the invariants say everything."""

@@ -1,7 +1,7 @@
-"""Mamba state slots as an engine shows them, put in the place of what the law says of them.
+"""Projects the snapshot of mamba state slots onto the law's state of them, for runs of ``mamba_slots`` and ``cache``.
 
-The functions serve a run of ``mamba_slots`` and a run of the whole cache. ``nodes`` gives the law's owner number of
-each node that has a state, by the tokens from the root to the node's end.
+``nodes`` is in every function the law's owner number of each tree node that has a state, by the node's key: the token
+ids from the root to its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def project_states(
     here: Collection[int],
     lent: Mapping[int, int],
 ) -> MambaSlots:
-    """The state slots with everything that the snapshot shows; ``law_state`` itself where nothing differs.
+    """The law's state slots with everything that the snapshot shows; ``law_state`` itself if nothing differs.
 
     ``here``: the requests that have come and not left. ``lent``: the sessions whose slots a turn uses now, each with
     the request of that turn.
@@ -52,14 +52,18 @@ def project_states(
 
 
 def _session(seen: StatesSnapshot, session: int, lent: Mapping[int, int]) -> SlotNames:
-    """What a session's slot names. While a turn uses it, the slot may go on naming what the turn has."""
+    """What a session's slot names. While a turn uses the slot, the slot may still name what the turn has; this counts
+    as nothing.
+    """
     named = seen.sessions.get(session, NOTHING)
     turn = seen.requests.get(lent.get(session, -1))
     return NOTHING if turn is not None and named.slots == turn.slots else named
 
 
 def _places(st: MambaSlots, seen: StatesSnapshot) -> Map:
-    """Where the lists have each slot; a free number that is no slot stands for what is absent."""
+    """The place of each slot by the lists. A number on the free list that is no slot is put at ``ABSENT``, which
+    breaks a law.
+    """
     free, waiting = set(seen.free), set(seen.waiting)
     place: Map = st.place
     for slot in st.slots.items():
@@ -74,20 +78,21 @@ def _with_slots(known: Map, owner: int, slots: Three) -> Map:
 
 
 def _with(known: Map, key: int | tuple[int, int], value: int) -> Map:
-    """The map with this value; the map itself where it has the value already."""
+    """The map with this value; the map itself if it has the value already."""
     was = known(*key) if isinstance(key, tuple) else known(key)
     return known if was == value else known.put(key, value)
 
 
 def state_list_problems(law_state: MambaSlots, seen: StatesSnapshot) -> list[str]:
-    """What the free list shows that the law's state has no field for: numbers that are no slots."""
+    """Numbers on the free list that are no state slots, in words. The law's state has no field for them."""
     return [f"the free list has {slot}, which is no state slot" for slot in seen.free if not law_state.slots.has(slot)]
 
 
 def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[int]) -> bool:
-    """No caller reads what differs: the record of a request that is gone, the row of one that does not run, which track
-    is next where there is no track buffer. (A free number that is no slot is told by ``state_list_problems``.)
+    """True if no caller reads what differs.
 
+    Hidden are the record of a request that is gone, the row of a request that does not run, and the next track where
+    there is no track buffer. A number on the free list that is no slot is reported by ``state_list_problems``.
     ``here``: the requests that have come and not left.
     """
     st, key = law_state, change.key
@@ -103,9 +108,9 @@ def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[
 
 
 def owner_names(law_state: MambaSlots, nodes: Mapping[Key, int]) -> Callable[[int], str]:
-    """How an owner of state slots is called: ``request 0``, ``session 1``, ``node [1, 2]``.
+    """A function that names an owner of state slots: ``request 0``, ``session 1``, ``node [1, 2]``.
 
-    ``nodes`` may change later: the names are looked up in it when they are needed.
+    ``nodes`` may change later: it is read when a name is needed.
     """
     limit, first_node = law_state.limit, law_state.first_node
 
