@@ -1,8 +1,8 @@
 """What a scheduler does with requests and streaming sessions: the operations of ``session_trim`` and ``cache``.
 
 Operations name requests, sessions and numbers of tokens. What the engine chooses (the prefix, the pages, how far the
-window moves, what its tree takes) is read off its snapshot and explained by steps of the law; where a row meets the tree,
-the run that uses these operations explains it (``RowRun``).
+window moves, what its tree takes) is read from the snapshot and explained as steps of the law. Where rows and the tree
+exchange pages, the run that uses these operations explains it (``RowRun``).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 QUIESCENT = "quiescent"
 QUIET = "With no request, no session and an evicted tree, every pool is full and every row is idle."
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
-# Findings that are looked past where they are known, since no caller can do anything about them; the first two only where
-# the finding is latent.
+# Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
+# LOOKED_PAST_LATENT are ignored only where the finding is latent.
 LOOKED_PAST_LATENT = {ENOUGH: Exclusion.SHORT, "free_maps_to_nothing": Exclusion.STALE}
 LOOKED_PAST = {"mapping_is_live": Exclusion.INHERITED}
 
 
 def looks_past(exclude: Collection[StrEnum]) -> Callable[[Finding], bool]:
-    """Which findings a run with these exclusions looks past."""
+    """A function that says whether a finding is known and must not end a run with these exclusions."""
 
     def ignores(finding: Finding) -> bool:
         known = {**LOOKED_PAST, **LOOKED_PAST_LATENT} if finding.latent else LOOKED_PAST
@@ -44,7 +44,7 @@ def looks_past(exclude: Collection[StrEnum]) -> Callable[[Finding], bool]:
 
 
 class RowRun(Protocol):
-    """A run of rows: what of its state and snapshot is about rows, and what happens where a row meets the tree."""
+    """A run of rows: its rows in the law and in the snapshot, and how it explains what rows and the tree exchange."""
 
     law: Law
     engine: Any
@@ -60,48 +60,54 @@ class RowRun(Protocol):
         """Rows and pools of the last snapshot."""
 
     def follow_tree(self) -> None:
-        """Explains what the tree has given back of its own accord."""
+        """Explains what the tree has freed without being asked."""
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
-        """A request gets a row that begins with so many of the tree's pages."""
+        """Explains that a request got a row whose first ``pages`` pages are its cached prefix."""
 
     def resume_row(self, request: int, session: int) -> None:
-        """A session's next turn runs on the row in its slot."""
+        """Explains that a session's next turn runs on the row in its slot."""
 
     def share(self, request: int, row: int) -> None:
-        """What the tree has of a request's prompt after ``cache``, the row reads there."""
+        """Explains what the tree took of a request's prompt in ``cache``: the tree owns these pages now, and the row
+        reads them.
+        """
 
     def save_row(self, row: int, session: int, text: list[int]) -> None:
-        """A turn has left its row in its session's slot."""
+        """Explains that a turn saved its row in its session's slot. ``text``: the beginning of the next
+        turn's input.
+        """
 
     def free_row(self, row: int, text: list[int]) -> None:
-        """A row has left: the tree has taken a part of it, the rest is given back."""
+        """Explains that a row has left: the tree took a part of it, and the rest was freed. ``text``: its token ids."""
 
     def close_slot(self, session: int) -> None:
-        """A session has ended: the row in its slot is given back."""
+        """Explains that a session ended: the row in its slot was freed."""
 
     def waits(self, request: int) -> None:
-        """A request was matched and is not admitted."""
+        """Explains what a request has that was matched and not admitted."""
 
     def withdrawn(self, request: int) -> None:
-        """A request that waited is gone."""
+        """Explains that a request that waited was aborted."""
 
     def fits_beside(self, request: int, prefix: int) -> bool:
-        """There is room for what a request needs beside pages and a row."""
+        """There is enough of what a request needs beside pages and a row. ``prefix``: its matched tokens."""
 
     def tracks(self, request: int) -> bool:
-        """After a forward pass the request's state is tracked; the law has taken the step."""
+        """Whether the request's state must be tracked after this forward pass. If so, the law has taken the step."""
 
     def evict_everything(self) -> None:
-        """Asks the engine's tree for more than it can have."""
+        """Asks the engine's tree to free more than it can have."""
 
     def tree_pages(self) -> list[int]:
-        """The pages that the tree has."""
+        """The full pages that the engine's tree has."""
 
 
 class RequestCalls:
-    """``requests``: those that run or wait; ``row_of``: the law's row of each that runs; ``texts``: what the next turn's
-    input of a session begins with.
+    """The scheduler's side.
+
+    ``requests``: those that run or wait. ``row_of``: the law's row of each request that runs. ``texts``: the token ids
+    with which the next turn's input of a session begins.
     """
 
     def __init__(self, run: RowRun, config: Json) -> None:
@@ -112,9 +118,10 @@ class RequestCalls:
         self.requests: dict[int, Request] = {}
         self.row_of: dict[int, int] = {}
         self.texts: dict[int, list[int]] = {}
-        self.label: dict[int, int] = {}  # the law's row -> the engine's number for it
+        self.label: dict[int, int] = {}  # the engine's number of each of the law's rows
         self.retracted: set[int] = set()  # the requests that gave their row up once
-        # Requests in whose place the engine runs one token, and then aborts it, and the sessions that they named.
+        # The requests that the engine turned away, each with the session that it named. In the place of each the engine
+        # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
         self.operations: dict[str, Operation] = {
             "look": self.look,
@@ -135,25 +142,25 @@ class RequestCalls:
             "bad": self.bad,
         }
 
-    # Who is where.
+    # Where requests and sessions are.
 
     def offers(self, name: str) -> bool:
         """The engine has the call."""
         return name not in self.run.lacks
 
     def must_offer(self, name: str) -> None:
-        """A call that the engine does not have cannot be sent."""
+        """Raises ``Misuse`` if the engine lacks the call."""
         if not self.offers(name):
             raise Misuse(f"the engine has no {name} in this configuration")
 
     def view(self, request: int) -> RowSnapshot:
-        """The row of a request that runs, as the engine shows it."""
+        """The row of a request that runs, as the engine shows it. Raises ``Finding`` if it shows none."""
         if request not in self.run.rows_seen.requests:
             raise Finding(ROW_OWNED, ROW_SENTENCE, f"request {request} runs and has no row")
         return self.run.rows_seen.requests[request]
 
     def used(self) -> dict[int, RowSnapshot]:
-        """The rows that requests and session slots have, as the engine shows them, by the law's row."""
+        """The rows that requests and session slots have, as the engine shows them, by the law's row number."""
         found = {row: self.view(request) for request, row in self.row_of.items()}
         rows, sessions = self.run.rows, self.run.rows_seen.sessions
         for session in rows.sessions.items():
@@ -165,14 +172,16 @@ class RequestCalls:
         return found
 
     def slots(self) -> dict[int, int]:
-        """The law's row plus one of each session that has one as the engine shows it, running or saved."""
+        """For each session that has a row, running or in its slot, as the engine shows it: the law's row number plus
+        one.
+        """
         inverse = {label: row for row, label in self.label.items()}
         running = {self.requests[r].session: inverse.get(self.view(r).row, -1) + 1 for r in self.row_of}
         saved = {session: inverse.get(view.row, -1) + 1 for session, view in self.run.rows_seen.sessions.items()}
         return {session: row for session, row in {**running, **saved}.items() if session}
 
     def running(self, request: int) -> Request:
-        """A request that runs."""
+        """The request, which must run. Raises ``Misuse`` if it does not."""
         if request not in self.row_of:
             raise Misuse(f"request {request} does not run")
         return self.requests[request]
@@ -182,11 +191,11 @@ class RequestCalls:
         return [request for request, known in self.requests.items() if known.session == session]
 
     def tokens(self, row: int) -> int:
-        """How many tokens of a row have slots."""
+        """How many tokens of a row have slots: its allocated length."""
         return in_tokens(length(full_pool(self.run.rows), row), self.page_size)
 
     def computed(self, request: int) -> int:
-        """How many tokens of a request that runs are computed."""
+        """How many tokens of a request that runs are computed: its committed length."""
         return lengths_of(self.run.rows, self.row_of[request]).committed
 
     def prefilling(self, request: int) -> bool:
@@ -194,24 +203,26 @@ class RequestCalls:
         return self.computed(request) < len(self.requests[request].tokens)
 
     def decoding(self, request: int) -> bool:
-        """The request can decode a token: nothing is allocated ahead, and the row has room."""
+        """The request can decode a token: nothing is allocated ahead, and its row is not full."""
         self.running(request)
         now = self.computed(request)
         room = now < self.config["size"] * self.page_size
         return room and not self.prefilling(request) and self.tokens(self.row_of[request]) == now
 
     def row_for(self, known: Request) -> bool:
-        """The request has its session's row, or one is idle."""
+        """There is a row for the request: its session's row, or an idle one."""
         slot = known.session and self.run.rows.slot(known.session)
         return bool(slot) or any(self.run.rows.phase(r) == IDLE for r in range(self.limit))
 
     def room_for(self, request: int, prefix: int, upto: int) -> bool:
-        """There is all that a request needs to be admitted."""
+        """There is everything that the request needs to be admitted. ``prefix``, ``upto``: its length in tokens before
+        and after.
+        """
         room = self.row_for(self.requests[request]) and self.fits([(prefix, upto)])
         return room and self.run.fits_beside(request, prefix)
 
     def fits(self, growth: Sequence[tuple[int, int]]) -> bool:
-        """Both pools have the pages for rows that grow from so many tokens to so many."""
+        """Both pools have the pages for rows that grow. ``growth``: pairs of lengths in tokens, before and after."""
         need = sum(touched(in_pages(b, self.page_size)) - touched(in_pages(a, self.page_size)) for a, b in growth)
         rows = self.run.rows
         return bool(need <= full_pool(rows).available and need <= swa_pool(rows).available)
@@ -219,7 +230,10 @@ class RequestCalls:
     # A request arrives.
 
     def arrive(self, request: int, more: int, session: int, fork: int) -> Request:
-        """The request that waits; a new one adds ``more`` tokens to its session's text."""
+        """The request, which is not admitted yet. A new request adds ``more`` tokens to its session's text.
+
+        Raises ``Misuse`` if the request runs, or if its session has another request.
+        """
         waits = self.requests.get(request)
         if request in self.row_of or (waits and more):
             raise Misuse("a request arrives once, and then waits")
@@ -240,7 +254,7 @@ class RequestCalls:
             raise Misuse("an input has a token beyond what its session has from the tree, and room in the pool")
 
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
-        """A request looks for its prefix and is not admitted."""
+        """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork)
         prefix = yield Call("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
         self.run.follow_tree()
@@ -285,7 +299,7 @@ class RequestCalls:
             self.label = {**{r: other for r, other in self.label.items() if other != label}, row: label}
         self.row_of[request] = row
 
-    # It grows.
+    # A request grows.
 
     def chunk(self, request: int, chunk: int = 0) -> Calls:
         """The next ``chunk`` pages of a prompt are computed (0: the rest)."""
@@ -302,7 +316,7 @@ class RequestCalls:
         yield from self._prefilled(request, upto)
 
     def _prefilled(self, request: int, upto: int) -> Calls:
-        """The row has its slots; then the prompt goes to the tree, as far as the engine does that."""
+        """The row takes its new slots. Then the prompt goes to the tree, as far as the engine does that."""
         self.grow("extend", request, upto)
         yield None
         tracks = self.run.tracks(request)
@@ -319,7 +333,7 @@ class RequestCalls:
         self.run.share(request, row)
 
     def grow(self, name: str, request: int, upto: int) -> None:
-        """The row takes the pages that the engine chose."""
+        """The law's step ``name``: the row grows to ``upto`` tokens by the pages that the engine chose."""
         row, view = self.row_of[request], self.view(request)
         chosen = row_pages(full_pool(self.run.rows), row, before := self.tokens(row), view.slots[before:upto])
         mapping = self.run.rows_seen.pools.mapping
@@ -328,7 +342,7 @@ class RequestCalls:
         self.law.engine_step(name, row, *to, *pages)
 
     def decode(self, requests: list[int], slide: bool = False) -> Calls:
-        """One step of a batch; before it the windows may move."""
+        """One decode step of a batch. ``slide``: the windows move first."""
         if not all(self.decoding(r) for r in requests):
             raise Misuse("a request decodes when nothing is allocated beyond what is computed")
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
@@ -344,7 +358,7 @@ class RequestCalls:
             self.requests[request].sampled.append(one)
 
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
-        """Slots for draft tokens; before it the window may move."""
+        """A request gets slots for ``more`` draft tokens. ``slide``: its window moves first."""
         self.running(request)
         if self.prefilling(request) or more < 1:
             raise Misuse("a draft has a token, and follows a prompt")
@@ -358,7 +372,7 @@ class RequestCalls:
         self.grow("reserve", request, now + more)
 
     def commit(self, request: int, count: Tokens) -> Calls:
-        """So many draft tokens are accepted."""
+        """A draft is verified: ``count`` of its tokens are accepted."""
         known, row = self.running(request), self.row_of[request]
         if count < 1:
             raise Misuse("a verified draft has one token at least")
@@ -376,10 +390,10 @@ class RequestCalls:
             if at > max(known.cursor, known.protected):
                 self.law.engine_step("slide", row, at // self.page_size)
 
-    # It leaves.
+    # A request leaves.
 
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
-        """A request ends; ``sent`` tokens of its answer reached the caller (``None``: all)."""
+        """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all)."""
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not 0 <= out <= len(known.sampled):
@@ -396,12 +410,12 @@ class RequestCalls:
         self._left(request, known.text)
 
     def may_abort(self, request: int) -> bool:
-        """The engine is not known to break what the request has when it is aborted."""
+        """The abort of this request is not a known difference."""
         turn = bool(self.requests[request].session)
         return not (turn and Exclusion.RETRACT_ABORT in self.run.exclude and request in self.retracted)
 
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
-        """A request gives its row up and waits, with ``sent`` tokens of its answer (``None``: all) in its input."""
+        """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all)."""
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
@@ -414,7 +428,7 @@ class RequestCalls:
         self.retracted.add(request)
 
     def _left(self, request: int, text: list[int]) -> None:
-        """The engine has kept the row in the session's slot, or has given it back."""
+        """Explains where the row went: into the session's slot, or to tree and pools."""
         row, known = self.row_of.pop(request), self.requests.pop(request)
         self.turned_away.pop(request, None)
         self.retracted.discard(request)
@@ -454,7 +468,9 @@ class RequestCalls:
             self.texts.pop(session, None)
 
     def overlapping_turn(self, request: int, session: int, more: Tokens = 1, unsupported: bool = False) -> Calls:
-        """A request of a session arrives while another one of it runs or waits, or one that sessions do not serve."""
+        """A request of a session arrives while another one of it runs or waits, or one that streaming sessions do not
+        serve.
+        """
         if request in self.requests or not (unsupported or self.turns(session)):
             raise Misuse("an overlapping request arrives while another one of its session is there")
         new = [OVERLAPPING + n for n in range(more)]
@@ -465,10 +481,10 @@ class RequestCalls:
             self.turned_away[request] = session
         self.requests[request] = Request(session if kind == "turn" else 0, text, 0)
 
-    # The rest.
+    # Free groups, and bad input.
 
     def begin_group(self) -> Calls:
-        """A free group opens, while an engine goes through the results of a batch."""
+        """A free group opens, as while an engine processes the results of a batch."""
         self.law.caller_step("free_group_begin")
         yield Call("free_group_begin", self.engine.begin_group)
 
@@ -478,13 +494,13 @@ class RequestCalls:
         yield Call("free_group_end", self.engine.end_group)
 
     def bad(self, kind: str) -> Calls:
-        """Bad input: a clear error, and nothing changed."""
+        """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
-    # The end of everything, looking past what is known.
+    # The end of a run.
 
     def quiesce(self) -> Calls:
-        """Everything ends: requests, sessions, and what the tree keeps. Then all must be as at the start."""
+        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free."""
         if self.run.rows.pools.group:
             yield from self._then(self.end_group())
         for request in self._deepest_first():
@@ -499,23 +515,24 @@ class RequestCalls:
 
     @staticmethod
     def _then(operation: Calls) -> Calls:
-        """An operation of the end, judged as any other."""
+        """One operation of ``quiesce``, judged as any other."""
         yield from operation
         yield None
 
     def _deepest_first(self) -> list[int]:
-        """The requests that run, those first that have most of the tree: others may read what they have."""
+        """The requests that run, longest cached prefix first: other requests may read what these have donated."""
         protected = self.run.rows.protected
         return sorted(self.row_of, key=lambda request: (-protected(self.row_of[request]), request))
 
     def _turns_first(self) -> list[int]:
-        """The requests that wait, those first for which a slot waits that holds something."""
+        """The requests that wait, those of a session whose slot has a row first."""
         slot = self.run.rows.slot
         return sorted(self.requests, key=lambda request: (not slot(self.requests[request].session), request))
 
     def _let_go(self, request: int) -> Any:
-        """A request that runs ends. An engine that aborts between chunks does that, another computes the prompt first;
-        false: it could not.
+        """A request that runs ends. Returns false if it could not.
+
+        In an engine that cannot abort between two chunks, the prompt is computed to its end first.
         """
         before = -1
         while self.prefilling(request) and not (self.offers("abort_chunked") and self.may_abort(request)):
@@ -531,13 +548,16 @@ class RequestCalls:
         return True
 
     def _settle(self, request: int) -> Calls:
-        """The draft of a turn becomes part of its answer, where a draft's tail is known to stay."""
+        """Accepts the draft of a session's turn, if the engine is known to keep draft slots when a turn leaves."""
         ahead = self.tokens(self.row_of[request]) - self.computed(request)
         if Exclusion.DRAFT_TAIL in self.run.exclude and self.requests[request].session and ahead:
             yield from self._then(self.commit(request, ahead))
 
     def _dismiss(self, request: int) -> Any:
-        """A request that waits is aborted, or has its turn where an engine is known to forget the abort of a turn."""
+        """A request that waits is aborted. Returns false if it could not end.
+
+        If the abort of a waiting turn is a known difference, the turn is admitted and ends instead.
+        """
         if not self.requests[request].session or Exclusion.CANCEL not in self.run.exclude:
             yield from self._then(self.cancel(request))
             return True
@@ -547,7 +567,7 @@ class RequestCalls:
         return left
 
     def _make_room(self) -> Calls:
-        """Sessions without a turn end, and the tree gives everything back."""
+        """Sessions without a turn end, and the tree frees all that it has."""
         for session in self.run.rows.sessions.items():
             if not self.turns(session):
                 yield from self._then(self.close(session))

@@ -1,7 +1,8 @@
-"""The rules of a scheduler and its clients: a few requests and sessions over tiny pools, prompts that share prefixes.
+"""The rules of a scheduler and its clients: a few requests and sessions over tiny pools, with prompts that share
+prefixes.
 
-A rule sends what a scheduler, or a client that does not wait, can send in this state, and nothing else. What is known to
-be broken in an engine is left out by the name of what a rule would send. A run ends with the end of everything.
+A rule sends what a scheduler, or a client that does not wait, can send in the present state, and nothing else. It
+avoids known differences of the engine. Each run ends with ``quiesce``: everything ends, and nothing may be leaked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spec.lengths import in_pages
 
 REQUESTS, SESSIONS, ROWS = 3, 2, 3
 CONFIG = {
-    "page_size": st.integers(0, 11),  # an index into the page sizes that are asked for
+    "page_size": st.integers(0, 11),  # an index into ``page_sizes`` of the machine
     "size": st.integers(3, 10),  # pages
     "size_swa": st.integers(3, 10),
     "window": st.integers(1, 5),  # tokens
@@ -34,24 +35,24 @@ BAD = ("row_outside", "row_twice", "longer_than_a_row", "shrinks", "nobodys_slot
 
 
 def some(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A precondition: the list ``what`` of the machine is not empty."""
+    """A precondition: the machine's list ``what`` is not empty."""
     return precondition(lambda self: self.run is not None and bool(getattr(self, what)))
 
 
 class RequestRules(StemMachine):
-    """Requests that come, grow and leave, sessions that stay between them, and clients that do not wait."""
+    """Requests that come, grow and leave, sessions that stay between their turns, and clients that do not wait."""
 
     page_sizes = (1, 2, 4, 16)
 
     def set_up(self, config: Json) -> bool:
-        """A run of a drawn size, if the engine supports it."""
+        """Starts a run of a drawn size. False if the engine does not support it."""
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
         known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
         known["window"] = self.scaled(config["window"], page_size)
         return self.begin(known)
 
     def teardown(self) -> None:
-        """The end of everything, where the run has not failed before."""
+        """Ends everything, unless the run has failed before."""
         if self.run is not None and not self.failed:
             self.do("quiesce")
         super().teardown()
@@ -60,17 +61,17 @@ class RequestRules(StemMachine):
 
     @property
     def calls(self) -> RequestCalls:
-        """The requests and sessions of the run."""
+        """The scheduler's side of the run."""
         found: RequestCalls = self.run.calls
         return found
 
     @staticmethod
     def scaled(tokens: int, page_size: int) -> int:
-        """Large pages need long texts."""
+        """More tokens where pages are large, so that texts have several pages."""
         return tokens * max(1, page_size // 4)
 
     def tokens(self, drawn: int) -> int:
-        """A number of tokens."""
+        """A drawn number of tokens, scaled to the page size."""
         return self.scaled(drawn, self.calls.page_size)
 
     @property
@@ -85,48 +86,50 @@ class RequestRules(StemMachine):
 
     @property
     def prefilling(self) -> list[int]:
-        """The requests whose prompt is computed in part."""
+        """The requests that run and whose prompt is not computed to its end."""
         return [r for r in self.calls.row_of if self.calls.prefilling(r)]
 
     @property
     def answering(self) -> list[int]:
-        """The requests that have a first token of their answer."""
+        """The requests that run and have the first token of their answer, without those that the engine turned away."""
         turned_away = self.calls.turned_away
         return [r for r in self.calls.row_of if not self.calls.prefilling(r) and r not in turned_away]
 
     @property
     def decoding(self) -> list[int]:
-        """Those of them that nothing is allocated ahead for."""
+        """The requests of ``answering`` for which nothing is allocated ahead."""
         return [r for r in self.answering if self.calls.decoding(r)]
 
     @property
     def rejected(self) -> list[int]:
-        """The requests that run in the place of those that were turned away."""
+        """The requests that the engine turned away, and in whose place it runs one token."""
         return [r for r in self.calls.row_of if r in self.calls.turned_away]
 
     @property
     def busy(self) -> list[int]:
-        """The sessions with a turn."""
+        """The sessions that have a request."""
         return sorted({known.session for known in self.calls.requests.values()} - {0})
 
     @property
     def free(self) -> list[int]:
-        """Numbers that no request has."""
+        """Request numbers that are not in use."""
         return [r for r in range(REQUESTS) if r not in self.calls.requests]
 
     def ahead(self, request: int) -> int:
-        """How many tokens are allocated and not computed."""
+        """How many tokens of the request are allocated and not computed."""
         return self.calls.tokens(self.calls.row_of[request]) - self.calls.computed(request)
 
     def without_session(self, session: int) -> bool:
-        """A request that is not there yet comes without its session, since that has a turn, or since the abort of one that
-        was turned away is known to end a turn's mark.
+        """A new request must come without its session.
+
+        The session has a request already; or it is known that an overlapping request which was turned away confuses
+        the engine about the session's turns.
         """
         marked = self.excludes(Exclusion.OVERLAPPING_TURN) and session in self.calls.turned_away.values()
         return marked or bool(session and self.calls.turns(session))
 
     def new(self, more: int, session: int, fork: int) -> Json | None:
-        """What a request that is not there yet asks, if it may."""
+        """The arguments of a new request; ``None`` if none may come."""
         rows, session = self.run.rows, 0 if self.without_session(session) else session
         known, slot = len(self.calls.texts.get(session, [])), rows.slot(session) - 1 if session else -1
         held = lengths_of(rows, slot).protected if slot >= 0 else 0
@@ -137,29 +140,31 @@ class RequestRules(StemMachine):
         return {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
 
     def cuts_window(self, request: int, to: int) -> bool:
-        """A request that goes on at ``to`` has given its window back, and the engine is known not to see it."""
+        """The request would go on at ``to`` tokens, whose window is gone already, and the engine is known to overlook
+        that.
+        """
         row = self.calls.row_of[request]
         there = noun.resumable(self.run.rows, row, in_pages(to, self.calls.page_size))
         return self.excludes(Exclusion.CUT_INTO_WINDOW) and not there
 
     def settle(self, request: int) -> None:
-        """The draft of a turn that leaves becomes part of its answer, where a draft's tail is known to stay."""
+        """Accepts the draft of a session's turn before it leaves, if the engine is known to keep draft slots then."""
         turn = self.calls.requests[request].session
         if self.excludes(Exclusion.DRAFT_TAIL) and turn and not self.calls.prefilling(request):
             self.accept(request, self.ahead(request))
 
     def forgets(self, request: int, long: int) -> bool:
-        """The engine is known to go wrong with a turn that is retracted now, and asks so many tokens then."""
+        """A retract of this turn, with an input of ``long`` tokens afterwards, is a known difference."""
         again = self.excludes(Exclusion.RETRACT_TWICE) and request in self.calls.retracted
         one = self.excludes(Exclusion.ONE_TOKEN) and long == 1
         return bool(self.calls.requests[request].session) and (self.excludes(Exclusion.RETRACT) or again or one)
 
     def may_abort(self, request: int) -> bool:
-        """The engine is not known to break what the request has when it is aborted."""
+        """The abort of this request is not a known difference."""
         return self.calls.may_abort(request)
 
     def room(self, request: int, more: int) -> bool:
-        """The request can grow by so many tokens at once."""
+        """The request can grow by ``more`` tokens at once."""
         now = self.calls.tokens(self.calls.row_of[request])
         return now + more <= self.most and self.calls.fits([(now, now + more)])
 
@@ -167,8 +172,8 @@ class RequestRules(StemMachine):
 
     @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
     def arrive(self, more: int, session: int, fork: int, chunk: int, drawn: int) -> None:
-        """A request comes and is admitted, or (now and then) only looked at; the one rule that is there without a run,
-        since a machine needs one.
+        """A new request is admitted, or sometimes only looks. It has no precondition, since Hypothesis needs one rule
+        that is always possible.
         """
         if self.run is None:
             return
@@ -178,7 +183,7 @@ class RequestRules(StemMachine):
             self.do("look", **asked)
 
     def arrive_now(self, more: int, session: int, fork: int, chunk: int) -> None:
-        """A request comes and is admitted."""
+        """A new request is admitted."""
         asked = self.new(more, session, fork)
         if asked is not None:
             self.do("admit", **asked, chunk=chunk)
@@ -186,7 +191,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, chunk=chunks, look=st.booleans())
     @some("waiting")
     def again(self, drawn: int, chunk: int, look: bool) -> None:
-        """A request that waits is looked at again, or admitted."""
+        """A request that waits looks again, or is admitted."""
         request = self.waiting[drawn % len(self.waiting)]
         if look and self.offers("look"):
             self.do("look", request=request)
@@ -199,12 +204,12 @@ class RequestRules(StemMachine):
         """The next chunk of a prompt."""
         self.do("chunk", request=self.prefilling[drawn % len(self.prefilling)], chunk=chunk)
 
-    # They grow.
+    # Requests grow.
 
     @rule(batch=st.lists(picks, min_size=1, max_size=3), times=st.integers(1, 4), slide=st.booleans())
     @some("decoding")
     def decode(self, batch: list[int], times: int, slide: bool) -> None:
-        """A few steps of a batch; the windows may move in the last."""
+        """A few decode steps of a batch. The windows may move before the last step."""
         for left in reversed(range(times)):
             ready = self.decoding
             chosen = list(dict.fromkeys(ready[n % len(ready)] for n in batch)) if ready else []
@@ -215,7 +220,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, times=st.integers(3, 12), ahead=st.integers(0, 3), sent=st.sampled_from((-1, 0, 2)))
     @some("answering")
     def answer(self, drawn: int, times: int, ahead: int, sent: int) -> None:
-        """A long answer, drafted or not: the window moves; it may have ended long before."""
+        """A long answer, with or without drafts, so that the window moves. Decoding may run past what is sent."""
         request = self.answering[drawn % len(self.answering)]
         for left in reversed(range(times)):
             if ahead and self.offers("reserve"):
@@ -227,37 +232,37 @@ class RequestRules(StemMachine):
             self.end(request, max(0, len(self.calls.requests[request].sampled) - sent))
 
     def step_draft(self, request: int, more: int, accepted: int, slide: bool) -> None:
-        """A draft where there is room, and what of it is accepted."""
+        """A draft where there is room, and how much of it is accepted."""
         if self.room(request, more):
             self.do("reserve", request=request, more=more, slide=slide)
         self.accept(request, accepted)
 
     def accept(self, request: int, accepted: int) -> None:
-        """So many draft tokens are accepted, if there are any."""
+        """So many draft tokens are accepted, or as many as there are."""
         if accepted and self.ahead(request):
             self.do("commit", request=request, count=min(accepted, self.ahead(request)))
 
     @rule(drawn=picks, more=few, accepted=st.integers(0, 4), slide=st.booleans())
     @some("answering")
     def draft(self, drawn: int, more: int, accepted: int, slide: bool) -> None:
-        """A draft, and what of it is accepted."""
+        """A draft, which may find too little memory, and how much of it is accepted."""
         request = self.answering[drawn % len(self.answering)]
         now = self.calls.tokens(self.calls.row_of[request])
         if now + more <= self.most and self.offers("reserve"):
             self.do("reserve", request=request, more=more, slide=slide)
         self.accept(request, accepted)
 
-    # They leave.
+    # Requests leave.
 
     @rule(drawn=picks, lost=st.sampled_from((0, 2, 6, 1)))
     @some("answering")
     def finish(self, drawn: int, lost: int) -> None:
-        """A request ends; decoding may have run past what was sent."""
+        """A request ends. Decoding may have run past what was sent."""
         request = self.answering[drawn % len(self.answering)]
         self.end(request, 0 if self.excludes(Exclusion.OVERSHOOT) else self.tokens(lost))
 
     def end(self, request: int, lost: int) -> None:
-        """A request ends, and so many of its last tokens do not reach the caller."""
+        """A request ends, and the last ``lost`` tokens of its answer do not reach the caller."""
         self.settle(request)
         known = self.calls.requests[request]
         sent = max(0, len(known.sampled) - lost)
@@ -269,7 +274,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, unknown=st.booleans())
     @some("answering")
     def retract(self, drawn: int, unknown: bool) -> None:
-        """A request gives its row up; an overlapping scheduler does not know its last token yet."""
+        """A request gives up its row. ``unknown``: an overlapping scheduler does not know its last token yet."""
         request = self.answering[drawn % len(self.answering)]
         known, held = self.calls.requests[request], lengths_of(self.run.rows, self.calls.row_of[request]).protected
         sent = len(known.sampled) - unknown
@@ -282,7 +287,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks)
     @precondition(lambda self: started(self) and bool(self.calls.row_of))
     def abort(self, drawn: int) -> None:
-        """A request is aborted while it runs, now and then."""
+        """A request is aborted while it runs, in some runs."""
         ready = sorted(self.calls.row_of)
         request = ready[drawn % len(ready)]
         left_out = self.excludes(Exclusion.ABORT) or not self.may_abort(request)
@@ -293,7 +298,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks)
     @some("waiting")
     def cancel(self, drawn: int) -> None:
-        """A request that waits is aborted, now and then."""
+        """A request that waits is aborted, in some runs."""
         request = self.waiting[drawn % len(self.waiting)]
         if drawn % 2 and not (self.excludes(Exclusion.CANCEL) and self.calls.requests[request].session):
             self.do("cancel", request=request)
@@ -301,7 +306,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, session=st.integers(1, SESSIONS))
     @precondition(started)
     def close(self, drawn: int, session: int) -> None:
-        """A session ends between two turns, or while a turn waits, now and then."""
+        """A session ends between two turns, or while a turn waits, in some runs."""
         turns = set(self.calls.turns(session))
         waits = turns and (self.excludes(Exclusion.CLOSE_WAITING) or not self.offers("close_waiting"))
         if drawn % 3 == 0 and self.calls.texts.get(session) and not waits and not turns & set(self.calls.row_of):
@@ -312,14 +317,14 @@ class RequestRules(StemMachine):
     @rule(full=st.integers(0, 3), swa=few, drawn=picks)
     @precondition(lambda self: started(self) and self.run.tree.grown())
     def evict(self, full: int, swa: int, drawn: int) -> None:
-        """Somebody needs room in the tree, now and then."""
+        """Another user of the memory makes the tree evict, in some runs."""
         if drawn % 3 == 0:
             self.do("evict", full=full * self.calls.page_size, swa=swa * self.calls.page_size)
 
     @rule(batch=st.lists(picks, max_size=2))
     @some("answering")
     def results(self, batch: list[int]) -> None:
-        """An engine goes through the results of a batch: what ends gives its pages back together."""
+        """An engine processes the results of a batch: requests that end in it free their pages together."""
         if self.excludes(Exclusion.GROUP):
             return
         self.do("begin_group")
@@ -334,7 +339,7 @@ class RequestRules(StemMachine):
     @rule(kind=st.sampled_from(BAD), drawn=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
     def bad(self, kind: str, drawn: int) -> None:
-        """Bad input, now and then, for engines that promise to answer it."""
+        """Bad input, in some runs, for engines that promise to answer it."""
         if drawn == 7:
             self.do("bad", kind=kind)
 
@@ -343,7 +348,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, more=st.integers(1, 3))
     @some("busy")
     def overlapping_turn(self, drawn: int, more: int) -> None:
-        """A client does not wait for its answer, now and then."""
+        """A client does not wait for its answer before it sends the next turn, in some runs."""
         left_out = self.excludes(Exclusion.OVERLAPPING_TURN)
         if drawn % 3 == 0 and self.free and not left_out and self.offers("overlapping_turn"):
             session = self.busy[drawn % len(self.busy)]
@@ -352,7 +357,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, session=st.integers(1, SESSIONS))
     @precondition(started)
     def unsupported_turn(self, drawn: int, session: int) -> None:
-        """A client asks what its session does not serve, now and then."""
+        """A client sends a request that its session does not serve, in some runs."""
         overlaps = self.excludes(Exclusion.OVERLAPPING_TURN) and self.calls.turns(session)
         left_out = self.excludes(Exclusion.UNSUPPORTED_TURN) or overlaps
         if drawn == 5 and self.free and not left_out and self.offers("overlapping_turn"):
@@ -367,7 +372,7 @@ class RequestRules(StemMachine):
     @rule(drawn=picks, session=st.integers(1, SESSIONS))
     @precondition(lambda self: started(self) and bool(self.calls.row_of))
     def close_running(self, drawn: int, session: int) -> None:
-        """A client closes its session under a turn, now and then."""
+        """A client closes its session while a turn runs, in some runs."""
         runs = set(self.calls.turns(session)) & set(self.calls.row_of)
         if drawn % 4 == 0 and runs and not self.excludes(Exclusion.CLOSE_RUNNING) and self.offers("close_running"):
             self.do("close", session=session)

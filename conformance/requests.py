@@ -1,4 +1,4 @@
-"""What a run knows of a request: texts are numbers that count on, so that prompts share prefixes."""
+"""What a run knows of a request, and the token ids of its text. Texts count on, so that prompts share prefixes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Request:
-    """A request: its session (0: none), its input, the tokens sampled for it, and the position where its text forks off."""
+    """A request that runs or waits.
+
+    ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text
+    differs from that of other forks. ``sampled``: its answer so far.
+    """
 
     session: int
     tokens: list[int]
@@ -20,11 +24,11 @@ class Request:
         return self.tokens + self.sampled
 
     def next(self, count: int = 1) -> list[int]:
-        """The tokens that are sampled next: the text counts on."""
+        """The ``count`` token ids that are sampled next."""
         known = len(self.tokens) + len(self.sampled)
         return [token(n, self.fork) for n in range(known, known + count)]
 
 
 def token(position: int, fork: int) -> int:
-    """Texts count 1, 2, 3 …; from their fork on they are texts of their own."""
+    """The token id at a position: 1, 2, 3 and so on before the fork, and ids of this fork alone after it."""
     return position + 1 if position < fork else 1000 * (fork + 1) + position

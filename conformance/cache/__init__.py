@@ -1,1 +1,1 @@
-"""The stem ``cache`` beside an engine: requests and sessions over one tree, and the mamba states of both."""
+"""The stem ``cache`` beside an engine: requests and sessions over one tree, with mamba states or without."""

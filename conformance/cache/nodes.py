@@ -1,7 +1,7 @@
-"""The nodes of a cache's tree, and the steps of the law that explain how they became what they are.
+"""The nodes of a cache's tree, and the steps of the law that explain how they came to be.
 
-A node is known by the tokens from the root to its end. What a leaving row put into the tree lies on the path of its text;
-splits and evictions are the tree's own. What no step of the law explains is a finding.
+A node is known by its *key*: the token ids from the root to its end. What a leaving row put into the tree lies on the
+path of the row's text. The tree itself splits and evicts. What no step of the law explains is a finding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from spec.tree import ROOT, begin
 
 
 class CacheNodes:
-    """``at``: the law's number of each node; ``seen``: the nodes as the engine shows them, parents first."""
+    """``at``: the law's number of each node, by its key. ``seen``: the nodes as the engine shows them,
+    parents first.
+    """
 
     def __init__(self, page_size: int, law: Law) -> None:
         self.page_size, self.law = page_size, law
@@ -31,17 +33,17 @@ class CacheNodes:
         return found
 
     def grown(self) -> bool:
-        """The tree has something."""
+        """The tree has nodes."""
         return bool(self.at)
 
     def pages(self, key: Sequence[int]) -> int:
-        """How many pages so many tokens have."""
+        """How many whole pages a key has."""
         return len(key) // self.page_size
 
-    # What the tree does of its own accord.
+    # What the tree does without being asked.
 
     def follow(self) -> None:
-        """Nodes that were split, and nodes that were evicted; nothing is there that no row has left to the tree."""
+        """Explains splits and evictions. Raises ``Finding`` if the tree has something that no row left to it."""
         self.split()
         for key in self.seen:
             if key not in self.at or self._revived(key):
@@ -52,7 +54,7 @@ class CacheNodes:
         self.lose(set(self.at) - set(self.seen))
 
     def split(self) -> None:
-        """Nodes that end where a longer one did not are its upper parts."""
+        """Explains new nodes that end inside a node of the law: they are upper parts of this node."""
         for key in self.seen:
             if key not in self.at and (child := self._across(key)):
                 new = self.spare()
@@ -60,37 +62,41 @@ class CacheNodes:
                 self.at[key] = new
 
     def _across(self, key: Key) -> Key | None:
-        """The node of which ``key`` is an upper part: it begins before the end of ``key``, and goes on beyond it.
+        """The key of the node of which ``key`` is an upper part: it begins before the end of ``key``, and goes on
+        beyond it.
 
-        It was split there if it still has its own pages below the split, or if ``key`` has its pages above. Otherwise it
-        has left, and a row has left its own pages in its place.
+        It was split if the node still has its pages below the split, or if the new node has its pages above. Otherwise
+        the node was evicted, and a row left other pages in its place.
         """
         below = (known for known in self.at if known[: len(key)] == key)
         split = (k for k in below if begin(self.state.tree, self.at[k]) < self.pages(key))
         return next((k for k in split if self._goes_on(k) or self._same(key, self.at[k])), None)
 
     def _goes_on(self, key: Key) -> bool:
-        """The engine's node has the last pages of the law's."""
+        """The last pages of the law's node are those of the engine's node."""
         now = self._pages_at(key) if key in self.seen else []
         return bool(now) and self._pages_of(key, self.at[key])[-len(now) :] == now
 
     def _same(self, key: Key, number: int) -> bool:
-        """Up to its end the engine's node has the pages of the law's."""
+        """Up to the end of ``key`` the law's node has the pages of the engine's node."""
         return self._pages_of(key, number) == self._pages_at(key)
 
     def _pages_of(self, key: Key, number: int) -> list[int]:
-        """The pages that the law's node has up to the end of ``key``."""
+        """The full pages that the law's node has up to the end of ``key``."""
         st = self.state
         table = full_pool(st.rows).table
         return [table(home(st, number), i) for i in range(begin(st.tree, number), self.pages(key))]
 
     def _pages_at(self, key: Key) -> list[int]:
-        """The pages that the engine's node has."""
+        """The full pages that the engine's node has."""
         slots = self.seen[key].parts["full"].slots or []
         return [slot // self.page_size for slot in slots[:: self.page_size]]
 
     def lose(self, gone: set[Key]) -> None:
-        """These nodes have left, those with nodes below them only their window; others lost that, or their state."""
+        """Explains that these nodes have left the tree, and that others lost their SWA pages or their state.
+
+        A node that left and has nodes below it was evicted to a tombstone first.
+        """
         for key in sorted(gone, key=len, reverse=True):
             if key in self.seen and any(other[: len(key)] == key for other in self.at if other != key):
                 self.law.engine_step("evict_swa", self.at[key])
@@ -105,24 +111,26 @@ class CacheNodes:
                 self.law.engine_step("state_evict", number)
 
     def replaced(self) -> set[Key]:
-        """The nodes that left, and those in whose place a row left others."""
+        """The nodes that left, and those in whose place a row left other pages."""
         return {key for key in self.at if key not in self.seen or self._other(key)}
 
     def _other(self, key: Key) -> bool:
-        """A node that has its window, and not the pages that it had."""
+        """The node has its SWA pages in the law, and the engine's node has other full pages."""
         number = self.at[key]
         live = self.state.tree.swa(number) == 1
         return bool(live) and not self._same(key, number)
 
-    # What rows leave to it.
+    # What rows leave to the tree.
 
     def new(self, text: Sequence[int]) -> list[Key]:
-        """The nodes on the path of a text that were not there, or were tombstones, parents first."""
+        """The keys on the path of a text that are new nodes or revived tombstones, parents first."""
         mine = (key for key in self.seen if tuple(text[: len(key)]) == key)
         return sorted((key for key in mine if key not in self.at or self._revived(key)), key=len)
 
     def take(self, row: int, text: Sequence[int]) -> None:
-        """A leaving row has put what is new on its path into the tree; what lies between are duplicates."""
+        """Explains what a leaving row put into the tree on the path of its text. Its pages between the new nodes are
+        duplicates.
+        """
         for key in self.new(text):
             first = self.pages(key) - self.pages(self.seen[key].key)
             self.duplicates(row, first)
@@ -134,12 +142,12 @@ class CacheNodes:
             self.at[key] = number
 
     def duplicates(self, row: int, upto: int) -> None:
-        """The row's pages below ``upto`` that it still owns are duplicates of the tree's."""
+        """Explains that the row's own pages below page index ``upto`` were freed as duplicates of the tree's."""
         if self.state.rows.protected(row) < upto:
             self.law.engine_step("drop_duplicates", row, upto)
 
     def given(self) -> list[Key]:
-        """The nodes that have a state now, and had none."""
+        """The keys of nodes that have a state now and had none."""
         tree = self.state.tree
         return [key for key, n in self.at.items() if key in self.seen and self._has(key, "mamba") and not tree.mamba(n)]
 
@@ -148,7 +156,7 @@ class CacheNodes:
         return part is not None and part.slots is not None
 
     def _has_state(self, key: Key, number: int) -> bool:
-        """The node has the state that it had; it may have lost that, and have another one since."""
+        """The node has the state that it had before. It may have lost that one and got another."""
         part, st = self.seen[key].parts["mamba"], self.state.states
         return part.slots == [st.table(st.first_node + number, OWN)]
 
@@ -156,7 +164,7 @@ class CacheNodes:
         return self._has(key, "swa") and self.state.tree.swa(self.at[key]) != 1
 
     def spare(self) -> int:
-        """A number that no node has."""
+        """A number that no node has. Raises ``Finding`` if there is none."""
         taken = set(self.at.values())
         number: int | None = next((n for n in self.state.tree.nodes.items() if n not in taken), None)
         if number is None:

@@ -1,5 +1,5 @@
-"""The runs of ``cache`` that Hypothesis draws: the rules of ``request_rules``, and visitors that leave their prompts to the
-tree.
+"""The machine that draws runs of ``cache``: the rules of ``conformance.request_rules``, and rules for requests without
+a session and for mamba states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from conformance.request_rules import (
     some,
 )
 
-# The laws go through every page, row and node there can be, so pools are small.
+# The laws look at every page, row and node number, so small pools are fast.
 POOLS = {
     "size": st.integers(3, 8),
     "size_swa": st.integers(3, 8),
@@ -38,7 +38,7 @@ POOLS = {
 SMALL = {**CONFIG, **POOLS}
 ARRIVES = ("admit", "look")
 INSERTS = (*ARRIVES, "chunk", "finish", "abort")
-BUFFERS = (TWO, LAZY, None, LAZY, ONE, NO_BUFFER)  # buffered, doubled, lazy; none: a cache without states
+BUFFERS = (TWO, LAZY, None, LAZY, ONE, NO_BUFFER)  # each: buffered, doubled, lazy; None: a cache without states
 
 
 class CacheMachine(RequestRules):
@@ -46,8 +46,8 @@ class CacheMachine(RequestRules):
 
     @initialize(config=st.fixed_dictionaries(SMALL), kind=picks, more=lengths, session=sessions, chunk=chunks)
     def start(self, config: Json, kind: int, more: int, session: int, chunk: int) -> None:
-        """An engine and the law, of a drawn size and kind, and the first request; kinds that the engine does not support
-        are passed over.
+        """Makes an engine of a drawn size and kind and the law, and sends the first request. A kind that the engine
+        does not support is replaced by the next one.
         """
         first = kind % len(BUFFERS)
         for buffer, rows in product((*BUFFERS[first:], *BUFFERS[:first]), range(ROWS, 0, -1)):
@@ -58,7 +58,7 @@ class CacheMachine(RequestRules):
                 return
 
     def do(self, op: str, **arguments: Any) -> None:
-        """One operation, unless it is one that the engine is known to break."""
+        """Sends one operation, unless it is a known difference."""
         if "slide" in arguments and self.excludes(CacheExclusion.SLIDE_PAST_LEAF):
             arguments = {**arguments, "slide": False}
         if op not in INSERTS or not self._breaks(op, arguments):
@@ -74,12 +74,14 @@ class CacheMachine(RequestRules):
         return known
 
     def without_session(self, session: int) -> bool:
-        """Nor is there a session where a lazy buffer is known not to outlive its turn."""
+        """A new request must come without its session, also where the lazy track buffers of sessions are a known
+        difference.
+        """
         lost = self.excludes(MambaSlotsExclusion.LAZY_SESSION) and self.run.stateful
         return bool(lost and self.run.law.state.states.lazy) or super().without_session(session)
 
     def may_abort(self, request: int) -> bool:
-        """Nor are the states of the request known to leak."""
+        """The abort of this request is not a known difference, also not for its states."""
         return bool(self.run.may_abort(request))
 
     # Requests without a session.
@@ -87,8 +89,9 @@ class CacheMachine(RequestRules):
     @rule(visits=st.lists(st.tuples(st.integers(1, 3), few, forks, st.integers(0, 5)), min_size=1, max_size=2))
     @precondition(lambda self: started(self) and len(self.calls.row_of) < self.calls.limit)
     def visit(self, visits: list[tuple[int, int, int, int]]) -> None:
-        """Requests without a session come, answer and end; lengths count pages. Pages that leave the window of one become
-        a tombstone, which the next request with a prompt as long can revive.
+        """Requests without a session come, answer and end. Lengths count pages.
+
+        Pages that leave the window of one become a tombstone, which the next request with as long a prompt can revive.
         """
         size = self.calls.page_size
         for prompt, more, fork, answer in visits:
@@ -97,7 +100,7 @@ class CacheMachine(RequestRules):
                 self.come_and_go((prompt + answer - 1) * size + more, fork, 0)
 
     def come_and_go(self, prompt: int, fork: int, answer: int) -> None:
-        """A request comes with so many tokens, answers with so many pages and a token more, and ends."""
+        """A request comes with ``prompt`` tokens, answers with ``answer`` pages and one token, and ends."""
         asked, size = self.new(1, 0, fork), self.calls.page_size
         if asked is None:
             return
@@ -114,7 +117,7 @@ class CacheMachine(RequestRules):
     @rule(more=few, fork=forks)
     @precondition(lambda self: started(self) and self.run.stateful)
     def burst(self, more: int, fork: int) -> None:
-        """As many requests as can be there ask much alike, and go on; states may be lacking for some."""
+        """As many requests as possible come with similar prompts, and track their states; states may run out."""
         for longer in range(REQUESTS):
             if (asked := self.new(1, 0, fork)) is not None:
                 self.do("admit", **{**asked, "more": min(self.calls.page_size + more + longer, self.most)})
@@ -124,8 +127,10 @@ class CacheMachine(RequestRules):
     @rule(drawn=picks, pages=st.integers(1, 3), swa=st.integers(0, 3))
     @some("answering")
     def short_prompt(self, drawn: int, pages: int, swa: int) -> None:
-        """A short request begins as one that runs does. Before it somebody may need SWA pages of the tree, so that the
-        first nodes of the long one, whose window is not read any more, are tombstones.
+        """A short request comes, whose prompt is a prefix of the text of a request that runs.
+
+        Before it the tree may be asked for SWA pages. Then the first nodes of the long request, which its window has
+        left, are tombstones.
         """
         long = self.calls.requests[self.answering[drawn % len(self.answering)]]
         if (asked := self.new(1, 0, 0)) is not None:
@@ -136,7 +141,9 @@ class CacheMachine(RequestRules):
     @rule(drawn=picks)
     @some("answering")
     def reserve_all(self, drawn: int) -> None:
-        """A request reserves all that its row has room for, now and then; others may find nothing."""
+        """A request reserves all slots that its row has room for, in some runs. Then other requests may find no
+        memory.
+        """
         request = self.answering[drawn % len(self.answering)]
         left = self.most - self.calls.tokens(self.calls.row_of[request])
         if drawn % 3 or not left or not self.offers("reserve"):
@@ -153,11 +160,11 @@ class CacheMachine(RequestRules):
     @rule(drawn=picks, how=picks)
     @some("answering")
     def state(self, drawn: int, how: int) -> None:
-        """A request that decodes is at a boundary, or after one."""
+        """A request that decodes tracks its state at a boundary, or is before or after one."""
         self.use_state(self.answering[drawn % len(self.answering)], how)
 
     def use_state(self, request: int, how: int) -> None:
-        """A call on its state, where it has one."""
+        """A call on the request's state, if the cache has states."""
         op = ("track", "boundary", "settle")[how % 3]
         if self.run.stateful and self.offers(op) and (op != "track" or self.run.passed(request)):
             self.do(op, request=request)
@@ -165,5 +172,5 @@ class CacheMachine(RequestRules):
     @rule(states=st.integers(1, 4))
     @precondition(lambda self: started(self) and self.run.stateful and self.run.tree.grown())
     def evict_states(self, states: int) -> None:
-        """Somebody needs states."""
+        """The tree is asked to free states."""
         self.do("evict", states=states)

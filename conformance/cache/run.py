@@ -1,7 +1,8 @@
-"""The whole cache beside the law: requests and sessions over one tree, and whose each page is at every moment.
+"""A run of the stem ``cache``: requests and sessions over one tree beside the law, with the owner of each page at
+every moment.
 
-The operations are those of ``RequestCalls``, and those on the states that requests have; where a row meets the tree, the
-nodes tell what became of its pages, and which node its request holds.
+The operations are those of ``RequestCalls``, and operations on the requests' mamba states. Where rows and the tree
+exchange pages, the tree's nodes tell what became of the pages, and which node a request holds.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from spec.logic import but
 from spec.rows import SAVED, Rows
 from spec.states import MambaSlots
 
-REQUESTS = 3  # so many requests have numbers in the law of the states
+REQUESTS = 3  # how many requests own state slots in the law
 
 
 def first_state(config: Json, stateful: bool) -> CacheState:
-    """Before the first call. A node has a page at least; a row that goes on with its prefill holds two handles for a
-    moment.
+    """The law's state before the first call.
+
+    There are as many nodes as pages, since a node has at least one page. There is one handle more than rows, since a
+    row that continues its prefill holds two handles for a moment.
     """
     nodes = config["size"]
     kept = tree.initial(nodes, config["rows"] + 1, -(-config["window"] // config["page_size"]), True, stateful)
@@ -48,7 +51,7 @@ def first_state(config: Json, stateful: bool) -> CacheState:
 
 
 class CacheRun:
-    """One cache; ``stateful``: its requests and nodes have mamba states."""
+    """Operations on one cache. ``stateful``: its requests and nodes have mamba states."""
 
     def __init__(
         self, engine: CacheEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()
@@ -72,7 +75,10 @@ class CacheRun:
         self.view: CacheView = self._by_number()
 
     def _left_out(self) -> set[str]:
-        """What an engine turns away it aborts, too; the states of turns that are aborted are known to leak in some."""
+        """The operations that a known difference makes useless.
+
+        An overlapping turn that the engine turns away is aborted, and the abort of a turn is known to leak states.
+        """
         lazy = self.stateful and self.law.state.states.lazy and MambaSlotsExclusion.LAZY_SESSION in self.exclude
         leaks = lazy or (self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude)
         return {"overlapping_turn"} if leaks else set()
@@ -103,7 +109,7 @@ class CacheRun:
     def _owner_name(self, owner: int) -> str:
         return owner_names(self.law.state.states, self.states.owners())(owner)
 
-    # The parts of the state, and of what is seen.
+    # The parts of the law's state and of the snapshot.
 
     @property
     def rows(self) -> Rows:
@@ -117,7 +123,7 @@ class CacheRun:
         return self.seen.rows
 
     def snapshot(self) -> CacheSnapshot:
-        """Everything, read once."""
+        """Everything, in one read."""
         seen = self.engine.cache_snapshot()
         self.tree.seen = paths(seen.tree)
         if seen.states is not None:
@@ -125,7 +131,7 @@ class CacheRun:
         return seen
 
     def held(self, kind: str, number: int) -> Held:
-        """What a request, or the slot of a session, holds as the engine shows it."""
+        """What a request or a session's slot holds, as the engine shows it. ``kind``: ``request`` or ``session``."""
         hold = self.seen.holds.get((kind, number))
         if hold is None:
             return NOTHING
@@ -133,7 +139,7 @@ class CacheRun:
         return Held(self.tree.at.get(Key(hold.text), -1), known.get(hold.top, -1), int(hold.state))
 
     def _by_number(self) -> CacheView:
-        """The last snapshot by the law's numbers."""
+        """The last snapshot, with the law's numbers."""
         rows = self.rows
         held = {row: self.held("request", request) for request, row in self.calls.row_of.items()}
         for session in rows.sessions.items():
@@ -143,21 +149,25 @@ class CacheRun:
         used = self.calls.used()
         return CacheView(self.tree.page_size, self.tree.at, self.tree.seen, self.seen.tree, used, held)
 
-    # Where a row meets the tree.
+    # What rows and the tree exchange.
 
     def follow_tree(self) -> None:
-        """What the tree has split and given back."""
+        """Explains what the tree has split and freed."""
         self.tree.follow()
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
-        """A row begins with the pages of the node that was matched, and holds it."""
+        """Explains that a row begins with the pages of the node that was matched, and locks it."""
         lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, Seq())
         self.law.engine_step("admit", row, session, *lock)
         if self.stateful:
             self.states.begin(request, row)
 
     def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, Seq]:
-        """A handle, what the request holds by it, and the first pages that it reads."""
+        """A new handle, the node and the window's end that it holds, and the first ``pages`` pages that the request
+        reads.
+
+        Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
+        """
         held = self.held("request", request)
         if held == NOTHING:
             what = f"request {request} reads {pages} pages of the tree, and holds nothing"
@@ -168,7 +178,7 @@ class CacheRun:
         return handle, held.node, held.top, read
 
     def resume_row(self, request: int, session: int) -> None:
-        """A session's row goes on, with its states."""
+        """Explains that a session's row goes on, with its states."""
         row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)
         if self.stateful:
             self.law.engine_step("state_restore", session, request)
@@ -177,7 +187,9 @@ class CacheRun:
             self.states.begin(request, row, copied=False)
 
     def share(self, request: int, row: int) -> None:
-        """What the tree has of a prompt between two calls is the row's no more; the row goes on, and reads it there."""
+        """Explains what the tree took of a prompt between two calls: the row gives it away, goes on, and reads it in
+        the tree.
+        """
         self.tree.split()
         self.tree.lose(self.tree.replaced())
         text, upto = self.calls.requests[request].text, self.calls.view(request).lengths.protected
@@ -196,7 +208,9 @@ class CacheRun:
         self.law.engine_step("continue_prefill", row, old, *self._lock(request, upto, "continue_prefill"))
 
     def save_row(self, row: int, session: int, text: list[int]) -> None:
-        """A session's slot has the row, and its states. A state cannot be cut, so the row may be cut further."""
+        """Explains that a session's slot has the row and its states. A state cannot be cut, so the row may be cut
+        further.
+        """
         size = self.tree.page_size
         self.law.engine_step("save", row, in_pages(len(text), size))
         if self.stateful:
@@ -206,7 +220,7 @@ class CacheRun:
             self.states.save(row, session)
 
     def free_row(self, row: int, text: list[int]) -> None:
-        """A row has left: what the tree did not take of it is given back, and its lock."""
+        """Explains that a row has left: the tree took a part of it, the rest was freed, and its lock was released."""
         self.tree.split()
         self.law.engine_step("finish", row)
         self.tree.take(row, text)
@@ -215,48 +229,50 @@ class CacheRun:
         self.law.engine_step("free_rest", row, self.law.state.handle(row))
 
     def close_slot(self, session: int) -> None:
-        """The slot's row is given back, and its lock."""
+        """Explains that the slot's row was freed, and that its lock was released."""
         if self.stateful:
             self.law.engine_step("state_close", session)
         self.law.engine_step("close", session, self.law.state.handle(self.rows.slot(session) - 1))
 
     def waits(self, request: int) -> None:
-        """A request that waits may have a copy of a state."""
+        """Explains that a request that waits may have got a copy of a state."""
         if self.stateful:
             self.states.copied(request)
 
     def withdrawn(self, request: int) -> None:
-        """A request that waited gives back the state that it has."""
+        """Explains that a request that waited has freed the state that it had."""
         if self.stateful:
             self.states.withdrawn(request)
 
     def fits_beside(self, request: int, prefix: int) -> bool:
-        """There are the states that a request needs; a session's later turn has them."""
+        """There are enough states for the request; a session's later turn has them already."""
         session = self.calls.requests[request].session
         turn = not self.stateful or (session and self.rows.slot(session))
         return bool(turn or self.states.fits(request, prefix > 0))
 
     def may_abort(self, request: int) -> bool:
-        """The engine is not known to break what the request has when it is aborted."""
+        """The abort of this request is not a known difference."""
         leaks = self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude
         return not (leaks and self.calls.requests[request].session) and self.calls.may_abort(request)
 
     # States.
 
     def passed(self, request: int) -> bool:
-        """A request that runs has computed a page beyond the tree's part."""
+        """A request that runs has computed a whole page after its cached prefix."""
         row = self.calls.row_of[request]
         return bool(self.calls.computed(request) // self.tree.page_size > self.rows.protected(row))
 
     def tracks(self, request: int) -> bool:
-        """What has slots is computed, and the state at its last page boundary tracked."""
+        """Whether the state at the last page boundary must be tracked after this forward pass. If so, the law has
+        taken the step.
+        """
         if not (self.stateful and self.law.state.states.buffered and self.passed(request)):
             return False
         self.states.tracked(request)
         return True
 
     def track(self, request: int) -> Calls:
-        """A boundary: the state is tracked."""
+        """A tracking boundary: the state is written to the track buffer."""
         self.calls.running(request)
         if self.calls.computed(request) // self.tree.page_size < self.rows.protected(self.calls.row_of[request]):
             raise Misuse("a boundary lies beyond the tree's part")
@@ -264,45 +280,45 @@ class CacheRun:
         yield Call("track", lambda: self.engine.track(request))
 
     def boundary(self, request: int) -> Calls:
-        """Before a boundary a lazy buffer gets its second slot, if there is room."""
+        """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
         yield Call("boundary", lambda: self.engine.boundary(request))
         self.follow_tree()
         self.states.second(request)
 
     def settle(self, request: int) -> Calls:
-        """After a boundary a lazy buffer gives the older slot back."""
+        """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
         self.law.caller_step("state_give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
 
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
-        """The tree is asked for so many tokens of either side, and for states; it chooses them."""
+        """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
     def evict_everything(self) -> None:
-        """Asks the tree for both pools."""
+        """Asks the tree to free as many tokens as both pools have."""
         size, size_swa = (self.config[name] * self.tree.page_size for name in ("size", "size_swa"))
         self.engine.evict(size, size_swa, 0)
 
     def tree_pages(self) -> list[int]:
-        """The pages that the tree has."""
+        """The full pages that the tree has."""
         size = self.tree.page_size
         slots = [slot for node in self.tree.seen.values() for slot in node.parts["full"].slots or []]
         return sorted({slot // size for slot in slots})
 
-    # What the driver asks.
+    # What the driver needs.
 
     def follow(self) -> None:
-        """What the tree has split and given back, and lists that were sorted."""
+        """Takes the steps for what the tree split and freed, and for lists that were sorted."""
         self.follow_tree()
         rows = with_lists_sorted(self.rows, self.rows_seen.pools)
         if rows is not self.rows:
             self.law.state = but(self.law.state, rows=rows)
 
     def project(self) -> CacheState:
-        """The cache as the engine shows it; the law's own state where nothing differs."""
+        """The law's state as the engine shows it; the law's own state object if nothing differs."""
         st: CacheState = self.law.state
         view = self.view = self._by_number()
         rows = project_rows(st.rows, self.rows_seen, view.rows, self.calls.slots())
@@ -313,16 +329,18 @@ class CacheRun:
         return seen if slots is st.states else but(seen, states=slots)
 
     def hidden(self, change: Change) -> bool:
-        """The mapping of a slot that no row uses, and what requests that are gone still name."""
+        """Hidden from callers are the mapping of a slot that no row uses, and what a request that is gone
+        still names.
+        """
         if isinstance(change.new, MambaSlots):
             return hidden_state_change(change, self.law.state.states, self.calls.row_of)
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 
     def beyond_state(self) -> list[str]:
-        """Pages that are listed twice, the available sizes that the engine claims, and locks that nobody asked for."""
+        """Pages that are listed twice, available sizes that are wrong, and locks that no row should have."""
         found = pair_problems(self.rows.pools.now, self.rows_seen.pools)
         return found + holds_without_handle(self.law.state, self.view)
 
     def judge(self) -> None:
-        """Who has which of the engine's rows."""
+        """Raises ``Finding`` unless each of the engine's rows is idle or has one owner."""
         judge_rows(self.rows_seen, self.view.rows.values(), self.calls.limit)

@@ -1,4 +1,4 @@
-"""What a cache shows of its tree and of who reads it, put in the place of what the law says of them."""
+"""Projects the snapshot of a whole cache (nodes, locks, what rows read and hold) onto the law's state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ SIDES = ("full", "swa")
 
 
 class Held(NamedTuple):
-    """What a row holds, by the law's numbers (-1 where the law has none): a node, where its window ends, and 1 if it holds
-    the node's state.
+    """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds the node's
+    state.
+
+    A number is -1 where the law has no such node.
     """
 
     node: int
@@ -30,8 +32,10 @@ NOTHING = Held(0, 0)
 
 
 class CacheView(NamedTuple):
-    """A snapshot by the law's numbers: the nodes (by tokens: the number, and what the engine shows), the tree's sizes, the
-    rows in use, and what each of them holds.
+    """A snapshot with the law's numbers.
+
+    ``numbers``, ``nodes``: for each key the law's number of the node, and what the engine shows of it. ``rows``,
+    ``held``: for each row in use its snapshot, and what it holds.
     """
 
     page_size: int
@@ -43,7 +47,10 @@ class CacheView(NamedTuple):
 
 
 def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
-    """The pages that these slots fill, each from its first slot on; 0 where there is no slot."""
+    """The pages that these slots fill, each from its first slot on; 0 where there is no slot.
+
+    Raises ``Finding`` if the slots do not fill pages in order. ``what``: who has the slots, for the message.
+    """
     pages = [slot // size for slot in slots[::size]]
     for i, slot in enumerate(slots):
         page = pages[i // size]
@@ -53,7 +60,9 @@ def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
 
 
 def project_cache(st: CacheState, view: CacheView) -> CacheState:
-    """The pages of nodes, lock counts, sizes, what each row reads and what it holds; ``st`` itself if nothing differs."""
+    """The law's state with nodes' pages, lock counts, sizes, and what rows read and hold as the engine shows them;
+    ``st`` itself if nothing differs.
+    """
     st = _with_nodes(st, view)
     tree = _with_locks(st, view)
     st = st if tree is st.tree else but(st, tree=tree)
@@ -61,7 +70,7 @@ def project_cache(st: CacheState, view: CacheView) -> CacheState:
 
 
 def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
-    """The pools with the nodes' pages as they are seen."""
+    """The state with the nodes' pages as the engine shows them."""
     pair = st.rows.pools.now
     tables = {side: getattr(pair, side).table for side in SIDES}
     for key, number in view.numbers.items():
@@ -83,7 +92,7 @@ def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
 
 
 def _with_locks(st: CacheState, view: CacheView) -> Tree:
-    """The tree with its lock counts and its sizes, and each row's node and window, as they are seen."""
+    """The tree with lock counts, sizes, and each handle's node and window as the engine shows them."""
     tree, shown = st.tree, {}
     for component, field in LOCK_COUNTS.items():
         counts = known = getattr(tree, field)
@@ -111,7 +120,7 @@ def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
 
 
 def _sizes(tree: Tree, view: CacheView) -> dict[str, int]:
-    """The sizes that the tree claims, in pages and states, where they differ from the law's."""
+    """The sizes that the tree reports, in pages and states, where they differ from the law's."""
     found = {}
     for which, sizes in (("evictable", view.tree.evictable), ("protected", view.tree.protected)):
         for side, size in sizes.items():
@@ -122,7 +131,9 @@ def _sizes(tree: Tree, view: CacheView) -> dict[str, int]:
 
 
 def _with_readers(st: CacheState, view: CacheView) -> CacheState:
-    """What ``req_to_token`` shows of each row, and which rows hold something."""
+    """The state with the pages that ``req_to_token`` shows of each row, and with no handle where the row holds
+    nothing.
+    """
     reads, handle = st.reads, st.handle
     for row, seen in view.rows.items():
         for i, page in enumerate(whole_pages(seen.slots, view.page_size, f"row {row}")):
@@ -136,7 +147,7 @@ def _with_readers(st: CacheState, view: CacheView) -> CacheState:
 
 
 def holds_without_handle(st: CacheState, view: CacheView) -> list[str]:
-    """Rows that hold something of the tree though the law has no handle for them."""
+    """Rows that hold something of the tree although the law has no handle for them, in words."""
     return [
         f"row {row} holds node {held.node}, the law has that it holds nothing"
         for row, held in view.held.items()

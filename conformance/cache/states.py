@@ -1,6 +1,6 @@
-"""The mamba states of a cache: which steps of the law explain what requests, sessions and nodes name.
+"""The mamba states of a cache: explains as steps of the law which slots requests, sessions and nodes name.
 
-In the law a request has its own number; a session's slot and a node follow, see ``spec.mamba_in_cache``.
+``spec.mamba_in_cache`` says which owner number a request, a session's slot and a node have in the law.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, kept, need
 
 
 class CacheStates:
-    """The states of one cache; ``seen``: as the engine shows them."""
+    """The states of one cache. ``seen``: as the engine shows them."""
 
     def __init__(self, law: Law, nodes: CacheNodes) -> None:
         self.law, self.nodes = law, nodes
@@ -30,17 +30,19 @@ class CacheStates:
         return found
 
     def owners(self) -> Mapping[Key, int]:
-        """The owner that each node is."""
+        """The law's owner number of each node, by the node's key."""
         return {key: self.state.first_node + n for key, n in self.nodes.at.items()}
 
     def named(self, request: int) -> Three:
-        """What a request names now."""
+        """The slots that a request names now."""
         return self.seen.requests[request].slots
 
     # A request comes.
 
     def begin(self, request: int, row: int, copied: bool = True) -> None:
-        """A request that has a row gets what it has not; a copy of the state that it matched is set aside first."""
+        """Explains that a request that has a row got the state slots that it lacked; first a copy of the matched
+        node's state.
+        """
         tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
         if node and tree.mamba(node) == 1 and self.state.names(request, OWN) == ABSENT:
@@ -54,7 +56,7 @@ class CacheStates:
         self.law.engine_step("state_group_end")
 
     def copied(self, request: int) -> None:
-        """A request that waits may have a copy already: of the deepest state on its path."""
+        """Explains that a request that waits may have got a copy: of the deepest state on its path."""
         named, text = self.seen.requests.get(request), self.calls.requests[request].tokens
         if named is None or named.slots[OWN] in (ABSENT, self.state.names(request, OWN)):
             return
@@ -65,26 +67,30 @@ class CacheStates:
         self._copy(request, self.nodes.at[max(on_path, key=len)], named.slots[OWN])
 
     def withdrawn(self, request: int) -> None:
-        """A request that waited gives back what it has."""
+        """Explains that a request that waited has freed its slots."""
         if self.state.phase(request) != IDLE:
             self.law.engine_step("state_release", request)
 
     def fits(self, request: int, copied: bool) -> bool:
-        """There are states for a request that comes; which of its steps finds none is what is refused."""
+        """There are enough states for a request that comes. If not, the step that finds too few is counted
+        as refused.
+        """
         need, have = sum(map(int, needed(self.state, request))), self.state.available
         if need > have:
             self.law.count("state_match" if copied and not have else "state_admit", "refused")
         return bool(need <= have)
 
-    # It works.
+    # A request works.
 
     def tracked(self, request: int) -> None:
-        """The state at a boundary was written to the buffer; a lazy buffer changes at boundaries alone."""
+        """The law's step for a state that was written to the track buffer. The next track changes here unless the
+        buffer is lazy.
+        """
         if self.state.doubled and not self.state.lazy:
             self.law.caller_step("state_track", request)
 
     def second(self, request: int) -> None:
-        """Before a boundary a lazy buffer has its second slot, if there was room."""
+        """Explains that a lazy track buffer got its second slot, or that none was free."""
         role = across(self.state, request)
         if self.state.names(request, role) != ABSENT:
             return
@@ -94,7 +100,9 @@ class CacheStates:
             self.law.refused("state_second", self.state.available > 0)
 
     def share(self, request: int) -> None:
-        """What a request that goes on has given to nodes: a track, in whose place it has a new one, or a copy."""
+        """Explains what a request that goes on gave to nodes: a track, in exchange for a new one, or a copy of its
+        state.
+        """
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
             self.law.engine_step("state_copy", number, self.seen.nodes[key] if was == now else now)
@@ -103,31 +111,31 @@ class CacheStates:
         self.renew(request)
 
     def renew(self, request: int) -> None:
-        """Where the tree had its newest state already, a request may have a new track in its place."""
+        """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
         was, now = self._newest(request)
         if was != now and self.state.buffered:
             self.law.engine_step("state_renew", request, self.nodes.spare(), now)
 
     def _newest(self, request: int) -> tuple[int, int]:
-        """The newest state that the request can give away, in the law and as the engine shows it."""
+        """The slot of the newest state that the request can give away, in the law and as the engine shows it."""
         role = kept(self.state, request)
         return self.state.table(request, role), self.named(request)[role]
 
     def kept_for_want(self, row: int) -> None:
-        """A row keeps what the tree could have, since there is no state for a node."""
+        """Counts that a row keeps pages which the tree could take, since there is no state slot for a node."""
         rows = self.law.state.rows
         if not self.state.available and rows.protected(row) < rows.committed(row):
             self.law.counts["state_copy", "refused"] += 1
 
-    # It leaves.
+    # A request leaves.
 
     def leave(self, row: int) -> None:
-        """The newest state of a request that ends is a node's; the rest it gives back."""
+        """Explains that a request that ends gave its newest state to a node, and freed its other slots."""
         request = self.law.state.mine(row) - 1
         for key in self.nodes.given():
             self.law.engine_step("state_donate", request, self.nodes.at[key])
         self.law.engine_step("state_release", request)
 
     def save(self, row: int, session: int) -> None:
-        """All that a turn has goes to its session's slot."""
+        """Explains that all slots of a turn went to its session's slot."""
         self.law.engine_step("state_save", self.law.state.mine(row) - 1, session)

@@ -1,4 +1,4 @@
-"""The runs of ``session_trim`` that Hypothesis draws: the rules of ``request_rules`` over rows and pools."""
+"""The machine that draws runs of ``session_trim``: the rules of ``conformance.request_rules`` on rows and pools."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class SessionTrimMachine(RequestRules):
 
     @initialize(config=st.fixed_dictionaries(CONFIG), more=lengths, session=sessions, chunk=chunks)
     def start(self, config: Json, more: int, session: int, chunk: int) -> None:
-        """An engine and the law, of a drawn size, and the first request."""
+        """Makes an engine of a drawn size and the law, and sends the first request."""
         if self.set_up(config):
             self.arrive_now(more, session, 0, chunk)

@@ -1,4 +1,7 @@
-"""Request rows and session slots beside the law. What the tree does is its own: only whose its pages are is followed."""
+"""A run of the stem ``session_trim``: request rows and session slots beside the law.
+
+Of the tree it follows only which pages the tree owns. Its nodes and locks belong to the stem ``cache``.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,23 @@ from spec.rows import Rows, full_pool
 
 
 def first_rows(config: Json, others: int) -> Rows:
-    """Idle rows over full pools, beside ``others`` that are the tree's; sizes count pages, the window counts tokens."""
+    """The law's state before the first call: idle rows over full pools, and ``others`` rows for the tree's pages."""
     sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"] + others, config["need_sort"])
     window = in_pages(config["window"], config["page_size"])
     return noun.initial(swa_mapping.initial(*sizes), config["rows"], config["sessions"], window)
 
 
 def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
-    """An engine sorts a release list into its free list when it likes; the law follows when that is seen."""
+    """The rows after release lists were sorted. An engine may sort at any time; the law follows when the snapshot
+    shows it.
+    """
     for of_swa in sorted_sides(rows.pools.now, seen):
         rows = but(rows, pools=swa_mapping.merge_and_sort_free(rows.pools, of_swa).then)
     return rows
 
 
 class SessionTrimRun:
-    """The operations of ``RequestCalls`` on rows and pools; the tree's pages are followed by ``TreePages``."""
+    """The operations of ``RequestCalls`` on rows and pools. ``TreePages`` follows the tree's pages."""
 
     def __init__(self, engine: RowEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()) -> None:
         self.engine, self.lacks, self.exclude, self.config = engine, engine.lacks, exclude, config
@@ -59,45 +64,45 @@ class SessionTrimRun:
         return self.seen
 
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
-        """The tree is asked for so many tokens of either side; it chooses them."""
+        """The tree is asked to free so many tokens of each pool, and chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa))
         self.law.counts["evict", "done"] += 1
 
-    # Where a row meets the tree.
+    # What rows and the tree exchange.
 
     def follow_tree(self) -> None:
-        """What the tree has given back."""
+        """Explains which pages the tree has freed."""
         self.tree.follow(self.seen)
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
-        """A row begins with so many of the tree's pages."""
+        """Explains that a row begins with ``pages`` pages of the tree."""
         del request
         self.law.engine_step("admit", row, session, pages)
 
     def resume_row(self, request: int, session: int) -> None:
-        """A session's row goes on."""
+        """Explains that a session's row goes on."""
         known = self.calls.requests[request]
         self.law.engine_step("resume", session, in_pages(len(known.tokens), self.calls.page_size))
 
     def share(self, request: int, row: int) -> None:
-        """What of a prompt the tree has now, the row reads there."""
+        """Explains which pages of a prompt the tree owns now; the row still reads them."""
         self.follow_tree()
         view = self.calls.view(request)
         now = {slot // self.calls.page_size for slot in view.slots}
         between = self.calls.prefilling(request)
-        if between:  # a chunk's pages go to the tree as those of a request that leaves, and the request comes back
+        if between:  # in the law a request that inserts a chunk leaves its row, donates the pages, and comes back
             self.law.engine_step("finish", row)
         self.tree.take(row, view.lengths.protected // self.calls.page_size, lambda page: page in now)
         if between:
             self.law.engine_step("come_back", row)
 
     def save_row(self, row: int, session: int, text: list[int]) -> None:
-        """A session's slot has the row."""
+        """Explains that a row was saved in its session's slot."""
         del session
         self.law.engine_step("save", row, in_pages(len(text), self.calls.page_size))
 
     def free_row(self, row: int, text: list[int]) -> None:
-        """What the tree did not take of a row is given back."""
+        """Explains that the tree took pages of a row, and that the rest was freed."""
         del text
         self.follow_tree()
         self.law.engine_step("finish", row)
@@ -108,59 +113,59 @@ class SessionTrimRun:
         self.law.engine_step("release", row)
 
     def close_slot(self, session: int) -> None:
-        """The slot's row is given back."""
+        """Explains that the row of a session's slot was freed."""
         self.law.engine_step("close", session)
 
     def waits(self, request: int) -> None:
-        """A request that waits has nothing."""
+        """Nothing to explain: a request that waits has nothing."""
 
     def withdrawn(self, request: int) -> None:
-        """A request that waited had nothing."""
+        """Nothing to explain: a request that waited had nothing."""
 
     def fits_beside(self, request: int, prefix: int) -> bool:
-        """A request needs pages and a row alone."""
+        """True: a request needs only pages and a row."""
         del request, prefix
         return True
 
     def tracks(self, request: int) -> bool:
-        """There are no states."""
+        """False: there are no mamba states."""
         del request
         return False
 
     def evict_everything(self) -> None:
-        """Asks the tree for both pools."""
+        """Asks the tree to free as many tokens as both pools have."""
         size, size_swa = (self.config[name] * self.calls.page_size for name in ("size", "size_swa"))
         self.engine.evict(size, size_swa)
 
     def tree_pages(self) -> list[int]:
-        """The pages that the tree has."""
+        """The full pages that the tree has."""
         return sorted(self.seen.tree)
 
-    # What the driver asks.
+    # What the driver needs.
 
     def snapshot(self) -> RowsSnapshot:
         """Rows, sessions, pools and the pages of the tree."""
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """Sorted lists, and what the tree has given back."""
+        """Takes the steps for pages that the tree freed, and for lists that were sorted."""
         self.follow_tree()
         self.law.state = with_lists_sorted(self.rows, self.seen.pools)
 
     def project(self) -> Rows:
-        """The rows, the session slots and both pools as the engine shows them."""
+        """The law's rows, session slots and pools as the engine shows them."""
         self.used = self.calls.used()
         return project_rows(self.rows, self.seen, self.used, self.calls.slots())
 
     def hidden(self, change: Change) -> bool:
-        """The mapping of a slot that no row uses."""
+        """The mapping of a slot that no row uses is hidden from callers."""
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 
     def beyond_state(self) -> list[str]:
-        """Pages that are listed twice, and the available sizes that the engine claims."""
+        """Pages that are listed twice, and available sizes that are wrong."""
         return pair_problems(self.rows.pools.now, self.seen.pools)
 
     def judge(self) -> None:
-        """Who has which of the engine's rows, what the tree has, and what rows read of it."""
+        """Raises ``Finding`` if an engine's row has not one owner, or if the tree or a row's reads of it are wrong."""
         judge_rows(self.seen, self.used.values(), self.calls.limit)
         judge_tree(self.rows, self.seen, self.used, self.tree.owner)

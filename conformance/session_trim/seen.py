@@ -1,4 +1,4 @@
-"""Rows and session slots as an engine shows them, put in the place of what the law says of them."""
+"""Projects the snapshot of rows and session slots onto the law's state, and judges who owns rows and what rows read."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def lengths_of(st: Rows, row: int) -> Lengths:
 
 
 def project_rows(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], slots: Mapping[int, int]) -> Rows:
-    """Pools, the rows in use, and each session's slot as the engine shows them; ``st`` itself where nothing differs.
+    """The law's rows, with pools, rows in use and session slots as the engine shows them; ``st`` itself if nothing
+    differs.
 
-    ``used``: the snapshots of the rows in use, by the law's row; ``slots``: by session the law's row plus one.
+    ``used``: the snapshots of the rows in use, by the law's row number. ``slots``: for each session the law's row
+    number plus one.
     """
     pair = project_pair(st.pools.now, seen.pools)
     if pair is not st.pools.now:
@@ -45,7 +47,9 @@ def project_rows(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], 
 
 
 def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> Rows:
-    """The state with one row as the engine shows it. A cursor within the tree's part says nothing."""
+    """The state with one row as the engine shows it. A cursor inside the cached prefix is not compared: it has no
+    meaning there.
+    """
     size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
     full_pages, swa_pages = _pages(size, view, mapping)
     long = in_pages(seen.allocated, size)
@@ -68,7 +72,7 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
 
 
 def _pages(size: int, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The full and the SWA page that a row has at each index from the tree's part on."""
+    """The full and the SWA page that a row has at each page index after its cached prefix."""
     full, swa = {}, {}
     for i in range(view.lengths.protected // size, touched(in_pages(view.lengths.allocated, size))):
         slots = view.slots[i * size : (i + 1) * size]
@@ -79,7 +83,7 @@ def _pages(size: int, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[i
 
 
 def _with_pages(pool: Pool, row: int, pages: Mapping[int, int], long: Length) -> Pool:
-    """The pool with a row of this length that has these pages, by index, and no others."""
+    """The pool with a row of length ``long`` that has exactly these pages, by page index."""
     table = pool.table
     for i in {*pool.indices.items(), *pages}:
         if table(row, i) != pages.get(i, 0):
@@ -90,7 +94,7 @@ def _with_pages(pool: Pool, row: int, pages: Mapping[int, int], long: Length) ->
 
 
 def judge_rows(seen: RowsSnapshot, used: Collection[RowSnapshot], rows: int) -> None:
-    """Each of the engine's rows is idle or has one owner."""
+    """Raises ``Finding`` unless each of the engine's ``rows`` rows is idle or has one owner."""
     owners = Counter([*seen.free_rows, *(view.row for view in used)])
     twice = sorted(row for row, n in owners.items() if n > 1)
     if twice:
@@ -100,8 +104,9 @@ def judge_rows(seen: RowsSnapshot, used: Collection[RowSnapshot], rows: int) -> 
 
 
 def judge_tree(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], owners: Mapping[int, int]) -> None:
-    """The tree has what rows have donated to it (``owners``: the law's row of each full page), and rows read nothing else
-    of it.
+    """Raises ``Finding`` unless the tree has only pages that rows donated to it, and rows read only pages that it has.
+
+    ``owners``: the law's row number for each full page of the tree.
     """
     full, swa = full_pool(st), swa_pool(st)
     for page, there in seen.tree.items():
@@ -115,7 +120,7 @@ def judge_tree(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], ow
 
 
 def _reads_the_tree(st: Rows, seen: RowsSnapshot, row: int, view: RowSnapshot) -> None:
-    """The first pages of a row are the tree's, and those in its window have their SWA side."""
+    """Raises ``Finding`` unless the cached prefix of a row is the tree's, with SWA pages in the row's window."""
     size = full_pool(st).page_size
     begin = view.lengths.committed - (st.window * size + st.window_rest)
     for i in range(view.lengths.protected // size):

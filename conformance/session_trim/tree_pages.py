@@ -1,7 +1,7 @@
-"""Owner of each page that rows donated to the tree: in the law these are rows of their own, as the nodes are in ``cache``.
+"""Owner of each page that rows donated to the tree. In the law such owners are rows of their own, as nodes are in
+``cache``.
 
-Which pages the tree takes and which it gives back is the engine's choice; each difference is explained by a step of the
-law.
+The engine chooses which pages its tree takes and frees. Each such change is explained as a step of the law.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spec.rows import Rows, full_pool, swa_pool
 
 
 class TreePages:
-    """``owner``: the law's row of each full page of the tree."""
+    """``owner``: the law's row number of each full page of the tree."""
 
     def __init__(self, law: Law) -> None:
         self.law = law
@@ -28,11 +28,11 @@ class TreePages:
         return found
 
     def grown(self) -> bool:
-        """The tree has something."""
+        """The tree has pages."""
         return bool(self.owner)
 
     def follow(self, seen: RowsSnapshot) -> None:
-        """The tree has given back the pages, and the SWA sides, that it does not show any more."""
+        """Explains that the tree freed the pages, and the SWA pages, that the snapshot does not show any more."""
         gone = [page for page in self.owner if page not in seen.tree]
         self._lose("drop", gone)
         for page in [page for page in self.owner if page not in seen.tree]:
@@ -53,7 +53,10 @@ class TreePages:
                 self.law.engine_step(name, part)
 
     def take(self, row: int, last: int, kept: Callable[[int], bool]) -> None:
-        """The pages of a row up to index ``last`` go to the tree where it has ``kept`` them; the others are duplicates."""
+        """Explains what the tree did with the pages of a row up to page index ``last``.
+
+        Pages for which ``kept`` is true went to the tree. The others were duplicates, and were freed.
+        """
         first = self.rows.protected(row)
         for is_kept, part in groupby(range(first, last), lambda i: kept(full_pool(self.rows).table(row, i))):
             end = list(part)[-1] + 1
@@ -75,7 +78,7 @@ class TreePages:
 
 
 def spans(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring indices as ranges, from the first up to the one after the last."""
+    """Neighbouring indices as ranges ``(first, last)``, ``last`` excluded."""
     ordered = sorted(indices)
     for _, part in groupby(enumerate(ordered), lambda item: item[1] - item[0]):
         found = [index for _, index in part]
