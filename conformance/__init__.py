@@ -1,1 +1,1 @@
-"""The law held against running code: the same calls to the law and to an engine, compared after each of them."""
+"""The law held against running code: each call goes to the law and to an engine, and the two are compared after it."""

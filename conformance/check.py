@@ -1,4 +1,6 @@
-"""Runs the machine of a stem against an engine and says what it found."""
+"""Searches for a run of a stem on which an engine breaks a law: draws runs, shrinks what fails, and says what was
+found.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,29 @@ STEP_COUNT = 40  # operations in one drawn run
 
 @dataclass(frozen=True)
 class Search:
-    """How runs are drawn: how many, from which seed (without one they are always the same), what ends a run, what is left
-    out, and which page sizes there are (``None``: the stem's own).
+    """How runs are drawn.
+
+    ``examples``: how many runs. ``seed``: with ``None`` every check draws the same runs. ``strict``: a latent finding
+    ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
+    ``page_sizes``: in tokens; with ``None`` those of the stem's machine.
     """
 
     examples: int = 200
     seed: int | None = None
-    strict: bool = True  # a latent finding fails the run as a violation does
+    strict: bool = True  # a latent finding ends the run as a violation does
     exclude: Collection[StrEnum] = ()
     page_sizes: tuple[int, ...] | None = None
 
 
 @dataclass
 class Result:
-    """What a check found: ``trace`` is the shrunk run that shows ``law`` broken, ``kind`` what kind of law that is."""
+    """What a check found.
+
+    ``verdict``: conforms, latent or violation. ``steps``: how many operations were sent. ``transitions``: how often
+    each transition of the law was done and refused. Where a law is broken: its name (``law``), what kind of law it is
+    (``kind``), the law in English (``sentence``), where it broke, with the values (``detail``), and the shrunk run
+    (``trace``).
+    """
 
     stem: str
     verdict: str
@@ -53,7 +64,10 @@ class Result:
 
 
 def check(stem: str, make: Callable[[Json], Any], search: Search | None = None) -> Result:
-    """Draws runs of ``stem`` on engines from ``make``."""
+    """Draws runs of ``stem`` on engines that ``make`` builds from configurations, and returns what they show.
+
+    After a latent finding a second, strict search looks for it again, so that the latent finding can be shrunk.
+    """
     asked = search or Search()
     sink = Sink()
     found = _drawn(stem, make, sink, asked)
@@ -94,6 +108,6 @@ def _settings(search: Search) -> settings:
         deadline=None,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate,),  # conformance.shrink makes it small
+        phases=(Phase.generate,),  # conformance.shrink does the shrinking
         suppress_health_check=list(HealthCheck),
     )

@@ -1,5 +1,7 @@
-"""How two states of the law differ, field by field: for findings (the engine against the law) and for stories (after an
-operation against before it). How a field is said stands in ``SAID``, once for both.
+"""How two states of the law differ, field by field, and how a field is put into words.
+
+Findings use it for the engine against the law, stories for the state after an operation against the state before it.
+``SAID`` has the words of each field, for both uses.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from spec.states import FREE as FREE_STATE
 from spec.states import HELD as HELD_STATE
 from spec.tree import Tree
 
-# A number that is said together with another field: pages with the tokens beyond them, a page with an offset.
+# Pairs of fields that make one value in words: pages with the tokens after them, a page with an offset.
 TOGETHER: dict[tuple[type, str], str] = {
     (Pool, "whole"): "rest",
     (Pair, "to_page"): "to_offset",
@@ -35,8 +37,11 @@ ROLES = {OWN: "state", FIRST: "first track", SECOND: "second track"}
 
 
 class Change(NamedTuple):
-    """One place where two states differ. ``old`` and ``new``: the parts of the two states that have the field (the law's
-    and the engine's in a finding), ``path``: where these parts are, ``key``: of a map, else ``None``.
+    """One place where two states differ.
+
+    ``path``: the fields that lead to the part of the state. ``field``: the field of this part. ``key``: the key if the
+    field is a map, else ``None``. ``was``, ``now``: the two values. ``old``, ``new``: the part in each of the two
+    states (in a finding the law's and the engine's).
     """
 
     path: tuple[str, ...]
@@ -49,7 +54,7 @@ class Change(NamedTuple):
 
 
 def changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[Change]:
-    """Where two states of one type differ; constants and domains are not looked at."""
+    """Where two states of one type differ. Constants and domains are not compared."""
     if old is new:
         return []
     found: list[Change] = []
@@ -70,7 +75,7 @@ _NAMES: dict[type, list[str]] = {}
 
 
 def _names(cls: type) -> list[str]:
-    """The fields of a state that can change."""
+    """The fields of a state that can change, by name."""
     if cls not in _NAMES:
         _NAMES[cls] = [f.name for f in fields(cls) if not f.metadata.get("constant")]
     return _NAMES[cls]
@@ -85,12 +90,12 @@ def _of_map(old: Any, new: Any, path: tuple[str, ...], name: str) -> Iterator[Ch
             yield Change(path, name, key, _at(a, key), _at(b, key), old, new)
             continue
         was, now = ((_at(getattr(s, first), key), _at(getattr(s, second), key)) for s in (old, new))
-        if name == first or was[0] == now[0]:  # told once, by its first part where both differ
+        if name == first or was[0] == now[0]:  # one change, also where both parts differ
             yield Change(path, first, key, was, now, old, new)
 
 
 def _keys(a: Map, b: Map) -> list[Any]:
-    """The keys at which two maps differ."""
+    """The keys at which two maps have different values."""
     keys = {key for key, _ in {*a.items()} ^ {*b.items()}}
     return sorted(key for key in keys if _at(a, key) != _at(b, key))
 
@@ -99,12 +104,12 @@ def _at(known: Map, key: Any) -> int:
     return known(*key) if isinstance(key, tuple) else known(key)
 
 
-# How numbers and fields are said.
+# Numbers and fields in words.
 
 
 @dataclass
 class Names:
-    """How the law's numbers are said to a user; a run may know better names (a node by its tokens)."""
+    """How the law's numbers are named in messages. A run can set better names, as a node by its tokens."""
 
     node: Callable[[int], str] = "node {}".format
     row: Callable[[int], str] = "row {}".format
@@ -115,22 +120,23 @@ class Names:
 
 
 class Said(NamedTuple):
-    """How a field is said: what it is (at a key), and a value of it in one of the two states."""
+    """The words of a field: what it is (at a key), and how a value of it reads."""
 
     what: Callable[[Change, Names], str]
     value: Callable[[Change, Any, Any, Names], str]  # the change, the part that has it, the value
 
 
 def against_law(change: Change, names: Names) -> str:
-    """What the engine shows, and what the law has in its place."""
+    """A difference in one sentence: what the engine shows, and what the law has."""
     known = _said(change)
     was, now = known.value(change, change.old, change.was, names), known.value(change, change.new, change.now, names)
     return f"{known.what(change, names)} is {now}, the law has {was}"
 
 
 def told_lines(differs: list[Change], names: Names) -> list[str]:
-    """What an operation has changed, a line each; pages and slots that changed alike stand on one line. What follows from
-    the rest (the tables of rows and nodes, sizes) is not told, nor what only the law knows.
+    """What an operation has changed, one line for each change. Pages or slots that changed in one way share a line.
+
+    Left out are fields that follow from others (the tables of rows and nodes, sizes) and fields that only the law has.
     """
     alike: dict[tuple[Any, ...], list[Change]] = {}
     for change in differs:
@@ -141,7 +147,9 @@ def told_lines(differs: list[Change], names: Names) -> list[str]:
 
 
 def _likeness(change: Change, names: Names) -> tuple[Any, ...]:
-    """Changes of a place are alike if they lead from one place to another; mapped slots if they are mapped alike."""
+    """What changes of one line have in common: pages that went from one place to one place, slots mapped from page to
+    page.
+    """
     if (type(change.new), change.field) == (Pool, "place"):
         return (change.path, "place", *_values(change, names))
     if (type(change.new), change.field) == (Pair, "to_page"):
@@ -215,7 +223,7 @@ def _number(_: Change, __: Any, value: Any, ___: Names) -> str:
 
 
 def _side(change: Change) -> str:
-    """The pool in words: ``full``, ``SWA``, or nothing where there is one pool alone."""
+    """The pool in words, with a space after it: ``full``, ``SWA``, or nothing where there is only one pool."""
     return {"full": "full ", "swa": "SWA "}.get(change.path[-1] if change.path else "", "")
 
 

@@ -1,4 +1,7 @@
-"""What an argument of an operation counts, so that a run can be made smaller: annotations of the operations' parameters."""
+"""What an argument of an operation means to ``conformance.shrink``: a number of tokens, token ids, or a name.
+
+The operations say it in the annotations of their parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 TOKENS, KEY = "a number of tokens", "token ids"
-Tokens = Annotated[int, TOKENS]  # scales with the page size; two of them can be added up
-KeyTokens = Annotated[list[int], KEY]  # gets shorter, and its tokens stay, since other keys share them
+Tokens = Annotated[
+    int, TOKENS
+]  # shrinks with the page size; two operations that differ only in it can become one with the sum
+KeyTokens = Annotated[list[int], KEY]  # only gets shorter: its token ids stay, since other keys have the same prefix
 
 
 def kinds_of(operations: Mapping[str, Callable[..., Any]]) -> dict[str, dict[str, str]]:
-    """For each operation its parameters, each with what it counts (empty: it names something)."""
+    """For each operation, what each of its parameters means: ``TOKENS``, ``KEY``, or empty for a number that is a
+    name.
+    """
     return {name: _kinds(operation) for name, operation in operations.items()}
 
 

@@ -1,9 +1,9 @@
-"""Known differences of an engine's releases, and what the rules of a run leave out because of them.
+"""Known differences of an engine's releases, and what drawn runs avoid because of them.
 
-``known/RELEASE.json`` in an engine's folder lists, for each release, the kept traces that show a difference there, each
-with the ``exclude`` that new runs need to look past it. An exclusion is a member of the enumeration of the stem whose
-rules read it; what it leaves out stands beside it. A known difference only saves time: it must still occur where it is
-listed.
+The file ``known/RELEASE.json`` in an engine's folder lists the kept traces that show a difference on this release.
+Each entry may have an ``exclude``: an exclusion, by which drawn runs avoid this difference and can find others. An
+exclusion is a member of an enumeration below; the comment beside it says what is avoided. A known difference saves
+time and excuses nothing: its trace must still show it on each listed release.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conformance import traces
 
 
 class AllocatorExclusion(StrEnum):
-    """What runs of ``allocator`` and ``swa_mapping`` leave out."""
+    """What runs of ``allocator`` and ``swa_mapping`` avoid."""
 
     NESTED_GROUP = "allocator.nested_group"  # a free group within a free group
     RESTORE = "allocator.restore"  # backups, and restoring them
@@ -28,7 +28,7 @@ class AllocatorExclusion(StrEnum):
 
 
 class SwaMappingExclusion(StrEnum):
-    """What runs of ``swa_mapping`` leave out beside."""
+    """What runs of ``swa_mapping`` avoid in addition."""
 
     TAIL = "swa_mapping.tail"  # a tail that is shorter than its row
     EMPTY_TAIL = "swa_mapping.empty_tail"  # a tail of no tokens
@@ -36,7 +36,7 @@ class SwaMappingExclusion(StrEnum):
 
 
 class LockRefExclusion(StrEnum):
-    """What runs of ``lock_ref`` leave out."""
+    """What runs of ``lock_ref`` avoid."""
 
     RESTORE_HELD = "lock_ref.restore_held"  # an insert over a tombstone that somebody holds (also in ``cache``)
     SESSION_AFTER_EARLY = "lock_ref.session_after_early"  # a session releases what lost its SWA part early
@@ -47,7 +47,7 @@ class LockRefExclusion(StrEnum):
 
 
 class SessionTrimExclusion(StrEnum):
-    """What runs of ``session_trim`` and ``cache`` leave out."""
+    """What runs of ``session_trim`` and ``cache`` avoid."""
 
     NO_NEW_TOKEN = "session_trim.no_new_token"  # a turn that adds no token to its session's text
     CUT_INTO_WINDOW = "session_trim.cut_into_window"  # a cut below what the SWA cursor allows
@@ -71,7 +71,7 @@ class SessionTrimExclusion(StrEnum):
 
 
 class MambaSlotsExclusion(StrEnum):
-    """What runs of ``mamba_slots`` leave out."""
+    """What runs of ``mamba_slots`` avoid."""
 
     MORE_ROWS = "mamba_slots.more_rows"  # more rows than state slots
     LAZY_SESSION = "mamba_slots.lazy_session"  # sessions with lazy buffers (also in ``cache``)
@@ -85,7 +85,7 @@ class MambaSlotsExclusion(StrEnum):
 
 
 class CacheExclusion(StrEnum):
-    """What runs of ``cache`` leave out beside."""
+    """What runs of ``cache`` avoid in addition."""
 
     SLIDE_PAST_LEAF = "cache.slide_past_leaf"  # windows that move
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
@@ -99,7 +99,7 @@ EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS
 
 
 def exclusions(names: Iterable[str]) -> frozenset[StrEnum]:
-    """The exclusions of these names; ``ValueError`` for a name that no enumeration has."""
+    """The exclusions with these names. Raises ``ValueError`` for a name that no enumeration has."""
     unknown = sorted(set(names) - EXCLUSIONS.keys())
     if unknown:
         raise ValueError(f"no exclusion {', '.join(unknown)}: there are {', '.join(EXCLUSIONS)}")
@@ -108,9 +108,9 @@ def exclusions(names: Iterable[str]) -> frozenset[StrEnum]:
 
 @dataclass(frozen=True)
 class Known:
-    """A difference that a release is known to have: the kept trace shows ``verdict`` on ``law``.
+    """A difference that a release is known to have: the kept trace ``trace`` gives ``verdict`` on ``law``.
 
-    ``exclude``: what new runs leave out to look past it, empty where rules never send the trace.
+    ``exclude``: the exclusion by which drawn runs avoid it, empty where they never send such a trace.
     """
 
     trace: str
@@ -125,7 +125,9 @@ class Known:
 
 
 def of_release(folder: Path | None, release: str | None) -> list[Known]:
-    """The known differences of an engine's release, none where there is no list."""
+    """The known differences of an engine's release; empty where the release has no list. ``folder``: the engine's
+    folder.
+    """
     path = None if folder is None or release is None else folder / "known" / f"{release}.json"
     if path is None or not path.is_file():
         return []

@@ -1,7 +1,8 @@
-"""Hypothesis draws the runs: what the machine of every stem does with a run.
+"""Hypothesis draws the runs: the base of the six machines.
 
-A rule sends whatever a caller of the engine can send in the present state, and nothing else; what does not apply is
-skipped. Pools are tiny, so that exhaustion is common and a failing run shrinks to few operations.
+A rule of a machine sends what a caller of the engine can send in the present state, and nothing else; where it has
+nothing to send, it does nothing. Pools are tiny, so that they are often exhausted and a failing run shrinks to few
+operations.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class Sink:
 
 
 class StemMachine(RuleBasedStateMachine):
-    """What every machine does with a run: operations, what to leave out, what is counted.
+    """What every machine does with a run: start it, send operations, avoid known differences, count.
 
-    ``make`` builds an engine of a configuration (or raises ``Unsupported``), ``run_class`` is the stem's run, ``exclude``
-    what is left out. ``run`` is ``None`` before the start, and where the engine supports no configuration.
+    ``make`` builds an engine from a configuration or raises ``Unsupported``. ``run_class`` is the stem's run.
+    ``exclude``: the known differences to avoid. ``page_sizes``: in tokens. ``run`` is ``None`` before the start, and
+    stays so where the engine supports no drawn configuration.
     """
 
     make: ClassVar[Callable[[Json], Any]]
@@ -48,7 +50,7 @@ class StemMachine(RuleBasedStateMachine):
     failed = False
 
     def begin(self, config: Json) -> bool:
-        """A run of this configuration; false where the engine does not support it."""
+        """Starts a run of this configuration. False if the engine does not support it."""
         cls = type(self)
         try:
             engine = cls.make(config)
@@ -59,7 +61,7 @@ class StemMachine(RuleBasedStateMachine):
         return True
 
     def do(self, op: str, **arguments: Any) -> None:
-        """One operation, with its finding kept; one that the engine does not have is skipped and counted."""
+        """Sends one operation and keeps its finding. An operation that the engine lacks is counted and not sent."""
         if not self.offers(op):
             return
         self.sink.steps += 1
@@ -73,22 +75,22 @@ class StemMachine(RuleBasedStateMachine):
             self.sink.latent = (self.run.law.latent, self.lock.trace)
 
     def teardown(self) -> None:
-        """Counts what this run did."""
+        """Adds the counts of this run to the check's."""
         if self.run is not None:
             self.sink.counts.update(self.run.law.counts)
 
     def excludes(self, difference: StrEnum) -> bool:
-        """The run has to look past a known difference."""
+        """The run has to avoid this known difference."""
         return difference in self.exclude
 
     def pick(self, drawn: int, possible: dict[str, bool]) -> None:
-        """One of the operations that are possible."""
+        """Sends one of the operations that are possible, by a drawn number."""
         names = [name for name, can in possible.items() if can]
         if names:
             self.do(names[drawn % len(names)])
 
     def offers(self, op: str) -> bool:
-        """The engine has the operation in this configuration; where it has not, the rule is skipped and counted."""
+        """The engine has the operation in this configuration. If it has not, that is counted."""
         has = op not in self.run.lacks
         if not has:
             self.run.law.counts[op, "not offered"] += 1

@@ -1,4 +1,4 @@
-"""One trace on many engines: each release in a process of its own, since only one can be imported at a time."""
+"""Replays one trace on many engines. Each release has a process of its own, since a process can import only one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ UNSUPPORTED = "unsupported"
 
 
 def outcome(kept: Kept, make: Callable[[Json], Any]) -> Json:
-    """What the trace shows on an engine: the first violation, else the first latent finding, else that it conforms."""
+    """What the trace shows on an engine: the first violation; if there is none, the first latent finding; else that it
+    conforms.
+
+    The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
+    it. ``step`` counts from 1. Raises ``EngineError`` for a trace of an unknown stem.
+    """
     if kept.trace.stem not in STEMS:
         raise EngineError(f"{kept.name} is about {kept.trace.stem!r}: there are {', '.join(STEMS)}")
     try:
@@ -56,7 +61,7 @@ def _row(verdict: str, number: int, finding: Finding) -> Json:
 
 
 def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
-    """The outcome, with the engine's name and release; ``told``: and the story, where a law is broken."""
+    """The outcome with the engine's name and release. ``told``: with the story too, where a law is broken."""
     make = loaded.makers.get(kept.trace.stem)
     named = {"engine": loaded.name, "release": loaded.release}
     if make is None:
@@ -70,7 +75,7 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
 
 
 def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool = False) -> list[Json]:
-    """The rows of a release, made in a process of its own."""
+    """The rows of one release, made in a process of its own. Raises ``EngineError`` if the release cannot be loaded."""
     command = [sys.executable, "-m", "conformance.replay", engine, release, "told" if told else "plain", *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or "no message").splitlines()[-1]
@@ -83,7 +88,7 @@ def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool =
 
 
 def main() -> int:
-    """``python -m conformance.replay ENGINE RELEASE told|plain TRACE…``: a row for each trace as JSON."""
+    """``python -m conformance.replay ENGINE RELEASE told|plain TRACE…`` prints a row for each trace, as JSON."""
     engine, release, how, *names = sys.argv[1:]
     try:
         loaded = registry.load(engine, release=release)

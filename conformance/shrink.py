@@ -1,7 +1,7 @@
-"""Makes a failing run small: fewer operations, then smaller numbers and pools, as long as the finding stays.
+"""Makes a failing run small: fewer operations, then smaller numbers and pools, as long as it breaks the same law.
 
-Hypothesis finds the run; shrinking happens here on the trace itself, so that it never slips to another law and costs a
-few replays instead of thousands of draws. What an argument counts is read off the operations (``conformance.kinds``).
+Hypothesis finds the run, and this module shrinks the recorded trace. So shrinking never ends at another law, and costs
+a few replays instead of thousands of draws. What an argument means, the operations say (``conformance.kinds``).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Found = tuple[Finding, Trace]
 
 
 def shrink(found: Finding, trace: Trace, start: Start) -> Found:
-    """The smallest run that a greedy search finds; ``start`` makes a fresh run of a configuration."""
+    """The smallest run that a greedy search finds, with its finding. ``start`` makes a fresh run of a configuration."""
     return Shrinker(found.law, start, trace).smallest(found, trace)
 
 
 class Shrinker:
-    """A greedy search for a smaller run that breaks ``law``."""
+    """A greedy search for a smaller run that breaks the law named ``law``."""
 
     def __init__(self, law: str, start: Start, trace: Trace) -> None:
         self.law, self.start = law, start
         self.kinds = kinds_of(start(trace.config).run.operations)
 
     def smallest(self, found: Finding, trace: Trace) -> Found:
-        """Fewer operations and smaller numbers in turn, until neither helps."""
+        """Leaves out operations and makes numbers smaller, in turn, until neither helps."""
         best: Found = (found, _cut(trace, len(trace.steps)))
         for paged in self._smaller_pages(best[1]):
             best = self._shown(paged) or best
@@ -44,7 +44,7 @@ class Shrinker:
             best = smaller
 
     def _shown(self, trace: Trace) -> Found | None:
-        """The finding, if the run breaks the law at some step; the run is cut there."""
+        """The finding if the run breaks the law, with the run cut after the step that breaks it; else ``None``."""
         try:
             lock = self.start(trace.config)
         except Unsupported:
@@ -55,7 +55,7 @@ class Shrinker:
             except Finding as finding:
                 return (finding, _cut(trace, number)) if finding.law == self.law else None
             except (Misuse, IndexError, KeyError):
-                return None  # without the operations before it this one can no longer be sent
+                return None  # an operation that this one needs was left out
             latent = lock.law.latent
             if latent is not None and latent.law == self.law:
                 return latent, _cut(trace, number)
@@ -64,7 +64,9 @@ class Shrinker:
     # Fewer operations.
 
     def _fewer(self, best: Found) -> Found:
-        """Without every stretch of operations that can be left out, the long ones first, from the end on."""
+        """Leaves out every stretch of operations that can be left out: long stretches first, from the end of the run
+        on.
+        """
         count = len(best[1].steps)
         for length in sorted({count // 2, count // 4, count // 8, 4, 3, 2, 1} - {0}, reverse=True):
             first = len(best[1].steps) - length
@@ -75,7 +77,7 @@ class Shrinker:
         return best
 
     def _smaller(self, trace: Trace) -> Iterator[Trace]:
-        """Runs with fewer operations first, two merged or a pair left out, then with smaller numbers."""
+        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers."""
         count = len(trace.steps)
         yield from self._merged(trace)
         for first in range(count):
@@ -84,8 +86,10 @@ class Shrinker:
         yield from self._smaller_numbers(trace)
 
     def _merged(self, trace: Trace) -> Iterator[Trace]:
-        """Two operations that differ in a number of tokens alone become one; so does one that a later operation on its
-        request begins with, as a look before an admission.
+        """Runs in which two operations have become one.
+
+        Two operations that differ only in a number of tokens become one with the sum. An operation that a later one on
+        its request begins with, as a look before an admission, is merged into that one.
         """
         for first, one in enumerate(trace.steps):
             for second, other in enumerate(trace.steps[first + 1 :], start=first + 1):
@@ -109,7 +113,7 @@ class Shrinker:
         return [name for name in step if known.get(name) == kind]
 
     def _smaller_pages(self, trace: Trace) -> Iterator[Trace]:
-        """The run with smaller and smaller pages, and numbers of tokens in proportion: it replays faster."""
+        """The run with smaller and smaller pages, and with fewer tokens in proportion; it replays faster."""
         size = trace.config.get("page_size", 1)
         for parts in (2**n for n in range(1, size.bit_length())):
             window = {"window": -(-trace.config["window"] // parts)} if "window" in trace.config else {}

@@ -1,4 +1,4 @@
-"""The six stems that engines are driven on: for each the machine that draws its runs, and the run itself."""
+"""The six stems on which engines are driven: for each the machine that draws its runs, and the run itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.swa_mapping.run import SwaMappingRun
 
 
 class Driven(NamedTuple):
-    """How a stem is driven."""
+    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine."""
 
     machine: type[StemMachine]
     run: Callable[..., Any]
@@ -42,5 +42,7 @@ STEMS: dict[str, Driven] = {
 def start(
     stem: str, make: Callable[[Json], Any], config: Json, strict: bool = True, exclude: Collection[str] = ()
 ) -> LockStep:
-    """A fresh run of a stem on a fresh engine; ``Unsupported`` where the engine has no such configuration."""
+    """A fresh run of a stem on a fresh engine. Raises ``Unsupported`` if the engine does not support the
+    configuration.
+    """
     return LockStep(STEMS[stem].run(make(config), config, strict, exclude), config)

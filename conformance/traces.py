@@ -1,7 +1,7 @@
-"""Traces: a configuration and the operations of one run, as plain data that can be kept, replayed and shrunk.
+"""Traces: the configuration and the operations of one run, as plain data that can be kept, replayed and shrunk.
 
-A kept trace is a JSON file ``traces/NAME.json`` in the folder of the engine on which it was found. It says beside the run
-which law breaks (``law``), what goes wrong in plain words (``why``) and who can send it (``caller``).
+A kept trace is a file ``traces/NAME.json`` in the folder of the engine on which it was found. Beside the run it has
+the law that breaks (``law``), what goes wrong in plain words (``why``) and who can send it (``caller``).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from conformance.engines.protocol import Json
 
 @dataclass
 class Trace:
-    """A configuration and the operations that were done: ``{"op": name, argument: value, ...}``, in order."""
+    """A configuration and the operations that were done, in order, each as ``{"op": name, argument: value, ...}``."""
 
     stem: str
     config: Json
     steps: list[Json] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """One operation a line, as a call."""
+        """The operations as calls, one a line."""
         return [f"{s['op']}({', '.join(f'{k}={v}' for k, v in s.items() if k != 'op')})" for s in self.steps]
 
     def as_json(self) -> Json:
@@ -34,7 +34,9 @@ class Trace:
 
 @dataclass(frozen=True)
 class Kept:
-    """A trace with its name, the law it is about, and what it shows in plain words (``caller``: who can send it)."""
+    """A kept trace with its name. ``law``: the law that it breaks. ``why``: what goes wrong. ``caller``: who can send
+    it.
+    """
 
     name: str
     law: str
@@ -51,12 +53,12 @@ def _files() -> Iterator[Path]:
 
 
 def names() -> list[str]:
-    """The kept traces, by name."""
+    """The names of the kept traces, sorted."""
     return sorted(path.stem for path in _files())
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path; ``ValueError`` says what is wrong with it."""
+    """A kept trace by name, or any trace by path. Raises ``ValueError``, which says what is wrong with it."""
     kept = (path for path in _files() if path.stem == name_or_path)
     path = next(kept, Path(name_or_path))
     if not path.is_file():
