@@ -1,9 +1,11 @@
-"""The lock-step: the one driver of every run. It calls the engine, takes one snapshot, has the answer explained as steps
-of the law, and judges.
+"""The lock-step: the driver of every run. It calls the engine, reads one snapshot, explains the answer, and compares.
 
-A *run* is a sequence of operations on rows, requests and sessions (``extend row 0 by 3 tokens``), never on slot numbers:
-which page is handed out is the engine's choice, so a sequence can be replayed on any engine. A stem gives the driver its
-operations, the explanation of each answer, and the projection of a snapshot onto the law's state (``StemRun``).
+A *run* is a sequence of operations on rows, requests and sessions, such as "extend row 0 by 3 tokens". Operations
+never name slots: which page is handed out is the engine's choice. So a recorded run can be replayed on any engine. The
+*law* is the state machine of the stem in ``spec/``; a *step* of the law is one of its transitions. An operation
+explains what the engine did as steps of the law. Then the driver compares the engine's snapshot with the law's state.
+
+A stem gives the driver a ``StemRun``: its operations, and the projection of a snapshot onto the law's state.
 """
 
 from __future__ import annotations
@@ -23,20 +25,23 @@ from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
 
 VIOLATION, LATENT, CONFORMS = "violation", "latent", "conforms"
-# What a finding names as its law beside the invariants and transitions of the spec.
+# Names of laws that a finding can have beside those of the invariants and transitions in ``spec/``.
 ANSWERED = "lawful_call_is_answered"
 REFUSED = "refused_changes_nothing"
 ENOUGH = "enough_is_granted"
 ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
-# What kind of thing was broken.
+# The kinds of laws that a finding can break, see ``Finding``.
 INVARIANT, PROMISE, CHOICE, DIFFERENCE, ANSWER = "invariant", "promise", "choice", "difference", "answer"
-OFTEN = 64  # one judgement in so many evaluates every law, though the engine shows the law's own state
+OFTEN = 64  # every 64th judgement evaluates all laws, also where the engine shows the law's own state
 
 
 class Finding(AssertionError):
-    """The engine broke a law. ``law``: its name; ``kind``: an invariant, the promise or the choice of a transition, a
-    difference after one, or an answer; ``sentence``: the law in English; ``detail``: where it broke, with the values.
+    """The engine broke a law.
+
+    ``law``: the name of the broken law. ``kind``: what was broken, namely an invariant, a promise or a choice of a
+    transition, a difference after one, or an answer. ``sentence``: the law in English. ``detail``: where it broke,
+    with the values. ``latent``: no caller can tell yet; it harms only who reads a value that nobody may read now.
     """
 
     def __init__(self, law: str, sentence: str, detail: str, latent: bool = False, kind: str = ANSWER) -> None:
@@ -55,9 +60,9 @@ class Call:
 
 Calls = Generator[Call | None, Any, None]
 Operation = Callable[..., Calls]
-"""An operation yields its calls to the engine, one by one, and explains each answer before it yields the next call. The
-driver judges between two calls, and at the end. Where the law takes a step for the next call before it is made, the
-operation yields ``None`` first: judge now.
+"""An operation yields its calls to the engine, one by one, and is sent the answer of each. It explains an answer as
+steps of the law before it yields the next call. The driver judges between two calls and at the end. If the law takes a
+step for the next call before this call is made, the operation yields ``None`` before the step, which means "judge now".
 """
 
 REFUSAL = object()  # the answer of a call that raised OutOfMemory
@@ -65,10 +70,11 @@ _END = object()  # an operation yields nothing more
 
 
 class Law:
-    """The law's side of a run: its state, which transitions alone change, and what was found to break it.
+    """The law's side of a run: its state, and what was found to break it. Only transitions change the state.
 
-    ``strict``: a latent finding ends the run as a violation does. ``ignores``: findings that are looked past, since they
-    are known. ``names``: how the law's numbers are said; a run sets better ones than numbers.
+    ``strict``: a latent finding ends the run as a violation does. ``ignores``: says of a finding that it is known and
+    must not end the run. ``names``: how the law's numbers are named in messages. ``counts``: how often each transition
+    was done and refused.
     """
 
     def __init__(
@@ -78,17 +84,22 @@ class Law:
         self.names = Names()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.latent: Finding | None = None
-        self.refusals: list[Finding] = []  # calls that were refused though there is room, since the last judgement
+        self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
         self.last = ""  # the transition that was taken last
         self.operation = ""  # the operation that runs
 
     def sentence(self, name: str) -> str:
-        """A transition's law in English, or that of a refused call."""
+        """A transition in English: its docstring."""
         known = self.stem.transitions.get(name)
         return " ".join((known.__doc__ or "").split()) if known else "A refused call leaves everything as it was."
 
     def caller_step(self, name: str, *arguments: Any) -> Step[Any]:
-        """A step that the caller decides. A promise that is false is the run's own mistake (``Misuse``)."""
+        """Takes a step that the caller decides, and returns it. A step that does not fit is counted as refused and not
+        taken.
+
+        Raises ``Misuse`` if a promise of the step is false, since the caller may not send such a call. Raises
+        ``Finding`` if a choice of the engine is unlawful.
+        """
         step = self.stem.transitions[name](self.state, *arguments)
         self.must_keep(name, step)
         if step.fits:
@@ -99,7 +110,10 @@ class Law:
         return step
 
     def engine_step(self, name: str, *arguments: Any) -> Step[Any]:
-        """A step that explains what the engine did: its promises are the engine's to keep, and there must be room."""
+        """Takes a step that explains what the engine did, and returns it.
+
+        Raises ``Finding`` if a promise or a choice of the step is false, or if the step does not fit.
+        """
         step = self.stem.transitions[name](self.state, *arguments)
         self.must_fit(name, bool(step.fits))
         self._must_hold(PROMISE, name, step.promises, arguments)
@@ -108,14 +122,14 @@ class Law:
         return step
 
     def _take(self, name: str, step: Step[Any]) -> None:
-        for call in step.calls:  # the provers show that what a transition calls is lawful; each run looks again
+        for call in step.calls:  # the provers show that these calls are lawful; each run checks it again
             if not call.step.granted:
                 raise AssertionError(f"{name} calls {call.transition.__name__} unlawfully: {call.step.broken()}")
         self.state = step.then
         self.count(name, "done")
 
     def count(self, name: str, outcome: str) -> None:
-        """The transition was done, or refused."""
+        """Counts that the transition was ``done`` or ``refused``."""
         self.counts[name, outcome] += 1
         self.last = name
 
@@ -141,18 +155,20 @@ class Law:
         return ", ".join(value_of(parameter, value, self.names) for parameter, value in pairs)
 
     def must_fit(self, name: str, fits: bool) -> None:
-        """The engine granted a call."""
+        """Raises ``Finding`` if the engine granted a call that does not fit."""
         if not fits:
             raise Finding(REFUSED, "A call that does not fit is refused.", f"{name} was granted")
 
     def refused(self, name: str, fits: bool) -> None:
-        """The engine said out of memory. That is found last where there is room: a leak may be the reason."""
+        """The engine refused a call for lack of memory. If the call fits, that is a finding, reported after all others
+        of the operation: a leak may be the reason.
+        """
         if fits:
             self.refusals.append(Finding(ENOUGH, ENOUGH_SENTENCE, f"{name} said out of memory", latent=True))
         self.count(name, "refused")
 
     def report(self, finding: Finding) -> None:
-        """Raises a violation; a latent finding is kept and the run goes on, unless the run is strict."""
+        """Raises a violation. A latent finding is kept and the run goes on, unless the run is strict."""
         if self.ignores(finding):
             return
         if not finding.latent or self.strict:
@@ -161,8 +177,10 @@ class Law:
 
 
 class StemRun(Protocol):
-    """What a stem gives the driver. ``seen``: the last snapshot. ``lacks``: the operations that the engine does not have
-    in this configuration, so that they cannot be sent.
+    """What a stem gives the driver.
+
+    ``operations``: by name. ``lacks``: the operations that the engine does not have in this configuration. ``seen``:
+    the last snapshot, which the driver sets.
     """
 
     law: Law
@@ -171,26 +189,34 @@ class StemRun(Protocol):
     seen: Any
 
     def snapshot(self) -> Any:
-        """One read of the engine."""
+        """Reads the engine once."""
 
     def follow(self) -> None:
-        """Takes the law's steps for what the engine does of its own accord, as sorting a list or evicting a node."""
+        """Takes the law's steps for what the engine did without being asked, such as sorting a list or evicting a
+        node.
+        """
 
     def project(self) -> Any:
-        """The law's state with everything that the snapshot shows in its place; the law's own where nothing differs."""
+        """The law's state, with every value that the snapshot shows replaced by the shown one. The law's own state
+        object where nothing differs.
+        """
 
     def hidden(self, change: Change) -> bool:
-        """No caller can tell this difference, as the mapping of a free slot; only a latent law may speak of it."""
+        """True if no caller can tell this difference, as in the mapping of a free slot. Only a latent law may speak of
+        it.
+        """
 
     def beyond_state(self) -> list[str]:
-        """Differences in what the snapshot shows and the law's state has no field for, as a page that is listed twice."""
+        """Differences for which the law's state has no field, in words, such as a page that is listed twice."""
 
     def judge(self) -> None:
-        """Raises a finding about what no law of the state says, as who owns which row of the engine."""
+        """Raises a finding about what no invariant of the state says, such as which of the engine's rows has which
+        owner.
+        """
 
 
 class LockStep:
-    """One run: operations are done to the law and to the engine, and compared after each call."""
+    """One run: each operation is done to the law and to the engine, and the two are compared after each call."""
 
     def __init__(self, run: StemRun, config: Json) -> None:
         self.run, self.law = run, run.law
@@ -199,7 +225,10 @@ class LockStep:
         self._theorems = [law for law in self.law.stem.invariants.values() if law.theorem]
 
     def do(self, op: str, **arguments: Any) -> None:
-        """Does one operation; raises ``Finding`` where the engine breaks a law, ``Misuse`` where nobody may send it."""
+        """Does one operation and records it in ``trace``.
+
+        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now.
+        """
         operation = self.run.operations.get(op)
         if operation is None:
             raise Misuse(f"{self.law.stem.name} has no operation {op!r}")
@@ -222,7 +251,7 @@ class LockStep:
         self.judge(op)
 
     def _answer(self, call: Call) -> Any:
-        """The engine's answer to a lawful call; an exception is a finding, and so is the death of the process."""
+        """The engine's answer to a lawful call. An exception is a finding, and so is the death of the process."""
         if call.risky and (died_of := killed_by(call.send)):
             raise Finding(ANSWERED, "A lawful call is answered.", f"{call.name} killed the process: {died_of}")
         try:
@@ -237,8 +266,10 @@ class LockStep:
             raise Finding(ANSWERED, "A lawful call is answered.", what) from error
 
     def judge(self, op: str) -> None:
-        """The laws on what the engine shows first, since they say what is wrong; then whatever else differs; last of all
-        calls that were refused though there is room.
+        """Compares the engine with the law, and raises the first finding.
+
+        The order is: invariants of the law on the state that the engine shows, since they say what is wrong; any other
+        visible difference; the stem's own judgement; calls that were refused although they fit.
         """
         run, law = self.run, self.law
         run.follow()
@@ -264,10 +295,11 @@ class LockStep:
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
 
     def broken(self, observed: Any, differs: list[Change]) -> list[Invariant]:
-        """The laws that the observed state breaks, in what is current (a backup is the law's own).
+        """The laws that the observed state breaks. The saved copy in a backup is not judged, since the engine does not
+        show it.
 
-        Where nothing differs, the observed state is the law's own, of which the provers show that it keeps every law:
-        there the theorems are evaluated each time, and all laws once in ``OFTEN`` judgements.
+        Where nothing differs, the observed state is the law's own. The provers show that this state keeps every law.
+        So then only the theorems are evaluated each time, and all laws once in ``OFTEN`` judgements.
         """
         self.judged += 1
         every = bool(differs) or self.judged % OFTEN == 0
@@ -277,12 +309,12 @@ class LockStep:
 
 
 def breaks(law: Invariant, state: Any) -> bool:
-    """A current part of the state breaks the law (finite reading)."""
+    """The law does not hold in a current part of the state (finite reading); backups are left out."""
     return any(not law.holds(part) for label, part in law.parts(state) if "saved" not in label.split("."))
 
 
 def _sent(calls: Calls, answer: Any) -> Any:
-    """The operation explains the answer; what it yields next."""
+    """Hands the answer to the operation. Returns the next call that the operation yields, or ``_END``."""
     try:
         return calls.send(answer)
     except StopIteration:
@@ -290,7 +322,7 @@ def _sent(calls: Calls, answer: Any) -> Any:
 
 
 def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
-    """A call with bad input of one kind: it must be answered with a clear error, and nothing may change."""
+    """A call with bad input of one kind. The engine must answer with a clear error; anything else is a finding."""
     law.counts["bad input", kind] += 1
 
     def send() -> None:
@@ -304,7 +336,9 @@ def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
 
 
 def killed_by(call: Callable[[], Any]) -> str:
-    """The signal that ``call`` dies of in a forked process, empty if it lives (an exception is living)."""
+    """The name of the signal that kills a forked process which makes the call; empty if it survives. An exception is
+    no death.
+    """
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
