@@ -48,8 +48,9 @@ class Misuse(Exception):
 
 
 class OutOfMemory(Exception):
-    """A call was refused for lack of memory. An engine raises this where the answer of the call has no value for
-    "refused".
+    """A call was refused for lack of memory.
+
+    An engine raises this where the answer of the call has no value for "refused".
     """
 
 
@@ -57,8 +58,8 @@ class Engine(Protocol):
     """What every engine declares.
 
     ``lacks``: the names of the calls of the stem's Protocol that the engine does not have in this configuration. A
-    lacking call is never sent, so its method may raise anything. An engine that does not promise to answer bad input
-    with a clear error names ``bad`` here. ``snapshot`` cannot be lacking.
+    lacking call is never sent, so the engine needs no method for it. An engine that does not promise to answer bad
+    input with a clear error names ``bad`` here. ``snapshot`` cannot be lacking.
 
     ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
     call in a forked process first.
@@ -93,10 +94,10 @@ class PoolEngine(Engine, Protocol):
     """
 
     def alloc(self, tokens: int) -> list[int] | None:
-        """Hands out whole pages for ``tokens`` tokens, a multiple of the page size. Sent for a row whose last page is
-        full.
+        """Hands out whole pages for ``tokens`` tokens, a multiple of the page size.
 
-        Returns the slots, one for each token, page after page, or ``None`` if there are too few pages.
+        Sent for a row whose last page is full. Returns the slots, one for each token, page after page, or ``None`` if
+        there are too few pages.
         """
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
@@ -117,16 +118,16 @@ class PoolEngine(Engine, Protocol):
         """
 
     def free(self, slots: Sequence[int]) -> None:
-        """Frees every page in which one of these slots lies. The caller owns these pages and names each page in one
-        call only.
+        """Frees every page in which one of these slots lies.
 
-        Between ``begin_group`` and ``end_group`` the pages become available only when the group ends. Cannot be
-        refused.
+        The caller owns these pages and names each page in one call only. Between ``begin_group`` and ``end_group`` the
+        pages become available only when the group ends. Cannot be refused.
         """
 
     def begin_group(self) -> None:
-        """Opens a free group: pages that are freed from now on wait until the outermost open group ends. Groups may
-        nest.
+        """Opens a free group: pages that are freed from now on wait until the outermost open group ends.
+
+        Groups may nest.
         """
 
     def end_group(self) -> None:
@@ -136,20 +137,21 @@ class PoolEngine(Engine, Protocol):
         """Saves the state of the pool inside the engine. A later backup replaces it."""
 
     def restore(self) -> None:
-        """Restores the last backup: every page that was handed out since is free again. Sent only if no page was freed
-        since the backup. The same backup may be restored again.
+        """Restores the last backup: every page that was handed out since is free again.
+
+        Sent only if no page was freed since the backup. The same backup may be restored again.
         """
 
     def clear(self) -> None:
         """Frees every page, as when the cache is flushed. Afterwards the pool is as it was before the first call."""
 
     def bad(self, kind: str, row: int) -> None:
-        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
-        and change nothing.
+        """Makes one call of its own with bad input.
 
-        ``kind``: ``free_again`` (a page that is free already), ``free_padding`` (slot 0), ``alloc_negative`` (a
-        negative number of tokens), ``free_outside`` (a slot beyond the pool), ``end_group`` (no group is open).
-        ``row`` is a small number that varies the input. See ``BAD`` in conformance/pool_rules.py.
+        It must raise ``ValueError``, ``TypeError`` or ``RuntimeError`` and change nothing. ``kind``: ``free_again`` (a
+        page that is free already), ``free_padding`` (slot 0), ``alloc_negative`` (a negative number of tokens),
+        ``free_outside`` (a slot beyond the pool), ``end_group`` (no group is open). ``row`` is a small number that
+        varies the input. See ``BAD`` in conformance/pool_rules.py.
         """
 
     def snapshot(self) -> PoolSnapshot:
@@ -190,13 +192,13 @@ class PairEngine(Protocol):
         """
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """Hands out slots in both pools for a batch of rows that grow by any number of tokens, and maps every new
-        slot.
+        """Hands out slots in both pools for a batch of rows that grow by any number of tokens, as a prefill does.
 
-        ``before``, ``after``: the length of each row in tokens, before and after the call. ``last``: the full slot of
-        each row's last token, -1 if the row is empty or does not own this slot. A row must first fill the full page
-        and the SWA page of its last token, and then new pages. Returns the new full slots of all rows, row after row,
-        or ``None`` if either pool has too few pages for the whole batch.
+        Every new full slot is mapped to an SWA slot. ``before``, ``after``: the length of each row in tokens, before
+        and after the call. ``last``: the full slot of each row's last token, -1 if the row is empty or does not own
+        this slot. A row must first fill the full page and the SWA page of its last token, and then new pages. Returns
+        the new full slots of all rows, row after row, or ``None`` if either pool has too few pages for the whole
+        batch.
         """
 
     def decode(self, after: Sequence[int], last: Sequence[int]) -> list[int] | None:
@@ -216,40 +218,44 @@ class PairEngine(Protocol):
         """
 
     def free(self, slots: Sequence[int]) -> None:
-        """Frees the full pages in which these full slots lie, and the SWA pages that they map to. Their slots then map
-        to nothing.
+        """Frees the full pages in which these full slots lie, and the SWA pages that they map to.
 
-        In a free group, the pages of both pools become available only when the outermost group ends.
+        Free full slots map to nothing. In a free group all of this happens only when the outermost group ends.
         """
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Frees at once the SWA pages that these full slots map to, also in a free group. The full pages stay with
-        their row.
+        """Frees at once the SWA pages that these full slots map to, also in a free group.
 
-        Sent when these tokens have left the window. The slots fill whole full pages; they may be unmapped already.
+        The full pages stay with their row. Sent when these tokens have left the window. The slots fill whole full
+        pages; they may be unmapped already.
         """
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """Frees at once the full pages of these full slots, whose SWA pages were freed before, as a tree evicts a
-        tombstone.
+        """Frees at once the full pages of these full slots, as a tree evicts a tombstone.
+
+        Sent only for full pages whose SWA pages were freed before.
         """
 
     def begin_group(self) -> None:
-        """Opens a free group: what ``free`` frees from now on waits until the outermost open group ends. Groups may
-        nest.
+        """Opens a free group: what ``free`` frees from now on waits until the outermost open group ends.
+
+        Groups may nest.
         """
 
     def end_group(self) -> None:
-        """Ends the innermost free group. The end of the outermost group makes the waiting pages of both pools
-        available.
+        """Ends the innermost free group.
+
+        The end of the outermost group makes the waiting pages of both pools available.
         """
 
     def backup(self) -> None:
         """Saves both pools and the mapping inside the engine. A later backup replaces it."""
 
     def restore(self) -> None:
-        """Restores the last backup of both pools: every page that was handed out since is free again and maps to
-        nothing. Sent only if no page was freed since the backup.
+        """Restores the last backup of both pools and of the mapping.
+
+        Every page that was handed out since is free again and maps to nothing. Sent only if no page was freed since
+        the backup. The same backup may be restored again.
         """
 
     def clear(self) -> None:
@@ -310,7 +316,9 @@ class TreeSnapshot:
 
 
 class Match(NamedTuple):
-    """What a match has found: how many tokens, the id of the node at which the matched prefix ends, and its full
+    """What a match has found.
+
+    ``length``: how many tokens. ``node``: the id of the node at which the matched prefix ends. ``slots``: its full
     slots.
     """
 
@@ -339,24 +347,23 @@ class TreeEngine(Engine, Protocol):
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
-        """A request inserts its row into the tree. The engine first allocates the slots of the row that the tree does
-        not own.
+        """A request inserts its row into the tree.
 
-        ``tokens``: the key, token ids from the root on. ``protected``: the length of the cached prefix, in tokens; its
-        slots are the tree's, and the request holds a handle on it. ``cursor``: the engine frees the SWA slots of the
-        row's own tokens below it before the insert, as they have left the window. ``protected`` and ``cursor`` count
-        tokens in whole pages.
+        The engine first allocates the slots of the row that the tree does not own. ``tokens``: the key, token ids from
+        the root on. ``protected``: the length of the cached prefix, in tokens; its slots are the tree's, and the
+        request holds a handle on it. ``cursor``: the engine frees the SWA slots of the row's own tokens below it
+        before the insert, as they have left the window. ``protected`` and ``cursor`` count tokens in whole pages.
 
         What the tree has already, it frees as duplicates or puts into tombstones that no handle holds. Tokens after
         the last whole page are not inserted. Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
-        """Finds the longest prefix of the token ids in the tree that a request may lock, and changes nothing but
-        splits and the order of use.
+        """Finds the longest prefix of the token ids in the tree that a request may lock.
 
-        It must end at a node, no node of its window may be a tombstone, and with ``mamba`` the node must have a state.
-        A match of length 0 ends at the root, node 0.
+        The prefix must end at a node, no node of its window may be a tombstone, and with ``mamba`` the node must have
+        a state. A match of length 0 ends at the root. The call may split nodes and change the order of use, and
+        nothing else.
         """
 
     def copy_on_write(self, tokens: list[int]) -> Match:
@@ -368,11 +375,10 @@ class TreeEngine(Engine, Protocol):
         """
 
     def acquire(self, node: int) -> int:
-        """Locks a node (its ``id`` in the snapshot) that a match has just returned. Returns a new number for the lock
-        handle.
+        """Locks a node (its ``id`` in the snapshot) that a match has just returned.
 
-        The handle locks the full part of the path up to the root, the SWA parts of the window that ends at the node,
-        and the node's state.
+        Returns a new number for the lock handle. The handle locks the full part of the path up to the root, the SWA
+        parts of the window that ends at the node, and the node's state.
         """
 
     def release(self, handle: int, caller: str) -> None:
@@ -384,20 +390,22 @@ class TreeEngine(Engine, Protocol):
         """
 
     def release_swa(self, handle: int) -> None:
-        """Releases the SWA part of a handle early; the handle keeps the rest. Sent at most once for a handle, after a
-        long decode.
+        """Releases the SWA part of a handle early; the handle keeps the rest.
+
+        Sent at most once for a handle, after a long decode.
         """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
-        """Evicts until so much is freed (``full`` and ``swa`` in tokens, ``mamba`` in states) or nothing unlocked is
-        left.
+        """Evicts nodes and parts of nodes that no handle holds, until enough is freed or nothing more can be evicted.
+
+        ``full``, ``swa``: how much to free of each pool, in tokens. ``mamba``: how many states to free.
         """
 
     def bad(self, kind: str) -> None:
-        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
-        and change nothing.
+        """Makes one call of its own with bad input.
 
-        ``kind``: see ``BAD`` in conformance/lock_ref/rules.py.
+        It must raise ``ValueError``, ``TypeError`` or ``RuntimeError`` and change nothing. ``kind``: see ``BAD`` in
+        conformance/lock_ref/rules.py.
         """
 
     def snapshot(self) -> TreeSnapshot:
@@ -422,8 +430,9 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True)
 class RowSnapshot:
-    """One row in use: the engine's number for it, its lengths, and its first ``allocated`` full slots in
-    ``req_to_token``.
+    """One row in use.
+
+    ``row``: the engine's number for it. ``slots``: its first ``allocated`` full slots in ``req_to_token``.
     """
 
     row: int
@@ -433,8 +442,9 @@ class RowSnapshot:
 
 @dataclass(frozen=True)
 class TreePage:
-    """One whole page that the tree owns. ``index``: which page of its text it is, from 0 on. ``swa``: its SWA slots
-    are there.
+    """One whole page that the tree owns.
+
+    ``index``: which page of its text it is, from 0 on. ``swa``: its SWA slots are there.
     """
 
     index: int
@@ -473,7 +483,8 @@ class Arrival(NamedTuple):
     """The answer of ``overlapping_turn``: what became of the new request.
 
     ``kind`` is ``turn`` if the request waits, with ``text`` as its input. It is ``stub`` if the engine turned the
-    request away: then the engine runs an input of one token (``text``) in its place, and aborts that later.
+    request away by giving it an input of one token (``text``) in its place. The driver admits the stub as any request
+    that waits, and then aborts it.
     """
 
     kind: str
@@ -496,13 +507,12 @@ class RowEngine(Engine, Protocol):
     """
 
     def look(self, request: int, session: int, tokens: list[int]) -> int:
-        """A request that waits matches its input and is not admitted. Returns the number of tokens at which it would
-        go on.
+        """A request that waits matches its input and is not admitted.
 
-        ``tokens``: its whole input. At most all tokens but the last are matched, since one must be computed. A turn of
-        a session whose slot has a row matches that slot, and the row may be cut to the returned length. Any other
-        request matches the tree. Nothing stays locked. Afterwards the request may look again, be admitted or be
-        cancelled, always with this session and input.
+        Returns the number of tokens at which it would go on. ``tokens``: its whole input. At most all tokens but the
+        last are matched, since one must be computed. A turn of a session whose slot has a row matches that slot, and
+        the row may be cut to the returned length. Any other request matches the tree. Nothing stays locked. Afterwards
+        the request may look again, be admitted or be cancelled, always with this session and input.
         """
 
     def admit(self, request: int, session: int, tokens: list[int], most: int) -> Admission:
@@ -515,12 +525,13 @@ class RowEngine(Engine, Protocol):
         """
 
     def chunk(self, request: int, most: int) -> bool:
-        """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter. False if
-        there is not enough memory. Sent while the prompt is not computed to its end.
+        """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter.
+
+        False if there is not enough memory. Sent while the prompt is not computed to its end.
         """
 
     def cache(self, request: int, sampled: int | None) -> None:
-        """Inserts the prompt into the tree as far as it is computed and the engine does that
+        """Inserts the computed part of the prompt into the tree, as far as the engine does that
         (``cache_unfinished_req``).
 
         Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
@@ -528,39 +539,42 @@ class RowEngine(Engine, Protocol):
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
-        """One decode step of a batch: each row gets a slot for its last token, which is computed, and the next token
-        is sampled.
+        """One decode step of a batch: each row gets a slot for its last token, which is computed.
 
-        ``sampled``: the id of the next token of each request. False if there is not enough memory for the whole batch.
-        The window must not move here, but in ``slide``. Sent for requests of which no token is allocated and not
-        computed.
+        Then the next token of each request is sampled; ``sampled`` has their ids. False if there is not enough memory
+        for the whole batch. The window must not move here, but in ``slide``. Sent only for requests whose allocated
+        tokens are all computed.
         """
 
     def reserve(self, request: int, more: int) -> bool:
-        """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet. False if
-        there is not enough memory.
+        """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet.
+
+        False if there is not enough memory.
         """
 
     def commit(self, request: int, accepted: list[int]) -> None:
-        """A draft is verified: the next ``len(accepted)`` allocated tokens are computed, and ``accepted`` joins the
-        answer.
+        """A draft is verified: the next ``len(accepted)`` allocated tokens are computed.
+
+        ``accepted``: the token ids that are sampled by this and join the answer.
         """
 
     def slide(self, request: int) -> None:
         """Moves the request's window as far as the engine itself would, and frees the SWA slots before the new cursor.
+
         Sent right before a ``decode`` or ``reserve`` of the request for which there is room.
         """
 
     def finish(self, request: int, sent: int) -> None:
-        """The request ends. A session's turn saves its row in the session's slot; any other request gives its row to
-        tree and pools.
+        """The request ends.
 
+        A session's turn saves its row in the session's slot; any other request gives its row to tree and pools.
         ``sent``: how many tokens of the answer reached the caller (``finished_len``). Decoding may have run past them.
         """
 
     def abort(self, request: int) -> None:
-        """A request that runs is aborted, also between two chunks of its prompt unless the engine lacks
-        ``abort_chunked``.
+        """A request that runs is aborted.
+
+        It may be between two chunks of its prompt, unless the engine lacks ``abort_chunked``.
         """
 
     def retract(self, request: int, sent: int) -> None:
@@ -574,8 +588,10 @@ class RowEngine(Engine, Protocol):
         """A request that waits is aborted. It must keep nothing."""
 
     def close(self, session: int) -> bool:
-        """The session ends. True: its slot has given everything back. False: the engine puts the close off because a
-        turn of the session waits or runs, and nothing has changed.
+        """The session ends.
+
+        True: its slot has given everything back. False: the engine puts the close off because a turn of the session
+        waits or runs, and nothing has changed.
         """
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
@@ -586,28 +602,31 @@ class RowEngine(Engine, Protocol):
         """
 
     def begin_group(self) -> None:
-        """Opens a free group, as while an engine processes the results of a batch. Requests may end in it; pages that
-        they free become available when the outermost group ends.
+        """Opens a free group, as while an engine processes the results of a batch.
+
+        Requests may end in it; pages that they free become available when the outermost group ends.
         """
 
     def end_group(self) -> None:
         """Ends the free group."""
 
     def evict(self, full: int, swa: int) -> None:
-        """Asks the tree to free so many tokens of the full and of the SWA pool. It frees only what no request and no
-        slot has locked.
+        """Asks the tree to free so many tokens of the full and of the SWA pool.
+
+        It frees only what no request and no slot has locked.
         """
 
     def bad(self, kind: str) -> None:
-        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
-        and change nothing.
+        """Makes one call of its own with bad input.
 
-        ``kind``: see ``BAD`` in conformance/request_rules.py.
+        It must raise ``ValueError``, ``TypeError`` or ``RuntimeError`` and change nothing. ``kind``: see ``BAD`` in
+        conformance/request_rules.py.
         """
 
     def snapshot(self) -> RowsSnapshot:
-        """Reads rows, sessions, pools and the pages of the tree as they are now, and changes nothing. Sent once after
-        each call.
+        """Reads rows, sessions, pools and the pages of the tree as they are now, and changes nothing.
+
+        Sent once after each call.
         """
 
 
@@ -619,10 +638,10 @@ NO_SLOTS: Three = (0, 0, 0)
 
 
 class SlotNames(NamedTuple):
-    """The state slots that a request's record or a session's slot names, and which track is written next (``next``: 0
-    or 1).
+    """The state slots that a request's record or a session's slot names.
 
-    The snapshot writes 0 for an absent slot, whatever the engine itself writes.
+    ``next``: which track is written next, 0 or 1. The snapshot has 0 for an absent slot, whatever the engine itself
+    writes.
     """
 
     slots: Three = NO_SLOTS
@@ -658,12 +677,12 @@ class StateEngine(Engine, Protocol):
     """
 
     def match(self, request: int, tokens: list[int], session: int, again: bool) -> Key | None:
-        """A request comes and matches its prefix. Returns the tree node of whose state it got a copy, ``None`` if it
-        got none.
+        """A request comes and matches its prefix.
 
-        ``tokens``: its input; for a session's later turn the tokens after the session's text. Such a turn takes over
-        the states of the session's slot and gets no copy. ``again``: the request object that was here before comes
-        again. Raises ``OutOfMemory`` if there is no slot for the copy; the request is then gone.
+        Returns the tree node of whose state it got a copy, ``None`` if it got none. ``tokens``: its input; for a
+        session's later turn the tokens after the session's text. Such a turn takes over the states of the session's
+        slot and gets no copy. ``again``: the request object that was here before comes again. Raises ``OutOfMemory``
+        if there is no slot for the copy; the request is then gone.
         """
 
     def admit(self, requests: list[int]) -> None:
@@ -674,13 +693,15 @@ class StateEngine(Engine, Protocol):
         """
 
     def track(self, request: int) -> None:
-        """A tracking boundary: the state is written to the next slot of the track buffer. Then the other slot is next,
-        unless the buffer is lazy.
+        """A tracking boundary: the state is written to the next slot of the track buffer.
+
+        Then the other slot is next, unless the buffer is lazy.
         """
 
     def boundary(self, request: int) -> None:
-        """Before a tracking boundary a lazy track buffer gets its second slot. If none is free, it stays without; that
-        is no error.
+        """Before a tracking boundary a lazy track buffer gets its second slot.
+
+        If none is free, it stays without; that is no error.
         """
 
     def settle(self, request: int) -> None:
@@ -690,13 +711,16 @@ class StateEngine(Engine, Protocol):
         """The request decodes so long that its window moves past the tokens after which its state was tracked."""
 
     def cache(self, request: int) -> None:
-        """A request that runs puts its newest state into the tree (``cache_unfinished_req``). Raises ``OutOfMemory``
-        if there is no slot for a copy.
+        """A request that runs puts its newest state into the tree (``cache_unfinished_req``).
+
+        Raises ``OutOfMemory`` if there is no slot for a copy.
         """
 
     def finish(self, request: int) -> None:
-        """A request ends. A session's turn saves its slots in the session's slot. Any other request may give its
-        newest state to the tree, and frees the rest.
+        """A request ends.
+
+        A session's turn saves its slots in the session's slot. Any other request may give its newest state to the
+        tree, and frees the rest.
         """
 
     def abort(self, request: int) -> None:
@@ -715,28 +739,31 @@ class StateEngine(Engine, Protocol):
         """Asks the tree to free so many states. It frees only states that no request has locked."""
 
     def begin_group(self, need: int) -> None:
-        """Opens a group, which sets ``need`` state slots aside for a batch, or none if fewer are free. Groups may
-        nest.
+        """Opens a group, which sets ``need`` state slots aside for a batch, or none if fewer are free.
+
+        Groups may nest.
         """
 
     def end_group(self) -> None:
         """Ends the innermost group. The end of the outermost group frees the slots that nobody took."""
 
     def clear(self) -> None:
-        """Frees every slot, as when the cache is flushed. Sent while no request is here. Afterwards tree and sessions
-        are empty, and no group is open.
+        """Frees every slot, as when the cache is flushed.
+
+        Sent while no request is here. Afterwards tree and sessions are empty, and no group is open.
         """
 
     def bad(self, kind: str) -> None:
-        """Makes one call of its own with bad input. It must raise ``ValueError``, ``TypeError`` or ``RuntimeError``
-        and change nothing.
+        """Makes one call of its own with bad input.
 
-        ``kind``: see ``BAD`` in conformance/mamba_slots/rules.py.
+        It must raise ``ValueError``, ``TypeError`` or ``RuntimeError`` and change nothing. ``kind``: see ``BAD`` in
+        conformance/mamba_slots/rules.py.
         """
 
     def snapshot(self) -> StatesSnapshot:
-        """Reads lists, records, rows, sessions and tree states as they are now, and changes nothing. Sent once after
-        each call.
+        """Reads lists, records, rows, sessions and tree states as they are now, and changes nothing.
+
+        Sent once after each call.
         """
 
 
@@ -780,21 +807,24 @@ class CacheEngine(RowEngine, Protocol):
     """
 
     def track(self, request: int) -> None:
-        """The state at the last page boundary is written to the request's track buffer. Sent after tokens up to there
-        are computed.
+        """The state at the last page boundary is written to the request's track buffer.
+
+        Sent after tokens up to there are computed.
         """
 
     def boundary(self, request: int) -> None:
-        """Before a tracking boundary a lazy track buffer gets its second slot. If none is free, it stays without; that
-        is no error.
+        """Before a tracking boundary a lazy track buffer gets its second slot.
+
+        If none is free, it stays without; that is no error.
         """
 
     def settle(self, request: int) -> None:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
-        """Asks the tree to free so many tokens of the full and of the SWA pool, and so many mamba states. It frees
-        only what nobody has locked.
+        """Asks the tree to free so many tokens of the full and of the SWA pool, and so many mamba states.
+
+        It frees only what nobody has locked.
         """
 
     def cache_snapshot(self) -> CacheSnapshot:

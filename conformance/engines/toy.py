@@ -1,7 +1,7 @@
 """The worked example of an engine: a paged allocator in plain Python, for the stem ``allocator`` alone.
 
-Write such a class for your engine, register it, and run ``slotproof check toy`` with its name in place of ``toy``. See
-CONTRIBUTING.md, "Add an engine".
+Write such a class for your engine, register it under a name, and run ``slotproof check NAME``. CONTRIBUTING.md says
+how, see "Add an engine".
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from conformance.engines.registry import SimplePlugin
 
 
 class ToyAllocator:
-    """One free list of pages: a ``PoolEngine``. With ``leaks`` it has a bug: a free of several pages forgets the last
-    of them.
-    """
+    """One free list of pages. With ``leaks`` it has a bug: a free of several pages forgets the last of them."""
 
     fragile = False
     lacks = ("alloc", "begin_group", "end_group", "backup", "restore", "bad")
@@ -25,9 +23,7 @@ class ToyAllocator:
         self.clear()
 
     def extend(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """Slots for rows that grow, ``None`` if there are too few pages. A row fills its last page before it takes a
-        new one.
-        """
+        """Slots for rows that grow, ``None`` if out of memory. A row fills its last page before it takes a new one."""
         size = self.page_size
         if sum(-(-b // size) - -(-a // size) for a, b in zip(before, after, strict=True)) > len(self.free_pages):
             return None
@@ -40,7 +36,7 @@ class ToyAllocator:
         return slots
 
     def decode(self, after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-        """One slot for each row, ``None`` if there are too few pages."""
+        """One slot for each row, ``None`` if out of memory."""
         return self.extend([n - 1 for n in after], after, last)
 
     def free(self, slots: Sequence[int]) -> None:
