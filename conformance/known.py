@@ -100,10 +100,11 @@ EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS
 
 def exclusions(names: Iterable[str]) -> frozenset[StrEnum]:
     """The exclusions with these names. Raises ``ValueError`` for a name that no enumeration has."""
-    unknown = sorted(set(names) - EXCLUSIONS.keys())
+    asked = frozenset(names)
+    unknown = sorted(asked - EXCLUSIONS.keys())
     if unknown:
         raise ValueError(f"no exclusion {', '.join(unknown)}: there are {', '.join(EXCLUSIONS)}")
-    return frozenset(EXCLUSIONS[name] for name in names)
+    return frozenset(EXCLUSIONS[name] for name in asked)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from conformance.diff import Change, Names, against_law, changes, value_of
 from conformance.engines.protocol import Json, Misuse, OutOfMemory
@@ -33,6 +32,13 @@ ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
 # The kinds of laws that a finding can break, see ``Finding``.
 INVARIANT, PROMISE, CHOICE, DIFFERENCE, ANSWER = "invariant", "promise", "choice", "difference", "answer"
+WORDS_OF_KIND = {
+    INVARIANT: "law {}",
+    PROMISE: "promise of {}",
+    CHOICE: "choice of {}",
+    DIFFERENCE: "difference after {}",
+    ANSWER: "answer: {}",
+}
 OFTEN = 64  # every 64th judgement evaluates all laws, also where the engine shows the law's own state
 
 
@@ -49,8 +55,7 @@ class Finding(AssertionError):
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call to the engine. ``risky``: it may kill the process, so it is tried in a forked process first."""
 
     name: str

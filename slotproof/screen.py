@@ -14,26 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.engines.protocol import Json
-from conformance.lockstep import ANSWER, CHOICE, DIFFERENCE, INVARIANT, PROMISE
+from conformance.lockstep import WORDS_OF_KIND
 from conformance.traces import Trace
 
 console = Console(width=None if os.isatty(1) else 120, highlight=False, soft_wrap=False)
 
 # What was broken, by the kind of a finding; the name is that of a law or of a transition of the spec.
-BROKEN_BY_KIND = {
-    INVARIANT: "law {}",
-    PROMISE: "promise of {}",
-    CHOICE: "choice of {}",
-    DIFFERENCE: "difference after {}",
-    ANSWER: "answer: {}",
-}
 
 
 def broken(law: str | None, kind: str | None, quote: str = "") -> str:
     """What a finding broke, for example "promise of revive_tombstone"; "-" if nothing is broken."""
     if not law:
         return "-"
-    return BROKEN_BY_KIND.get(kind or "", "{}").format(f"{quote}{law}{quote}")
+    return WORDS_OF_KIND.get(kind or "", "{}").format(f"{quote}{law}{quote}")
 
 
 def progress() -> Progress:

@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance.diff import Names, changes, told_lines
 from conformance.engines.protocol import Json, Misuse
-from conformance.lockstep import Finding
+from conformance.lockstep import WORDS_OF_KIND, Finding
 from conformance.stems import start
 from conformance.story.picture import frame
 from conformance.traces import Trace
@@ -34,7 +34,8 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
         try:
             lock.do(**step)
         except Finding as finding:
-            wrong = f"{finding.kind} {finding.law}: {finding.sentence} ({finding.detail})"
+            what = WORDS_OF_KIND[finding.kind].format(finding.law)
+            wrong = f"{what}. {finding.sentence} {finding.detail}"
         except Misuse as misuse:
             wrong = f"nobody may send this: {misuse}"
         if lock.law.latent is not latent:
