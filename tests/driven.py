@@ -1,4 +1,6 @@
-"""Runs a script on one real release of SGLang, in a process of its own: a process can hold one release."""
+"""What tests of driven engines share: engines of which a call is replaced, another look at a run, and scripts on one
+real release in a process of its own, since a process can hold one release.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,37 @@ import pytest
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import download
+from conformance.lockstep import Finding, LockStep
+
+
+class Variant:
+    """An engine of which a test replaces calls."""
+
+    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
+        self.engine = engine
+        self.__dict__.update(calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+def judge(lock: LockStep, op: str = "finish") -> None:
+    """Reads the engine once more and judges what it shows."""
+    lock.run.seen = lock.run.snapshot()
+    lock.judge(op)
+
+
+def found(lock: LockStep, law: str, op: str = "finish") -> Finding:
+    """The finding of another look at the engine; it is about this law."""
+    with pytest.raises(Finding) as caught:
+        judge(lock, op)
+    assert caught.value.law == law, caught.value
+    return caught.value
+
+
+def done(lock: LockStep) -> dict[str, int]:
+    """How often each transition was done."""
+    return {name: n for (name, outcome), n in lock.law.counts.items() if outcome == "done"}
 
 
 def have(release: str) -> Path:

@@ -5,86 +5,93 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_conformance_cache import done, named, started
+from driven import done, found
+from test_conformance_cache import engine_of, run_of, started
 
-from conformance.cache import CacheRun
-from conformance.mamba_rules import LAZY, NO_BUFFER, ONE, TWO
+from conformance.engines.protocol import Json
+from conformance.lockstep import LockStep
+from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 
 KINDS = {"two": TWO, "lazy": LAZY, "one": ONE, "none": NO_BUFFER}
 
 
-def stateful(kind: str = "two", **config: Any) -> CacheRun:
+def stateful(kind: str = "two", **config: Any) -> LockStep:
     """A run with states."""
-    buffer = dict(zip(("buffered", "doubled", "lazy"), KINDS[kind], strict=True))
+    buffer: Json = dict(zip(("buffered", "doubled", "lazy"), KINDS[kind], strict=True))
     return started(components=["full", "swa", "mamba"], size_mamba=9, **buffer, **config)
+
+
+def states_of(lock: LockStep) -> Any:
+    """The states of our cache."""
+    return engine_of(lock).mamba.states
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_goes_on_from_a_copy_of_a_nodes_state(kind: str) -> None:
-    run = stateful(kind)
-    run.do("admit", request=0, more=4)
-    run.do("finish", request=0)
-    run.do("admit", request=1, more=6)
-    assert done(run)["state_match"] == 1
-    run.do("finish", request=1)
-    run.do("evict", states=4)
-    run.do("end")
-    assert run.state.states.available == 9
+    lock = stateful(kind)
+    lock.do("admit", request=0, more=4)
+    lock.do("finish", request=0)
+    lock.do("admit", request=1, more=6)
+    assert done(lock)["state_match"] == 1
+    lock.do("finish", request=1)
+    lock.do("evict", states=4)
+    lock.do("quiesce")
+    assert run_of(lock).law.state.states.available == 9
 
 
 def test_a_session_keeps_its_states_with_its_row() -> None:
-    run = stateful()
-    run.do("admit", request=0, more=5, session=1)
-    run.do("finish", request=0)
-    run.do("admit", request=1, more=3, session=1)
-    assert (done(run)["state_save"], done(run)["state_restore"]) == (1, 1)
-    run.do("retract", request=1)
-    run.do("cancel", request=1)
-    run.do("close", session=1)
-    run.do("end")
+    lock = stateful()
+    lock.do("admit", request=0, more=5, session=1)
+    lock.do("finish", request=0)
+    lock.do("admit", request=1, more=3, session=1)
+    assert (done(lock)["state_save"], done(lock)["state_restore"]) == (1, 1)
+    lock.do("retract", request=1)
+    lock.do("cancel", request=1)
+    lock.do("close", session=1)
+    lock.do("quiesce")
 
 
 def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:
     """The upper node was used later than the one below it, has lost its window, and still has a state."""
-    buffer = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 4}
-    run = started(components=["full", "swa", "mamba"], page_size=1, size=4, size_swa=3, window=1, **buffer)
-    run.do("admit", request=0, more=1, fork=1)
-    run.do("admit", request=1, more=3, fork=1)
-    run.do("finish", request=0, sent=0)
-    run.do("admit", request=0, more=1, fork=1)
-    run.do("abort", request=1)
-    run.do("evict", states=3)
-    assert not run.tree.at
-    run.do("end")
+    buffer: Json = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 4}
+    lock = started(components=["full", "swa", "mamba"], page_size=1, size=4, size_swa=3, window=1, **buffer)
+    lock.do("admit", request=0, more=1, fork=1)
+    lock.do("admit", request=1, more=3, fork=1)
+    lock.do("finish", request=0, sent=0)
+    lock.do("admit", request=0, more=1, fork=1)
+    lock.do("abort", request=1)
+    lock.do("evict", states=3)
+    assert not run_of(lock).tree.at
+    lock.do("quiesce")
 
 
 def test_a_lazy_buffer_gets_its_second_slot_around_a_boundary() -> None:
-    run = stateful("lazy")
-    run.do("admit", request=0, more=5)
-    run.do("boundary", request=0)
-    run.do("settle", request=0)
-    assert done(run)["state_second"] == done(run)["state_give_second"] == 1
+    lock = stateful("lazy")
+    lock.do("admit", request=0, more=5)
+    lock.do("boundary", request=0)
+    lock.do("settle", request=0)
+    assert done(lock)["state_second"] == done(lock)["state_give_second"] == 1
 
 
 def test_a_state_that_leaks_is_named() -> None:
-    run = stateful()
-    run.do("admit", request=0, more=4)
-    pool = run.subject.engine.carried.states.mamba_allocator
+    lock = stateful()
+    lock.do("admit", request=0, more=4)
+    pool = states_of(lock).mamba_allocator
     assert pool.alloc(1) is not None
-    named(run, "states.no_leak")
+    found(lock, "states.no_leak")
 
 
 def test_a_row_that_shows_another_state_is_named() -> None:
-    run = stateful()
-    run.do("admit", request=0, more=4)
-    run.subject.engine.carried.states.req_index_to_mamba_index_mapping[1] = 9
-    named(run, "row_says_what_is_owned")
+    lock = stateful()
+    lock.do("admit", request=0, more=4)
+    states_of(lock).req_index_to_mamba_index_mapping[1] = 9
+    found(lock, "row_says_what_is_owned")
 
 
 def test_a_state_that_is_evicted_under_its_holder_is_named() -> None:
-    run = stateful()
-    run.do("admit", request=0, more=5)
-    engine = run.subject.engine
+    lock = stateful()
+    lock.do("admit", request=0, more=5)
+    engine = engine_of(lock)
     node = engine.handles[0].node
     engine.tree.entries[node].state, engine.locks.mamba[node] = None, 0
-    named(run, "state_evict")
+    found(lock, "state_evict")
