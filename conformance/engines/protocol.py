@@ -1,29 +1,31 @@
 """What an engine must implement to be driven beside the law: one Protocol for each stem.
 
 You implement only the Protocols of the stems that you want to check. ``toy.py`` is the smallest example. This file
-says what each call must do; it has no code that drives an engine (that is ``conformance.lockstep``).
+says what each call must do. It has no code that drives an engine; that is ``conformance.lockstep``.
 
 How an engine is driven: the driver makes a fresh engine for each run, from a configuration (a dict, see the docstring
-of each Protocol), and sends one call after another. The caller decides what is done: which row grows by how many
-tokens, which request ends. The engine decides how: which pages it hands out, what its tree keeps and evicts. After
-each call the driver reads one snapshot, checks that the engine's choices were lawful, and compares everything else
-with the state that the law says.
+of each Protocol), reads one snapshot, and sends one call after another. The caller decides what is done: which row
+grows by how many tokens, which request ends. The engine decides how: which pages it hands out, what its tree keeps and
+evicts. After each call the driver reads one snapshot again. It checks that the engine's choices were lawful, and
+compares everything else with the law's state.
 
-All arguments and answers are plain Python numbers and lists:
+All arguments and answers are plain Python numbers, strings and lists:
 
 - A page is a page number of one pool. Page 0 is padding and is never handed out.
 - A slot is ``page * page_size + offset``, the place of one token's KV cache. A full slot is a slot of the full pool,
   an SWA slot one of the sliding-window pool.
 - A request and a session are small numbers that the caller gives. Sessions count from 1; session 0 means "no session".
-- Lengths count tokens, except where the docstring says pages or states. Token ids are positive integers.
+- A turn is a request of a streaming session. A session's slot keeps its row between two turns.
+- Lengths count tokens, except where a docstring says pages or states. Token ids are positive integers.
 
 An engine that does not have a call names it in ``lacks``; that call is then never sent. A maker that gets a
-configuration which the engine does not support raises ``Unsupported``; the driver then tries another configuration.
+configuration which the engine does not support raises ``Unsupported``; the driver then tries another configuration or
+skips the run.
 
-An engine may refuse a call for lack of memory, and only for that. How it refuses (``None``, ``False`` or
-``OutOfMemory``) stands at each call. A refused call must change nothing, except that the engine may have evicted
-unlocked parts of its tree to make room. A call that is refused although there is room is a finding. Any other
-exception from a call is a finding too, except from ``bad``.
+An engine may refuse a call for lack of memory, and for nothing else. How it refuses (``None``, ``False`` or
+``OutOfMemory``) stands at each call; a call without such an answer cannot be refused. A refused call must change
+nothing, except that the engine may have evicted unlocked parts of its tree to make room. A call that is refused
+although there is room is a finding. Any other exception is a finding too, except from ``bad``.
 """
 
 from __future__ import annotations
@@ -350,12 +352,13 @@ class TreeEngine(Engine, Protocol):
         """A request inserts its row into the tree.
 
         The engine first allocates the slots of the row that the tree does not own. ``tokens``: the key, token ids from
-        the root on. ``protected``: the length of the cached prefix, in tokens; its slots are the tree's, and the
-        request holds a handle on it. ``cursor``: the engine frees the SWA slots of the row's own tokens below it
-        before the insert, as they have left the window. ``protected`` and ``cursor`` count tokens in whole pages.
+        the root on. ``protected``: the length of the cached prefix, in tokens; the tree owns its slots, and the
+        request holds a handle on it. ``cursor``: before the insert the engine frees the SWA slots of the row's own
+        tokens below it, since they have left the window. ``protected`` and ``cursor`` are multiples of the page size.
 
-        What the tree has already, it frees as duplicates or puts into tombstones that no handle holds. Tokens after
-        the last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        Pages that the tree has already are freed as duplicates, or revive tombstones that no handle holds. With
+        ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
+        last whole page are not inserted. Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
