@@ -251,7 +251,7 @@ class RequestCalls:
         row = self.run.rows.slot(new.session) - 1
         tree = lengths_of(self.run.rows, row).protected if new.session and row >= 0 else 0
         if not tree < len(new.tokens) <= self.config["size"] * self.page_size:
-            raise Misuse("an input has a token beyond what its session has from the tree, and room in the pool")
+            raise Misuse("an input must be longer than its session's cached prefix, and fit into a row")
 
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
         """A request matches its prefix and is not admitted."""
@@ -285,14 +285,16 @@ class RequestCalls:
         if known.session in sessions:
             law = self.law.stem.invariants["one_row_a_session"]
             row, other = self.view(request).row, sessions[known.session].row
-            raise Finding(law.name, law.sentence, f"request {request} got row {row}, the slot has row {other}")
+            raise Finding(
+                law.name, law.sentence, f"request {request} got row {row}, but the session's slot has row {other}"
+            )
         if known.session and self.run.rows.slot(known.session):
             row = self.run.rows.slot(known.session) - 1
             self.run.resume_row(request, known.session)
         else:
             row = next(r for r in range(self.limit) if self.run.rows.phase(r) == IDLE)
             if prefix % self.page_size:
-                what = f"the request goes on at {prefix} tokens of the tree's, which are no whole pages"
+                what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
                 raise Finding("admit", self.law.sentence("admit"), what)
             self.run.begin_row(request, row, known.session, prefix // self.page_size)
             label = self.view(request).row
@@ -397,7 +399,7 @@ class RequestCalls:
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not 0 <= out <= len(known.sampled):
-            raise Misuse("a request ends with an answer, of which so much was sent")
+            raise Misuse("sent must be between 0 and the length of the answer")
         yield Call("finish", lambda: self.engine.finish(request, out))
         self._left(request, known.tokens + known.sampled[:out])
 
@@ -419,7 +421,7 @@ class RequestCalls:
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
-            raise Misuse("a request that decodes is retracted, with all of its answer but the last token at most")
+            raise Misuse("sent must be the whole answer, or all but its last token")
         again = Request(known.session, known.tokens + known.sampled[:out], known.fork)
         self._may_arrive(again)
         yield Call("retract", lambda: self.engine.retract(request, out))
@@ -445,6 +447,7 @@ class RequestCalls:
             raise Misuse("the request does not wait")
         yield Call("cancel", lambda: self.engine.cancel(request))
         del self.requests[request]
+        self.turned_away.pop(request, None)
         self.run.follow_tree()
         self.run.withdrawn(request)
 
@@ -584,6 +587,8 @@ class RequestCalls:
             if len({*lists.free, *lists.released}) != size
         ]
         found += [f"the tree keeps pages {tree}"] if tree else []
-        found += [f"{self.limit - len(seen.free_rows)} rows are taken"] if len(seen.free_rows) != self.limit else []
+        found += (
+            [f"{self.limit - len(seen.free_rows)} rows are still in use"] if len(seen.free_rows) != self.limit else []
+        )
         if found:
             raise Finding(QUIESCENT, QUIET, "; ".join(found))

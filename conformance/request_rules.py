@@ -31,7 +31,16 @@ CONFIG = {
 }
 sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
 picks, few, forks, chunks = st.integers(0, 11), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2)
-BAD = ("row_outside", "row_twice", "longer_than_a_row", "shrinks", "nobodys_slot", "not_finished", "empty_prompt")
+BAD = (
+    "row_outside",
+    "row_twice",
+    "longer_than_a_row",
+    "shrinks",
+    "nobodys_slot",
+    "not_finished",
+    "empty_prompt",
+    "tracks_what_is_not_computed",
+)
 
 
 def some(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -325,7 +334,7 @@ class RequestRules(StemMachine):
     @some("answering")
     def results(self, batch: list[int]) -> None:
         """An engine processes the results of a batch: requests that end in it free their pages together."""
-        if self.excludes(Exclusion.GROUP):
+        if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
         self.do("begin_group")
         for drawn in batch:

@@ -50,7 +50,7 @@ def list_problems(side: str, pool: Pool, seen: PoolSnapshot) -> list[str]:
     for name, listed in (("free", seen.free), ("release", seen.released)):
         found += [f"{side}page {p} is on the {name} list {n} times" for p, n in Counter(listed).items() if n > 1]
         found += [
-            f"the {name} list has {side}page {p}, which the pool has not" for p in listed if not pool.pages.has(p)
+            f"the {name} list has {side}page {p}, which is no page of the pool" for p in listed if not pool.pages.has(p)
         ]
     found += [f"{side}page {p} is on both lists" for p in {*seen.free} & {*seen.released}]
     expected = pool.available * pool.page_size

@@ -47,7 +47,7 @@ class CacheNodes:
         self.split()
         for key in self.seen:
             if key not in self.at or self._revived(key):
-                what = "is in the tree" if key not in self.at else "has its SWA part back"
+                what = "is in the tree" if key not in self.at else "has SWA slots again"
                 raise self._wrong("insert_leaf", f"node {list(key)} {what}, and no row left it there")
         if given := self.given():
             raise self._wrong("state_copy", f"node {list(given[0])} has a state, and no request gave it one")

@@ -275,7 +275,7 @@ class CacheRun:
         """A tracking boundary: the state is written to the track buffer."""
         self.calls.running(request)
         if self.calls.computed(request) // self.tree.page_size < self.rows.protected(self.calls.row_of[request]):
-            raise Misuse("a boundary lies beyond the tree's part")
+            raise Misuse("there is no page boundary after the cached prefix")
         self.states.tracked(request)
         yield Call("track", lambda: self.engine.track(request))
 

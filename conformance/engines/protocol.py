@@ -176,15 +176,12 @@ class PairSnapshot:
     mapping: list[int]
 
 
-class PairEngine(Protocol):
+class PairEngine(Engine, Protocol):
     """One allocator of a full pool and a sliding-window (SWA) pool, and the mapping from full slots to SWA slots.
 
     Calls take and return full slots; the engine looks up the SWA slots in its mapping. Configuration: that of
     ``PoolEngine``, with ``size`` the pages of the full pool and ``size_swa`` the pages of the SWA pool.
     """
-
-    lacks: Collection[str]
-    fragile: bool
 
     def alloc(self, tokens: int) -> list[int] | None:
         """Hands out whole pages in both pools for ``tokens`` tokens, a multiple of the page size, and maps them.
@@ -279,13 +276,11 @@ class NodePart:
 
     ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
     pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
-    count of the component. ``token``: the id of the lock token that marks the end of a locked window at this node,
-    ``None`` in an engine without such tokens.
+    count of the component.
     """
 
     slots: list[int] | None
     lock: int
-    token: int | None = None
 
 
 @dataclass(frozen=True)

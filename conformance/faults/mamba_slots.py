@@ -135,7 +135,7 @@ FAULTS = (
     Fault(
         name="donated_to_nobody",
         stem="mamba_slots",
-        sentence="A request takes its newest state for given to the tree, which has not taken it.",
+        sentence="A request believes that the tree took its newest state, and the tree did not.",
         spec={"donate": wrong.donates_to_nobody},
         parts={"end": donate_short_to_nobody},
     ),

@@ -110,7 +110,7 @@ FAULTS = (
     Fault(
         name="restore_takes_partial_page",
         stem="session_trim",
-        sentence="A turn that goes on inside a page has that page given back.",
+        sentence="When a turn goes on inside a page, that page is given back.",
         spec={"restore": wrong.frees_partial_page},
         parts={"rows": FreesPartialPage},
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens
-from conformance.lockstep import ENOUGH, REFUSAL, Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import ENOUGH, ENOUGH_SENTENCE, REFUSAL, Call, Calls, Finding, Law, Operation, refusing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_list_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
@@ -324,8 +324,8 @@ class MambaSlotsRun:
         st = self.state
         have = st.available + st.slots.count(lambda slot: st.place(slot) == GROUPED)
         if need <= have:
-            detail = f"{name} needs {need} of {have} slots, but was refused"
-            raise Finding(ENOUGH, "A call that fits is granted.", detail)
+            detail = f"{name} was refused: it needs {need} slots, and {have} can be handed out"
+            raise Finding(ENOUGH, ENOUGH_SENTENCE, detail)
         self.law.counts[name, "refused"] += 1
 
     def _explain_tree(self) -> None:

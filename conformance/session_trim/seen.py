@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from conformance.engines.protocol import Lengths, RowSnapshot, RowsSnapshot
+from conformance.engines.protocol import Lengths, RowSnapshot, RowsSnapshot, TreePage
 from conformance.lockstep import Finding
 from conformance.swa_mapping.seen import project_pair
 from spec.lengths import Length, in_pages, in_tokens, touched
@@ -16,7 +16,7 @@ from spec.rows import Rows, allocated, committed, cursor, full_pool, swa_pool, w
 ROW_OWNED = "every_row_has_one_owner"
 ROW_SENTENCE = "Every row is idle, or belongs to one request or to one session's slot."
 SLOT_OWNED = "every_slot_has_one_owner"
-SLOT_SENTENCE = "What the tree has, the tree alone owns, and what a row reads of it is there."
+SLOT_SENTENCE = "A page of the tree has no other owner, and a row reads only pages that the tree has."
 
 
 def lengths_of(st: Rows, row: int) -> Lengths:
@@ -113,10 +113,16 @@ def judge_tree(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], ow
         if page not in owners:
             raise Finding(SLOT_OWNED, SLOT_SENTENCE, f"the tree has page {page}, which no row donated to it")
         index = full.index(page)
-        if (there.index, there.swa) != (index, swa.table(owners[page], index) != 0):
-            raise Finding(SLOT_OWNED, SLOT_SENTENCE, f"the tree has page {page} as {there}, not at index {index}")
+        lawful = TreePage(index, swa.table(owners[page], index) != 0)
+        if there != lawful:
+            what = f"the tree has page {page} {_said(there)}, the law has it {_said(lawful)}"
+            raise Finding(SLOT_OWNED, SLOT_SENTENCE, what)
     for row, view in used.items():
         _reads_the_tree(st, seen, row, view)
+
+
+def _said(page: TreePage) -> str:
+    return f"at index {page.index} {'with' if page.swa else 'without'} its SWA page"
 
 
 def _reads_the_tree(st: Rows, seen: RowsSnapshot, row: int, view: RowSnapshot) -> None:
@@ -127,7 +133,7 @@ def _reads_the_tree(st: Rows, seen: RowsSnapshot, row: int, view: RowSnapshot) -
         slots = view.slots[i * size : (i + 1) * size]
         there = seen.tree.get(slots[0] // size)
         if there is None or there.index != i or slots != list(range(slots[0] // size * size, slots[0] + size)):
-            what = f"row {row} reads the slots {slots} at index {i}, which are no page of the tree there"
+            what = f"row {row} reads the slots {slots} at index {i}, which is not the tree's page at this index"
             raise Finding(SLOT_OWNED, SLOT_SENTENCE, what)
         if begin < (i + 1) * size and not there.swa:
             what = f"row {row} reads page {slots[0] // size} of the tree, whose SWA side is gone"

@@ -111,9 +111,9 @@ class OurCache:
         return None
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
-        """Lacking: our cache has no front door for clients."""
+        """Lacking: our cache has no server that receives requests of clients."""
         del request, session, new, unsupported
-        raise Misuse("our cache has no front door for clients")
+        raise Misuse("our cache has no server that receives requests of clients")
 
     # A request grows.
 

@@ -50,7 +50,6 @@ class TreeReader:
 
     def __post_init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._tokens: dict[int, int] = {}
         self.number(self.tree.root_node)
 
     # Nodes.
@@ -112,16 +111,12 @@ class TreeReader:
     def _part(self, node: Any, name: str, mapping: list[int]) -> NodePart:
         if self.keys:
             data = node.component_data[self.keys[name]]
-            return NodePart(_slots(data.value), data.lock_ref, self._token(node) if name == "swa" else None)
+            return NodePart(_slots(data.value), data.lock_ref)
         if name == "full":
             return NodePart(self.full_slots(node), node.full_lock_ref)
         # SWARadixCache keeps no SWA slots on a node: the mapping of its allocator has them.
         slots = None if node.swa_tombstone else [mapping[slot] for slot in self.full_slots(node)]
-        return NodePart(slots, node.swa_lock_ref, self._token(node))
-
-    def _token(self, node: Any) -> int | None:
-        token = self.window_token(node)
-        return None if token is None else self._tokens.setdefault(token, len(self._tokens) + 1)
+        return NodePart(slots, node.swa_lock_ref)
 
     def _size(self, name: str, which: str) -> Any:
         if self.keys:
