@@ -1,0 +1,228 @@
+"""How two states differ: every field that differs is found, and every field that can be seen has words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_law, changes, told_lines
+from conformance.engines import registry
+from conformance.stems import STEMS, start
+from spec.finite import Map
+from spec.logic import but
+
+OURS = registry.load("ours").makers
+CONFIG = {
+    **{"page_size": 2, "size": 4, "size_swa": 4, "size_mamba": 6, "rows": 2, "need_sort": True, "window": 2},
+    **{"sessions": 1, "requests": 2, "kind": "unified", "components": ["full", "swa", "mamba"]},
+    **{"buffered": True, "doubled": True, "lazy": False},
+}
+FIRST = {stem: start(stem, OURS[stem], CONFIG).law.state for stem in STEMS}
+SECOND = {(cls, second): first for (cls, first), second in TOGETHER.items()}
+
+
+def parts(state: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The state and its parts, each with its path."""
+    yield path, state
+    for field in fields(state):
+        if is_dataclass(value := getattr(state, field.name)):
+            yield from parts(value, (*path, field.name))
+
+
+def changing(state: Any) -> list[tuple[tuple[str, ...], str]]:
+    """Every field of the state and its parts that a transition can change."""
+    return [
+        (path, field.name)
+        for path, part in parts(state)
+        for field in fields(part)
+        if not field.metadata.get("constant") and not is_dataclass(getattr(part, field.name))
+    ]
+
+
+PLACES = [(stem, path, name) for stem in STEMS for path, name in changing(FIRST[stem])]
+
+
+def at(state: Any, path: tuple[str, ...]) -> Any:
+    """A part of the state."""
+    for name in path:
+        state = getattr(state, name)
+    return state
+
+
+def with_part(state: Any, path: tuple[str, ...], part: Any) -> Any:
+    """The state with another part."""
+    if not path:
+        return part
+    return but(state, **{path[0]: with_part(getattr(state, path[0]), path[1:], part)})
+
+
+def changed(state: Any, path: tuple[str, ...], name: str, key: tuple[int, int], value: int) -> Any:
+    """The state with another value in a field (of a map: at a key)."""
+    part = at(state, path)
+    known = getattr(part, name)
+    if isinstance(known, Map):
+        now: Any = known.put(key if known.arity == 2 else key[0], value)
+    else:
+        now = value
+    return with_part(state, path, but(part, **{name: now}))
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_equal_states_do_not_differ(stem: str) -> None:
+    state = FIRST[stem]
+    assert changes(state, state) == []
+    again = start(stem, OURS[stem], CONFIG).law.state
+    assert again is not state
+    assert changes(state, again) == []
+
+
+def test_a_value_that_is_written_again_is_no_change() -> None:
+    state = FIRST["cache"]
+    for path, name in changing(state):
+        known = getattr(at(state, path), name)
+        same = changed(state, path, name, (1, 1), known(*(1, 1)[: known.arity]) if isinstance(known, Map) else known)
+        assert changes(state, same) == []
+
+
+@given(
+    place=st.sampled_from(PLACES),
+    key=st.tuples(st.integers(0, 3), st.integers(0, 2)),
+    value=st.integers(1, 4),
+)
+@settings(max_examples=300)
+def test_every_field_that_differs_is_found(place: Any, key: tuple[int, int], value: int) -> None:
+    stem, path, name = place
+    state = FIRST[stem]
+    known = getattr(at(state, path), name)
+    was = known(*key[: known.arity]) if isinstance(known, Map) else known
+    value += value == was
+    now = changed(state, path, name, key, value)
+    (change,) = changes(state, now)
+    cls = type(at(state, path))
+    first = SECOND.get((cls, name), name)
+    assert (change.path, change.field) == (path, first)
+    assert (change.old, change.new) == (at(state, path), at(now, path))
+    if isinstance(known, Map):
+        assert change.key == (key if known.arity == 2 else key[0])
+    if first == name and (cls, name) not in TOGETHER:
+        assert (change.was, change.now) == (was, value)
+    else:
+        assert change.was != change.now
+        assert value in change.now
+    (back,) = changes(now, state)
+    assert (back.was, back.now) == (change.now, change.was)
+    assert against_law(change, Names())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(PLACES) - 1), st.tuples(st.integers(0, 3), st.integers(0, 2))), max_size=6)
+)
+@settings(max_examples=100)
+def test_several_changes_are_all_found(drawn: list[tuple[int, tuple[int, int]]]) -> None:
+    for stem in STEMS:
+        mine = [place for place in PLACES if place[0] == stem]
+        now, expected = FIRST[stem], set()
+        for number, key in drawn:
+            _, path, name = mine[number % len(mine)]
+            known = getattr(at(now, path), name)
+            now = changed(now, path, name, key, 9)
+            place: Any = None if not isinstance(known, Map) else key if known.arity == 2 else key[0]
+            first = SECOND.get((type(at(now, path)), name), name)
+            expected.add((path, first, place))
+        assert {(c.path, c.field, c.key) for c in changes(FIRST[stem], now)} == expected
+
+
+# Words.
+
+
+@pytest.mark.parametrize(("cls", "field"), SAID, ids=lambda known: getattr(known, "__name__", known))
+def test_what_is_said_is_a_field_that_there_is(cls: type, field: str) -> None:
+    assert field in {f.name for f in fields(cls)}
+
+
+def test_what_is_said_together_or_follows_is_a_field_that_there_is() -> None:
+    for cls, field in (*TOGETHER, *FOLLOWS, *SECOND):
+        assert field in {f.name for f in fields(cls)}, (cls, field)
+    assert set(FOLLOWS) <= SAID.keys(), "what follows from the rest is told in findings"
+
+
+def observable(stem: str) -> set[tuple[type, str]]:
+    """The fields that a projection of a snapshot can change: for these a finding needs words."""
+    return {
+        (type(at(FIRST[stem], path)), name)
+        for path, name in changing(FIRST[stem])
+        if "saved" not in path and name not in SHOWN_BY_NOBODY
+    }
+
+
+# What the law alone knows: inverses, ghosts, and what no snapshot shows.
+SHOWN_BY_NOBODY = {
+    *("owner", "index", "anchor", "group", "backed_up", "role", "births", "deaths", "inserts"),
+    *("parent", "above", "stop", "reads_of", "active", "holder", "mine", "carrier", "text", "text_rest", "session"),
+}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_field_that_is_shown_has_words(stem: str) -> None:
+    silent = {
+        f"{cls.__name__}.{name}"
+        for cls, name in observable(stem)
+        if (cls, name) not in SAID and (cls, SECOND.get((cls, name))) not in SAID
+    }
+    assert silent - LAWS_OWN == set()
+
+
+LAWS_OWN = {"Tree.reads", "MambaSlots.phase"}  # the ghost of who reads a node; the phase of a request is the run's
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_words_name_no_field_and_say_both_values(stem: str) -> None:
+    state = FIRST[stem]
+    for path, name in changing(state):
+        cls = type(at(state, path))
+        if (cls, SECOND.get((cls, name), name)) not in SAID:
+            continue
+        for change in changes(state, changed(state, path, name, (1, 1), 3)):
+            said = against_law(change, Names())
+            assert ", the law has " in said
+            assert "_" not in said, said
+            told = told_lines([change], Names())
+            assert bool(told) == ((cls, change.field) not in FOLLOWS)
+            assert all(" → " in line for line in told)
+
+
+def test_pages_that_moved_alike_stand_on_one_line() -> None:
+    state = FIRST["swa_mapping"]
+    now = state
+    for page in (1, 2, 4):
+        now = changed(now, ("now", "full"), "place", (page, 0), 1)
+    assert told_lines(changes(state, now), Names()) == ["full pages 1, 2, 4: free → on the release list"]
+
+
+def test_neighbouring_slots_that_are_mapped_alike_stand_on_one_line() -> None:
+    state = FIRST["swa_mapping"]
+    now = state
+    for offset in (0, 1):
+        now = changed(now, ("now",), "to_page", (2, offset), 3)
+        now = changed(now, ("now",), "to_offset", (2, offset), offset)
+    assert told_lines(changes(state, now), Names()) == ["the mapping of full slots 4 to 5: nothing → SWA slot 6 to 7"]
+
+
+def test_a_field_without_words_is_said_by_its_path() -> None:
+    state = FIRST["allocator"]
+    (change,) = changes(state, changed(state, (), "group", (0, 0), 2))
+    assert against_law(change, Names()) == "group is 2, the law has 0"
+    assert told_lines([change], Names()) == []
+
+
+def test_a_length_is_said_in_tokens() -> None:
+    state = FIRST["session_trim"]
+    both = changed(changed(state, (), "committed", (1, 0), 1), (), "committed_rest", (1, 0), 1)
+    (change,) = changes(state, both)
+    assert isinstance(change, Change)
+    assert against_law(change, Names()) == "the committed length of row 1 is 3 tokens, the law has 0 tokens"

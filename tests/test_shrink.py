@@ -1,0 +1,157 @@
+"""A failing run is made small: what its arguments count is read off the operations, and the law that breaks stays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from conformance.engines.protocol import Json, PairSnapshot, PoolSnapshot, RowsSnapshot
+from conformance.kinds import KEY, TOKENS, KeyTokens, Tokens, kinds_of
+from conformance.lockstep import Calls, Finding, Law, LockStep, Operation
+from conformance.shrink import Shrinker, shrink
+from conformance.stems import STEMS
+from conformance.traces import Trace
+from spec import allocator
+
+
+def test_what_an_argument_counts_is_read_off_its_annotation() -> None:
+    def operation(request: int, more: Tokens, tokens: KeyTokens, sent: Tokens | None = None, session: int = 0) -> Calls:
+        del request, more, tokens, sent, session
+        yield None
+
+    kinds = {"request": "", "more": TOKENS, "tokens": KEY, "sent": TOKENS, "session": ""}
+    assert kinds_of({"go": operation}) == {"go": kinds}
+
+
+def test_the_operations_of_requests_say_what_counts_tokens() -> None:
+    kinds = kinds_of(STEMS["session_trim"].run(Nothing(), CONFIG).operations)
+    counts = {(op, name) for op, known in kinds.items() for name, kind in known.items() if kind == TOKENS}
+    assert counts == {
+        *((op, name) for op in ("look", "admit") for name in ("more", "fork")),
+        *(("reserve", "more"), ("overlapping_turn", "more"), ("commit", "count")),
+        *(("finish", "sent"), ("retract", "sent"), ("evict", "full"), ("evict", "swa")),
+    }
+
+
+class Nothing:
+    """An engine that shows empty pools and rows."""
+
+    lacks: Collection[str] = ()
+
+    def snapshot(self) -> Any:
+        """No rows."""
+        pool = PoolSnapshot([1, 2, 3], [], 6)
+        return RowsSnapshot({}, {}, [0, 1], PairSnapshot(pool, pool, [0] * 8))
+
+
+CONFIG: Json = {"page_size": 2, "size": 3, "size_swa": 3, "rows": 2, "sessions": 1, "window": 2, "need_sort": False}
+
+
+class Counting:
+    """A run whose operations count tokens; ``break_at``: the sum at which each law breaks, the first one first."""
+
+    def __init__(self, config: Json, break_at: dict[str, int]) -> None:
+        self.law = Law(allocator.stem, allocator.initial(1, 1, 1, False))
+        self.config, self.break_at, self.sum = config, break_at, 0
+        self.lacks: Collection[str] = ()
+        self.seen: Any = None
+        self.operations: Mapping[str, Operation] = {"look": self.look, "add": self.add, "name": self.name}
+
+    def look(self, request: int, more: Tokens = 0) -> Calls:
+        """A request asks, and nothing comes of it."""
+        del request, more
+        yield None
+
+    def add(self, request: int, more: Tokens = 0, chunk: int = 0) -> Calls:
+        """So many tokens."""
+        del request, chunk
+        self.sum += more
+        self._judge()
+        yield None
+
+    def name(self, tokens: KeyTokens) -> Calls:
+        """So many tokens of a key."""
+        self.sum += len(tokens)
+        self._judge()
+        yield None
+
+    def _judge(self) -> None:
+        pages = self.sum // self.config["page_size"]
+        for law, most in self.break_at.items():
+            if pages >= most:
+                raise Finding(law, "It holds.", f"{self.sum} tokens")
+
+    def snapshot(self) -> None:
+        """Nothing."""
+
+    def follow(self) -> None:
+        """Nothing."""
+
+    def project(self) -> Any:
+        """The law's own state."""
+        return self.law.state
+
+    def hidden(self, change: Any) -> bool:
+        """Nothing."""
+        del change
+        return False
+
+    def beyond_state(self) -> list[str]:
+        """Nothing."""
+        return []
+
+    def judge(self) -> None:
+        """Nothing."""
+
+
+def shrunk(steps: list[Json], page_size: int = 1, **break_at: int) -> tuple[Finding, Trace]:
+    """The smallest run that a search finds."""
+
+    def start(config: Json) -> LockStep:
+        return LockStep(Counting(config, break_at), config)
+
+    lock = start({"page_size": page_size, "size": 3})
+    for step in steps[:-1]:
+        lock.do(**step)
+    with pytest.raises(Finding) as caught:
+        lock.do(**steps[-1])
+    return shrink(caught.value, lock.trace, start)
+
+
+def test_pages_get_smaller_and_numbers_of_tokens_with_them() -> None:
+    _, trace = shrunk([{"op": "add", "request": 0, "more": 12, "chunk": 3}], page_size=4, law=3)
+    assert trace.config == {"page_size": 1, "size": 1}
+    assert trace.steps == [{"op": "add", "request": 0, "more": 3, "chunk": 0}]
+
+
+def test_operations_that_differ_in_a_number_of_tokens_alone_become_one() -> None:
+    _, trace = shrunk([{"op": "add", "request": 1, "more": 2}, {"op": "add", "request": 1, "more": 2}], law=4)
+    assert trace.steps == [{"op": "add", "request": 0, "more": 4}]
+
+
+def test_what_counts_no_tokens_is_not_added_up() -> None:
+    steps = [{"op": "add", "request": 1, "more": 2, "chunk": 1}, {"op": "add", "request": 2, "more": 2, "chunk": 2}]
+    _, trace = shrunk(steps, law=4)
+    assert sum(step["more"] for step in trace.steps) == 4
+    assert all(step["request"] == 0 and step["chunk"] == 0 for step in trace.steps)
+
+
+def test_a_look_becomes_part_of_the_operation_that_follows() -> None:
+    """Alone each of them is needed: the look gives the number of tokens."""
+    trace = Trace("allocator", {"page_size": 1}, [{"op": "look", "request": 0, "more": 4}, {"op": "add", "request": 0}])
+    made = Shrinker("law", lambda config: LockStep(Counting(config, {}), config), trace)
+    assert [t.steps for t in made._merged(trace)] == [[{"op": "add", "request": 0, "more": 4}]]
+
+
+def test_keys_get_shorter_and_keep_their_tokens() -> None:
+    _, trace = shrunk([{"op": "name", "tokens": [7, 8, 9, 10]}], law=2)
+    assert trace.steps == [{"op": "name", "tokens": [7, 8]}]
+
+
+def test_shrinking_never_slips_to_another_law() -> None:
+    """Smaller runs would break the second law, and are left alone."""
+    finding, trace = shrunk([{"op": "add", "request": 0, "more": 9}], first=6, second=2)
+    assert finding.law == "first"
+    assert trace.steps == [{"op": "add", "request": 0, "more": 6}]
