@@ -1,0 +1,180 @@
+"""What runs leave out is read by a rule, is listed under one name, and points at nothing that is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import pytest
+from driven import Variant
+from hypothesis import seed
+from hypothesis.stateful import run_state_machine_as_test
+
+from conformance import check as checking
+from conformance import known
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.known import (
+    ENUMERATIONS,
+    EXCLUSIONS,
+    AllocatorExclusion,
+    CacheExclusion,
+    LockRefExclusion,
+    MambaSlotsExclusion,
+    SessionTrimExclusion,
+    SwaMappingExclusion,
+)
+from conformance.lockstep import ENOUGH, Finding, LockStep
+from conformance.machine import Sink
+from conformance.request_calls import looks_past
+from conformance.stems import STEMS
+from conformance.traces import Trace
+
+OURS = registry.load("ours").makers
+# What clients send to an engine's front door. Ours has none, so that nothing is done with it here.
+CLIENTS = ("overlapping_turn", "close_running")
+PAST = {
+    SessionTrimExclusion.SHORT: ENOUGH,
+    SessionTrimExclusion.STALE: "free_maps_to_nothing",
+    SessionTrimExclusion.INHERITED: "mapping_is_live",
+}
+READ: list[tuple[str, StrEnum]] = [
+    *(("allocator", member) for member in AllocatorExclusion),
+    *(("swa_mapping", member) for member in (*AllocatorExclusion, *SwaMappingExclusion)),
+    *(("session_trim", member) for member in SessionTrimExclusion if member not in PAST),
+    *(("cache", member) for member in CacheExclusion),
+    ("cache", LockRefExclusion.RESTORE_HELD),
+    ("cache", MambaSlotsExclusion.LAZY_SESSION),
+    ("cache", MambaSlotsExclusion.SESSION_ABORT),
+]
+
+
+def engine(stem: str, config: Json) -> Any:
+    """Ours, as if it had a front door for clients."""
+    made = OURS[stem](config)
+    if stem not in ("session_trim", "cache"):
+        return made
+    return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))  # type: ignore[arg-type]
+
+
+@cache
+def sent(stem: str, examples: int, left_out: StrEnum | None) -> list[Trace]:
+    """What the rules send in so many runs, which are drawn alike whatever is left out."""
+    rules, run_class = STEMS[stem]
+    found: list[Trace] = []
+
+    def do(machine: Any, op: str, **arguments: Any) -> None:
+        busy = op == "close" and set(machine.calls.turns(arguments["session"])) & set(machine.calls.row_of)
+        if op == "overlapping_turn" or (op == "close" and stem != "mamba_slots" and busy):
+            machine.lock.trace.steps.append({"op": op, **arguments})
+        else:
+            rules.do(machine, op, **arguments)
+
+    def teardown(machine: Any) -> None:
+        if machine.run is not None:
+            found.append(machine.lock.trace)
+
+    fixed: dict[str, Any] = {"make": staticmethod(lambda config: engine(stem, config)), "sink": Sink()}
+    fixed |= {"run_class": staticmethod(run_class), "teardown": teardown, "exclude": {left_out} - {None}}
+    fixed |= {"do": do} if stem in ("session_trim", "cache") else {}
+    machine: Any = type(rules.__name__, (rules,), fixed)
+    search = checking.Search(examples=examples)
+    run_state_machine_as_test(seed(1)(machine), settings=checking._settings(search))
+    return found
+
+
+def first_left_out(everything: list[Trace], fewer: list[Trace]) -> Iterator[Json]:
+    """Of each run the first operation that is sent, and is not where something is left out; or its configuration."""
+    for full, part in zip(everything, fewer, strict=False):
+        if full.config != part.config:
+            yield full.config
+            continue
+        different = (n for n, step in enumerate(full.steps) if step not in part.steps[n : n + 1])
+        if (number := next(different, None)) is not None:
+            yield full.steps[number]
+
+
+@pytest.mark.parametrize(("stem", "member"), READ, ids=str)
+def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None:
+    for examples in (10, 40, 160, 500):
+        found = list(first_left_out(sent(stem, examples, None), sent(stem, examples, member)))
+        if found:
+            return
+    pytest.fail(f"no rule of {stem} reads {member}")
+
+
+def test_every_exclusion_is_looked_for_above() -> None:
+    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems."""
+    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion}
+    assert {member for _, member in READ} | PAST.keys() | elsewhere == set(EXCLUSIONS.values())
+
+
+@pytest.mark.parametrize("stem", ["allocator", "session_trim"])
+def test_what_no_rule_reads_changes_no_run(stem: str) -> None:
+    """So that a difference above is due to the exclusion."""
+    other = MambaSlotsExclusion.MORE_ROWS
+    assert not list(first_left_out(sent(stem, 10, None), sent(stem, 10, other)))
+
+
+@pytest.mark.parametrize("member", PAST)
+def test_findings_are_looked_past_by_name(member: SessionTrimExclusion) -> None:
+    finding = Finding(PAST[member], "It holds.", "", latent=True)
+    assert looks_past({member})(finding)
+    assert not looks_past(set(SessionTrimExclusion) - {member})(finding)
+    violation = Finding(PAST[member], "It holds.", "")
+    assert looks_past({member})(violation) == (member is SessionTrimExclusion.INHERITED)
+
+
+def test_what_is_looked_past_does_not_end_a_run() -> None:
+    def refuses(config: Json) -> Any:
+        made = OURS["session_trim"](config)
+        return Variant(made, decode=lambda *_: False)
+
+    config = {"page_size": 2, "size": 8, "size_swa": 8, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
+    for left_out, ends in ((frozenset[StrEnum](), True), (known.exclusions(["session_trim.short"]), False)):
+        lock: LockStep = LockStep(STEMS["session_trim"].run(refuses(config), config, True, left_out), config)
+        lock.do("admit", request=0, more=3)
+        if ends:
+            with pytest.raises(Finding, match=ENOUGH):
+                lock.do("decode", requests=[0])
+        else:
+            lock.do("decode", requests=[0])
+
+
+# The enumerations and the lists.
+
+
+def test_each_name_is_that_of_one_exclusion() -> None:
+    members = [member for enumeration in ENUMERATIONS for member in enumeration]
+    assert len({member.value for member in members}) == len(members) == len(EXCLUSIONS)
+    for enumeration in ENUMERATIONS:
+        stems = {member.value.split(".")[0] for member in enumeration}
+        assert len(stems) == 1
+        assert stems <= set(STEMS)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    assert known.exclusions(["cache.waiting_copy"]) == {CacheExclusion.WAITING_COPY}
+    assert known.exclusions([]) == frozenset()
+    with pytest.raises(ValueError, match=r"no exclusion nosuch: there are allocator\.nested_group"):
+        known.exclusions(["cache.waiting_copy", "nosuch"])
+
+
+def test_every_list_names_exclusions_that_there_are() -> None:
+    files = [path for plugin in registry.released() if plugin.folder for path in plugin.folder.glob("known/*.json")]
+    assert len(files) >= 5
+    for path in files:
+        for entry in json.loads(path.read_text(encoding="utf-8")):
+            assert entry["exclude"] == "" or entry["exclude"] in EXCLUSIONS, (path.name, entry)
+
+
+def test_a_list_with_a_name_that_is_none_is_refused(tmp_path: Any) -> None:
+    (tmp_path / "known").mkdir()
+    entry = {"trace": "nosuch", "law": "no_leak", "verdict": "violation", "exclude": "tail"}
+    (tmp_path / "known" / "1.0.json").write_text(json.dumps([entry]))
+    with pytest.raises(ValueError, match="no exclusion tail"):
+        known.of_release(tmp_path, "1.0")
+    assert known.of_release(tmp_path, "2.0") == known.of_release(None, "1.0") == []
