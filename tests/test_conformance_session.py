@@ -156,7 +156,7 @@ def test_a_row_that_is_lost_is_named() -> None:
 def test_a_page_that_is_evicted_under_its_reader_is_named() -> None:
     lock = saved()
     engine_of(lock).locks.full_ref[:] = engine_of(lock).locks.swa_ref[:] = 0
-    with pytest.raises(Finding, match="which are no page of the tree there") as caught:
+    with pytest.raises(Finding, match=r"row 0 reads the slots \[2, 3\] at index 0") as caught:
         lock.do("evict", full=4)
     assert caught.value.law == SLOT_OWNED
 
