@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance.diff import Change, Names, against_law, changes, value_of
-from conformance.engines.protocol import Json, Misuse, OutOfMemory
+from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
 
@@ -256,14 +256,18 @@ class LockStep:
         self.judge(op)
 
     def _answer(self, call: Call) -> Any:
-        """The engine's answer to a lawful call. An exception is a finding, and so is the death of the process."""
+        """The engine's answer to a lawful call. An exception is a finding, and so is the death of the process.
+
+        ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
+        for, so there is no verdict.
+        """
         if call.risky and (died_of := killed_by(call.send)):
             raise Finding(ANSWERED, "A lawful call is answered.", f"{call.name} killed the process: {died_of}")
         try:
             return call.send()
         except OutOfMemory:
             return REFUSAL
-        except (Misuse, Finding):
+        except (Misuse, Finding, EngineError):
             raise
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else ""
