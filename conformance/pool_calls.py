@@ -57,6 +57,21 @@ def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[
     return chosen
 
 
+def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
+    """The page of each group of ``size`` slots, 0 where the slots of a page are 0.
+
+    Raises ``Finding`` unless the slots fill their pages in order, each page from its first slot on. The last page may
+    be filled in part. ``what`` says in the finding whose slots they are.
+    """
+    pages = [slot // size for slot in slots[::size]]
+    for i, slot in enumerate(slots):
+        page = pages[i // size]
+        lawful = page * size + i % size if page else 0
+        if slot != lawful:
+            raise Finding(FILLED, FILLED_SENTENCE, f"{what} has slot {slot} for token {i}, not slot {lawful}")
+    return pages
+
+
 class PoolCalls:
     """The caller's side. ``slots[row]``: the slot of each token, ``HOLE`` where the row does not own the slot."""
 

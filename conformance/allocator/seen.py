@@ -53,9 +53,9 @@ def list_problems(side: str, pool: Pool, seen: PoolSnapshot) -> list[str]:
             f"the {name} list has {side}page {p}, which is no page of the pool" for p in listed if not pool.pages.has(p)
         ]
     found += [f"{side}page {p} is on both lists" for p in {*seen.free} & {*seen.released}]
-    expected = pool.available * pool.page_size
-    if seen.available != expected:
-        found.append(f"the {side}pool says that {seen.available} tokens are available, the law has {expected}")
+    listed_tokens = (len(seen.free) + len(seen.released)) * pool.page_size
+    if seen.available != listed_tokens:
+        found.append(f"the {side}pool reports {seen.available} available tokens, its lists have {listed_tokens}")
     return sorted(found)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from conformance.cache.nodes import CacheNodes
-from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, project_cache
+from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
@@ -19,10 +19,10 @@ from conformance.kinds import Tokens
 from conformance.known import MambaSlotsExclusion
 from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Law
-from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
 from conformance.request_calls import RequestCalls, looks_past
 from conformance.session_trim.run import first_rows, with_lists_sorted
-from conformance.session_trim.seen import judge_rows, lengths_of, project_rows
+from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
 from conformance.swa_mapping.seen import is_read, pair_problems
 from spec import cache as law
 from spec import states, tree
@@ -72,6 +72,7 @@ class CacheRun:
         }
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
         self.seen: CacheSnapshot = self.snapshot()
+        self.engine_rows = frozenset(self.seen.rows.free_rows)  # the engine's numbers of its rows: all are idle now
         self.view: CacheView = self._by_number()
 
     def _left_out(self) -> set[str]:
@@ -338,9 +339,12 @@ class CacheRun:
 
     def beyond_state(self) -> list[str]:
         """Pages that are listed twice, available sizes that are wrong, and locks that no row should have."""
-        found = pair_problems(self.rows.pools.now, self.rows_seen.pools)
+        found = pair_problems(self.rows.pools.now, self.rows_seen.pools) + node_problems(self.view)
+        found += row_problems(self.tree.page_size, self.view.rows)
+        if self.stateful:
+            found += state_problems(self.law.state.states, self.states.seen, self.calls.row_of)
         return found + holds_without_handle(self.law.state, self.view)
 
     def judge(self) -> None:
         """Raises ``Finding`` unless each of the engine's rows is idle or has one owner."""
-        judge_rows(self.rows_seen, self.view.rows.values(), self.calls.limit)
+        judge_rows(self.rows_seen, self.view.rows.values(), self.engine_rows)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from conformance.engines.protocol import Key, NodeSnapshot, RowSnapshot, TreeSnapshot
 from conformance.lock_ref.seen import LOCK_COUNTS
-from conformance.lockstep import Finding
-from conformance.pool_calls import FILLED, FILLED_SENTENCE
+from conformance.pool_calls import whole_pages
 from spec.cache_state import CacheState, home
 from spec.logic import but
 from spec.tree import Tree
@@ -44,19 +43,6 @@ class CacheView(NamedTuple):
     tree: TreeSnapshot
     rows: Mapping[int, RowSnapshot]
     held: Mapping[int, Held]
-
-
-def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
-    """The pages that these slots fill, each from its first slot on; 0 where there is no slot.
-
-    Raises ``Finding`` if the slots do not fill pages in order. ``what``: who has the slots, for the message.
-    """
-    pages = [slot // size for slot in slots[::size]]
-    for i, slot in enumerate(slots):
-        page = pages[i // size]
-        if slot != (page * size + i % size if page else 0):
-            raise Finding(FILLED, FILLED_SENTENCE, f"{what} has the slots {list(slots)}")
-    return pages
 
 
 def project_cache(st: CacheState, view: CacheView) -> CacheState:
@@ -144,6 +130,24 @@ def _with_readers(st: CacheState, view: CacheView) -> CacheState:
     if reads is st.reads and handle is st.handle:
         return st
     return but(st, reads=reads, handle=handle)
+
+
+def node_problems(view: CacheView) -> list[str]:
+    """What the tree shows and the law's state has no field for, in words: the number of a node's slots, and a size that
+    is no whole number of pages.
+    """
+    found = []
+    for key, number in view.numbers.items():
+        node = view.nodes[key]
+        for side in SIDES:
+            slots = node.parts[side].slots
+            if slots is not None and len(slots) != len(node.key):
+                found.append(f"node {list(key)} ({number}) has {len(slots)} {side} slots for {len(node.key)} tokens")
+    for which, sizes in (("evictable", view.tree.evictable), ("protected", view.tree.protected)):
+        for side in SIDES:
+            if sizes[side] % view.page_size:
+                found.append(f"the {which} {side} size is {sizes[side]} tokens, no whole pages")
+    return found
 
 
 def holds_without_handle(st: CacheState, view: CacheView) -> list[str]:

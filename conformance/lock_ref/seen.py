@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from conformance.engines.protocol import Key, NodeSnapshot, TreeSnapshot
 from conformance.lockstep import Finding
+from conformance.pool_calls import whole_pages
 from spec.logic import but
 from spec.tree import Tree
 
@@ -15,6 +16,10 @@ LOCK_COUNTS = {"full": "full_ref", "swa": "swa_ref", "mamba": "mamba_ref"}  # th
 PAGES = {"full": "full pages", "swa": "SWA pages", "mamba": "state slots"}
 OWNED = "every_slot_has_one_owner"
 OWNED_SENTENCE = "Every slot is free, or belongs to one node of the tree."
+
+
+TREE = "every_node_has_its_parent"
+TREE_SENTENCE = "Every node of the tree but the root hangs below a node of the tree."
 
 
 class KeyedTree(NamedTuple):
@@ -25,13 +30,20 @@ class KeyedTree(NamedTuple):
 
 
 def paths(tree: TreeSnapshot) -> dict[Key, NodeSnapshot]:
-    """The nodes without the root, parents first, each by the token ids from the root to the node's end."""
+    """The nodes without the root, parents first, each by the token ids from the root to the node's end.
+
+    Raises ``Finding`` if a node has a parent that the tree does not have.
+    """
     keys: dict[int, Key] = {}
     found: dict[Key, NodeSnapshot] = {}
     for node in tree.nodes:
         if node.parent is None:
             keys[node.id] = ()
             continue
+        if node.parent not in keys:
+            raise Finding(
+                TREE, TREE_SENTENCE, f"node {node.id} has the parent {node.parent}, which is not shown before it"
+            )
         key = (*keys[node.parent], *node.key)
         keys[node.id] = key
         found[key] = node
@@ -94,6 +106,8 @@ def _judge_owners(component: str, seen: KeyedTree, pages: frozenset[int], page_s
             continue
         if len(slots) != (1 if component == "mamba" else len(node.key)):
             raise _wrong(f"node {list(key)} of {len(node.key)} tokens has {len(slots)} slots of its {component} part")
+        if component != "mamba":
+            whole_pages(slots, page_size, f"the {component} part of node {list(key)}")
         owned = {slot // page_size for slot in slots}
         if not owned.isdisjoint(free):
             raise _wrong(f"{PAGES[component]} {sorted(owned & set(free))} of node {list(key)} are free")

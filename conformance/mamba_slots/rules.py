@@ -156,8 +156,13 @@ class MambaSlotsMachine(StemMachine):
         elif self.offers("begin_group"):
             self.do("begin_group", need=need)
 
-    @rule(kind=st.sampled_from(BAD))
+    @rule(kind=st.sampled_from(BAD), how=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
-    def bad(self, kind: str) -> None:
-        """Bad input, for engines that promise to answer it."""
-        self.do("bad", kind=kind)
+    def bad(self, kind: str, how: int) -> None:
+        """Bad input, now and then, for engines that promise to answer it. Otherwise the request 0 does a step, since what
+        requests do is rarer than what a pool is asked.
+        """
+        if how == 0:
+            self.do("bad", kind=kind)
+        elif 0 in self.begun.here:
+            self._go_on(0, how)

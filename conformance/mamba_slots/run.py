@@ -13,7 +13,7 @@ from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens
 from conformance.lockstep import ENOUGH, ENOUGH_SENTENCE, REFUSAL, Call, Calls, Finding, Law, Operation, refusing
-from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_list_problems
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.states import (
@@ -371,8 +371,8 @@ class MambaSlotsRun:
         return hidden_state_change(change, self.state, self.here)
 
     def beyond_state(self) -> list[str]:
-        """Numbers on the free list that are no state slots."""
-        return state_list_problems(self.state, self.seen)
+        """Numbers on the free list that are no state slots, and requests that are not shown."""
+        return state_problems(self.state, self.seen, self.here)
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

@@ -83,16 +83,25 @@ def _with(known: Map, key: int | tuple[int, int], value: int) -> Map:
     return known if was == value else known.put(key, value)
 
 
-def state_list_problems(law_state: MambaSlots, seen: StatesSnapshot) -> list[str]:
-    """Numbers on the free list that are no state slots, in words. The law's state has no field for them."""
-    return [f"the free list has {slot}, which is no state slot" for slot in seen.free if not law_state.slots.has(slot)]
+def state_problems(law_state: MambaSlots, seen: StatesSnapshot, here: Collection[int]) -> list[str]:
+    """What the snapshot shows and the law's state has no field for, in words.
+
+    These are numbers on the free list that are no state slots, and requests whose record or row is not shown. ``here``:
+    the requests that have come and not left.
+    """
+    st = law_state
+    found = [f"the free list has {slot}, which is no state slot" for slot in seen.free if not st.slots.has(slot)]
+    there = [request for request in here if st.phase(request) != IDLE]
+    found += [f"the record of request {request} is not shown" for request in there if request not in seen.requests]
+    running = (request for request in there if st.phase(request) == RUNNING)
+    return found + [f"request {r} runs, and its row is not shown" for r in running if r not in seen.rows]
 
 
 def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[int]) -> bool:
     """True if no caller reads what differs.
 
     Hidden are the record of a request that is gone, the row of a request that does not run, and the next track where
-    there is no track buffer. A number on the free list that is no slot is reported by ``state_list_problems``.
+    there is no track buffer. A number on the free list that is no slot is reported by ``state_problems``.
     ``here``: the requests that have come and not left.
     """
     st, key = law_state, change.key

@@ -12,8 +12,9 @@ from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
 from conformance.kinds import Tokens
 from conformance.lockstep import Call, Calls, Law
+from conformance.pool_calls import whole_pages
 from conformance.request_calls import RequestCalls, looks_past
-from conformance.session_trim.seen import judge_rows, judge_tree, project_rows
+from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
 from spec import rows as noun
@@ -50,6 +51,7 @@ class SessionTrimRun:
         self.tree = TreePages(self.law)
         self.operations = {**self.calls.operations, "evict": self.evict}
         self.seen: RowsSnapshot = engine.snapshot()
+        self.engine_rows = frozenset(self.seen.free_rows)  # the engine's numbers of its rows: all are idle now
         self.used = self.calls.used()  # the rows in use, as the last snapshot shows them
 
     @property
@@ -163,9 +165,11 @@ class SessionTrimRun:
 
     def beyond_state(self) -> list[str]:
         """Pages that are listed twice, and available sizes that are wrong."""
-        return pair_problems(self.rows.pools.now, self.seen.pools)
+        return pair_problems(self.rows.pools.now, self.seen.pools) + row_problems(self.calls.page_size, self.used)
 
     def judge(self) -> None:
         """Raises ``Finding`` if an engine's row has not one owner, or if the tree or a row's reads of it are wrong."""
-        judge_rows(self.seen, self.used.values(), self.calls.limit)
+        for row, view in self.used.items():
+            whole_pages(view.slots, self.calls.page_size, f"row {row}")
+        judge_rows(self.seen, self.used.values(), self.engine_rows)
         judge_tree(self.rows, self.seen, self.used, self.tree.owner)

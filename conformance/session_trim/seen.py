@@ -93,14 +93,28 @@ def _with_pages(pool: Pool, row: int, pages: Mapping[int, int], long: Length) ->
     return but(pool, table=table, whole=pool.whole.put(row, long.pages), rest=pool.rest.put(row, long.rest))
 
 
-def judge_rows(seen: RowsSnapshot, used: Collection[RowSnapshot], rows: int) -> None:
-    """Raises ``Finding`` unless each of the engine's ``rows`` rows is idle or has one owner."""
+def row_problems(size: int, used: Mapping[int, RowSnapshot]) -> list[str]:
+    """What a row shows and the law's state has no field for: the number of its slots, and a cached prefix that is no
+    whole number of pages of ``size`` tokens. ``used``: the rows in use, by the law's row number.
+    """
+    found = []
+    for row, view in used.items():
+        allocated, protected = view.lengths.allocated, view.lengths.protected
+        found += [f"row {row} shows {len(view.slots)} slots for {allocated} tokens"] * (len(view.slots) != allocated)
+        found += [f"the cached prefix of row {row} is {protected} tokens, no whole pages"] * (protected % size > 0)
+    return found
+
+
+def judge_rows(seen: RowsSnapshot, used: Collection[RowSnapshot], rows: Collection[int]) -> None:
+    """Raises ``Finding`` unless each of the engine's ``rows`` (its own numbers for them) is idle or has one owner."""
     owners = Counter([*seen.free_rows, *(view.row for view in used)])
     twice = sorted(row for row, n in owners.items() if n > 1)
     if twice:
         raise Finding(ROW_OWNED, ROW_SENTENCE, f"the engine's rows {twice} have two owners")
-    if len(owners) != rows:
-        raise Finding(ROW_OWNED, ROW_SENTENCE, f"{rows - len(owners)} rows have no owner")
+    if lost := sorted(set(rows) - set(owners)):
+        raise Finding(ROW_OWNED, ROW_SENTENCE, f"the engine's rows {lost} have no owner")
+    if unknown := sorted(set(owners) - set(rows)):
+        raise Finding(ROW_OWNED, ROW_SENTENCE, f"the engine shows rows {unknown}, which it does not have")
 
 
 def judge_tree(st: Rows, seen: RowsSnapshot, used: Mapping[int, RowSnapshot], owners: Mapping[int, int]) -> None:
