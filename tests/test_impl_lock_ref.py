@@ -466,9 +466,9 @@ def test_any_run_is_as_the_model_says_and_a_batch_is_as_one_after_the_other(data
 
 def test_the_benchmark_leaves_nothing_held() -> None:
     shape = locks.Shape.drawn(50)
-    tree = locks.ours(shape, torch.device("cpu"))
+    tree = locks.own_tree(shape, torch.device("cpu"))
     assert tree.parent[1:].tolist() == list(shape.parents)
-    locks.Batched(tree, shape.requests(64)).call(None)
+    tree.release(tree.acquire(shape.requests(64)))
     assert sizes(tree) == [50 * locks.SPAN, 0, 50 * locks.SPAN, 0, 0, 0]
     tree.check()
 

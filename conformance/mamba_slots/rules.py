@@ -159,8 +159,8 @@ class MambaSlotsMachine(StemMachine):
     @rule(kind=st.sampled_from(BAD), how=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
     def bad(self, kind: str, how: int) -> None:
-        """Bad input, now and then, for engines that promise to answer it. Otherwise the request 0 does a step, since what
-        requests do is rarer than what a pool is asked.
+        """Bad input, now and then, for engines that promise to answer it. Otherwise request 0 does its next step, since
+        most drawn operations concern the pool.
         """
         if how == 0:
             self.do("bad", kind=kind)
