@@ -5,7 +5,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.engines.protocol import Json
-from conformance.lockstep import CONFORMS, LATENT, VIOLATION, Finding
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
 from conformance.machine import Sink
 from conformance.shrink import shrink
 from conformance.stems import STEMS, start
@@ -44,10 +44,10 @@ class Search:
 class Result:
     """What a check found.
 
-    ``verdict``: conforms, latent or violation. ``steps``: how many operations were sent. ``transitions``: how often
-    each transition of the law was done and refused. Where a law is broken: its name (``law``), what kind of law it is
-    (``kind``), the law in English (``sentence``), where it broke, with the values (``detail``), and the shrunk run
-    (``trace``).
+    ``verdict``: conforms, latent or violation; unsupported if the engine supports no drawn configuration. ``steps``:
+    how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
+    law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
+    broke, with the values (``detail``), and the shrunk run (``trace``).
     """
 
     stem: str
@@ -72,10 +72,9 @@ def check(stem: str, make: Callable[[Json], Any], search: Search | None = None) 
     sink = Sink()
     found = _drawn(stem, make, sink, asked)
     if found is None and sink.latent is not None:
-        strictly = Search(asked.examples, asked.seed, True, asked.exclude, asked.page_sizes)
-        found = _drawn(stem, make, Sink(), strictly) or sink.latent
+        found = _drawn(stem, make, Sink(), replace(asked, strict=True)) or sink.latent
     transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(sink.counts.items())}
-    result = Result(stem, CONFORMS, sink.steps, transitions)
+    result = Result(stem, CONFORMS if sink.runs else UNSUPPORTED, sink.steps, transitions)
     if found is not None:
         finding, result.trace = found
         result.verdict = LATENT if finding.latent else VIOLATION

@@ -2,8 +2,8 @@
 
 The file ``known/RELEASE.json`` in an engine's folder lists the kept traces that show a difference on this release.
 Each entry may have an ``exclude``: an exclusion, by which drawn runs avoid this difference and can find others. An
-exclusion is a member of an enumeration below; the comment beside it says what is avoided. A known difference saves
-time and excuses nothing: its trace must still show it on each listed release.
+exclusion is a member of an enumeration below; the comment beside it says what is avoided. Runs avoid it to find
+other bugs; the verdict stays a violation, and its trace must still show it on each listed release.
 """
 
 from __future__ import annotations

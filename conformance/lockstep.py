@@ -23,7 +23,7 @@ from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
 
-VIOLATION, LATENT, CONFORMS = "violation", "latent", "conforms"
+VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "unsupported"
 # Names of laws that a finding can have beside those of the invariants and transitions in ``spec/``.
 ANSWERED = "lawful_call_is_answered"
 REFUSED = "refused_changes_nothing"
@@ -56,11 +56,16 @@ class Finding(AssertionError):
 
 
 class Call(NamedTuple):
-    """One call to the engine. ``risky``: it may kill the process, so it is tried in a forked process first."""
+    """One call to the engine.
+
+    ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
+    ``OutOfMemory``, and then the answer is ``REFUSAL``.
+    """
 
     name: str
     send: Callable[[], Any]
     risky: bool = False
+    refusable: bool = False
 
 
 Calls = Generator[Call | None, Any, None]
@@ -232,11 +237,16 @@ class LockStep:
     def do(self, op: str, **arguments: Any) -> None:
         """Does one operation and records it in ``trace``.
 
-        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now.
+        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now, or
+        where the stem has no operation with this name and these arguments.
         """
         operation = self.run.operations.get(op)
         if operation is None:
             raise Misuse(f"{self.law.stem.name} has no operation {op!r}")
+        try:
+            inspect.signature(operation).bind(**arguments)
+        except TypeError as error:
+            raise Misuse(f"{op}({', '.join(arguments)}): {error}") from None
         self.trace.steps.append({"op": op, **arguments})
         self.law.operation = op
         if op in self.run.lacks:
@@ -249,30 +259,17 @@ class LockStep:
                 call = _sent(calls, None)
                 continue
             answer = self._answer(call)
-            self.run.seen = self.run.snapshot()
+            self.run.seen = _sent_to_engine(Call("snapshot", self.run.snapshot))
             call = _sent(calls, answer)
             if call is not None and call is not _END:
                 self.judge(op)
         self.judge(op)
 
     def _answer(self, call: Call) -> Any:
-        """The engine's answer to a lawful call. An exception is a finding, and so is the death of the process.
-
-        ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
-        for, so there is no verdict.
-        """
+        """The engine's answer to a lawful call. The death of the process is a finding, and so is an exception."""
         if call.risky and (died_of := killed_by(call.send)):
             raise Finding(ANSWERED, "A lawful call is answered.", f"{call.name} killed the process: {died_of}")
-        try:
-            return call.send()
-        except OutOfMemory:
-            return REFUSAL
-        except (Misuse, Finding, EngineError):
-            raise
-        except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else ""
-            what = f"{call.name} raised {type(error).__name__}: {first}"
-            raise Finding(ANSWERED, "A lawful call is answered.", what) from error
+        return _sent_to_engine(call)
 
     def judge(self, op: str) -> None:
         """Compares the engine with the law, and raises the first finding.
@@ -320,6 +317,24 @@ class LockStep:
 def breaks(law: Invariant, state: Any) -> bool:
     """The law does not hold in a current part of the state (finite reading); backups are left out."""
     return any(not law.holds(part) for label, part in law.parts(state) if "saved" not in label.split("."))
+
+
+def _sent_to_engine(call: Call) -> Any:
+    """The answer of the engine, where an exception is a finding.
+
+    ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
+    for, so there is no verdict.
+    """
+    try:
+        return call.send()
+    except (Misuse, Finding, EngineError):
+        raise
+    except Exception as error:
+        if call.refusable and isinstance(error, OutOfMemory):
+            return REFUSAL
+        first = str(error).splitlines()[0] if str(error) else ""
+        what = f"{call.name} raised {type(error).__name__}: {first}"
+        raise Finding(ANSWERED, "A lawful call is answered.", what) from error
 
 
 def _sent(calls: Calls, answer: Any) -> Any:

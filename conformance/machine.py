@@ -22,9 +22,12 @@ from conformance.traces import Trace
 
 @dataclass
 class Sink:
-    """What a check keeps of its runs: how often each transition was done and refused, and the last failing run."""
+    """What a check keeps of its runs: how many were started, how often each transition was done and refused, and the
+    last failing run.
+    """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    runs: int = 0
     steps: int = 0
     failure: tuple[Finding, Trace] | None = None
     latent: tuple[Finding, Trace] | None = None
@@ -58,6 +61,7 @@ class StemMachine(RuleBasedStateMachine):
             return False
         self.run = cls.run_class(engine, config, self.strict, self.exclude)
         self.lock = LockStep(self.run, config)
+        self.sink.runs += 1
         return True
 
     def do(self, op: str, **arguments: Any) -> None:

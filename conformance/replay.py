@@ -13,11 +13,9 @@ from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.engines.registry import Loaded
-from conformance.lockstep import CONFORMS, LATENT, VIOLATION, Finding
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
 from conformance.stems import STEMS, start
 from conformance.traces import Kept
-
-UNSUPPORTED = "unsupported"
 
 
 def outcome(kept: Kept, make: Callable[[Json], Any]) -> Json:

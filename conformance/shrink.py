@@ -20,14 +20,14 @@ Found = tuple[Finding, Trace]
 
 def shrink(found: Finding, trace: Trace, start: Start) -> Found:
     """The smallest run that a greedy search finds, with its finding. ``start`` makes a fresh run of a configuration."""
-    return Shrinker(found.law, start, trace).smallest(found, trace)
+    return Shrinker(found, start, trace).smallest(found, trace)
 
 
 class Shrinker:
-    """A greedy search for a smaller run that breaks the law named ``law``."""
+    """A greedy search for a smaller run that breaks the law of ``found`` in its way, such as a promise of it."""
 
-    def __init__(self, law: str, start: Start, trace: Trace) -> None:
-        self.law, self.start = law, start
+    def __init__(self, found: Finding, start: Start, trace: Trace) -> None:
+        self.wanted, self.start = (found.law, found.kind), start
         self.kinds = kinds_of(start(trace.config).run.operations)
 
     def smallest(self, found: Finding, trace: Trace) -> Found:
@@ -53,11 +53,11 @@ class Shrinker:
             try:
                 lock.do(**step)
             except Finding as finding:
-                return (finding, _cut(trace, number)) if finding.law == self.law else None
+                return (finding, _cut(trace, number)) if (finding.law, finding.kind) == self.wanted else None
             except (Misuse, IndexError, KeyError):
                 return None  # an operation that this one needs was left out
             latent = lock.law.latent
-            if latent is not None and latent.law == self.law:
+            if latent is not None and (latent.law, latent.kind) == self.wanted:
                 return latent, _cut(trace, number)
         return None
 

@@ -47,7 +47,7 @@ class Kept:
 
 def _files() -> Iterator[Path]:
     """The kept traces of every engine."""
-    for plugin in map(registry.plugin, registry.names()):
+    for plugin in registry.plugins():
         if plugin.folder is not None:
             yield from plugin.folder.joinpath("traces").glob("*.json")
 

@@ -16,7 +16,7 @@ from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.engines.registry import Loaded
 from conformance.known import Known
-from conformance.lockstep import CONFORMS, VIOLATION
+from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
 from conformance.replay import outcome
 from conformance.stems import STEMS
 from slotproof.screen import broken, choose, console, progress, story, table, write_json
@@ -96,6 +96,8 @@ def _draw(loaded: Loaded, stem: str, options: Options, exclude: frozenset[StrEnu
     while result.verdict == CONFORMS and result.steps < options.steps:
         seed += 1
         more = drawn(seed)
+        if not more.steps:
+            break
         more.steps += result.steps
         more.transitions = _sum(more.transitions, result.transitions)
         result = more
@@ -107,20 +109,24 @@ def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 
 def _judge_known(result: Result) -> None:
-    """A known violation makes the verdict a violation; so does a known difference that no longer occurs."""
+    """A known violation makes the verdict a violation; so does a known difference that no longer occurs. A violation
+    that a run found stays what is reported.
+    """
     for row in result.known:
         if result.verdict != VIOLATION and row["verdict"] == VIOLATION and row["occurs"]:
             found = traces.load(row["trace"])
             result.verdict, result.law, result.kind = VIOLATION, found.law, row["kind"]
             result.sentence, result.detail, result.trace = found.why, row["detail"], found.trace
-        if not row["occurs"]:
+        if not row["occurs"] and result.verdict != VIOLATION:
             result.verdict, result.law, result.kind, result.detail = VIOLATION, GONE, None, None
             result.sentence = f"the trace {row['trace']} no longer breaks its law: take it off the list of known ones"
 
 
 def fails(result: Result, loaded: Loaded) -> bool:
-    """A violation fails; for our own implementation a latent finding fails too."""
-    return result.verdict == VIOLATION or (loaded.own and result.verdict != CONFORMS)
+    """A violation fails, and so does a stem of which no run could be started. For our own implementation a latent
+    finding fails too.
+    """
+    return result.verdict in (VIOLATION, UNSUPPORTED) or (loaded.own and result.verdict != CONFORMS)
 
 
 def data(result: Result) -> Json:

@@ -22,8 +22,7 @@ from conformance import traces
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
 from conformance.faults.show import show_all
-from conformance.lockstep import CONFORMS, LATENT, VIOLATION
-from conformance.replay import UNSUPPORTED
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.traces import Kept
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from conformance import traces
 from conformance.engines import registry
-from conformance.engines.protocol import Json
+from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import VIOLATION
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
@@ -61,6 +61,9 @@ def as_json(found: Json) -> Json:
 def _rows(trace: str, engines: Sequence[str], releases: Sequence[str]) -> list[Json]:
     """One row for each engine, or for each of its releases."""
     plugins = [registry.plugin(name) for name in engines]
+    unreleased = [p.name for p in plugins if not p.releases]
+    if releases and unreleased and len(unreleased) == len(plugins):
+        raise EngineError(f"--release {', '.join(releases)}: the engine {unreleased[0]} has no releases")
     wanted = [(p.name, r) for p in plugins for r in (list(releases) or p.releases if p.releases else [None])]
     rows = []
     with progress() as bar:

@@ -14,7 +14,7 @@ from conformance.faults import FAULTS
 from conformance.known import LockRefExclusion as Exclusion
 from conformance.lock_ref.rules import LockRefMachine, keys
 from conformance.lock_ref.run import LockRefRun
-from conformance.lockstep import VIOLATION, Finding, LockStep
+from conformance.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink
 from conformance.story.tell import tell
 
@@ -303,7 +303,8 @@ def test_a_configuration_that_the_engine_does_not_support_starts_no_run() -> Non
         raise Unsupported("no tree")
 
     assert machine(make)().run is None
-    assert check("lock_ref", make, Search(examples=3)).steps == 0
+    result = check("lock_ref", make, Search(examples=3))
+    assert (result.verdict, result.steps) == (UNSUPPORTED, 0)
 
 
 def test_keys_share_their_tokens_up_to_the_fork() -> None:

@@ -13,7 +13,7 @@ from conformance.engines.ours.states import mamba_slots
 from conformance.engines.protocol import EngineError, Json, Misuse, StatesSnapshot, Unsupported
 from conformance.faults import FAULTS
 from conformance.known import MambaSlotsExclusion as Exclusion
-from conformance.lockstep import CONFORMS, LATENT, VIOLATION, Finding, LockStep
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink
 from conformance.mamba_slots.rules import BUFFERS, LAZY, NO_BUFFER, TWO, MambaSlotsMachine
 from conformance.mamba_slots.run import MambaSlotsRun
@@ -41,7 +41,7 @@ SHOWS = {
 }
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 Kind = tuple[bool, bool, bool]  # of a track buffer: buffered, doubled, lazy
-LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", replay.UNSUPPORTED: "."}
+LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", UNSUPPORTED: "."}
 
 
 class Variant:

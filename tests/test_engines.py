@@ -17,10 +17,11 @@ from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.ours import MAKERS
 from conformance.engines.protocol import EngineError, Json, Unsupported
 from conformance.faults import ALL, FAULTS, Fault
-from conformance.lockstep import CONFORMS, INVARIANT, VIOLATION
+from conformance.lockstep import CONFORMS, INVARIANT, UNSUPPORTED, VIOLATION
 from conformance.stems import STEMS, start
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
+from slotproof import checking
 
 POOL: Json = {"page_size": 2, "size": 4, "size_swa": 3, "rows": 2, "need_sort": False}
 
@@ -31,6 +32,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 OTHER = registry.SimplePlugin("other", {"allocator": toy.allocator})
+OURS_AGAIN = registry.SimplePlugin("ours", {}, own=True)
 NO_PLUGIN = SimpleNamespace(name="other", releases=())
 
 
@@ -108,6 +110,38 @@ def test_an_unsupported_configuration_starts_no_run() -> None:
     result = check("allocator", only_one, Search(examples=30))
     assert result.verdict == CONFORMS
     assert 0 < result.steps < check("allocator", toy.allocator, Search(examples=30)).steps
+
+
+def test_an_engine_that_cannot_be_imported_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, "nosuch.package:PLUGIN")
+    assert "other" in registry.names()
+    assert [plugin.name for plugin in registry.plugins()] == ["ours", "sglang", "toy"]
+    with pytest.raises(EngineError, match=r"slotproof\.engines other cannot be imported: No module named 'nosuch'"):
+        registry.load("other")
+
+
+def test_no_other_package_takes_the_place_of_an_engine_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        registry,
+        "entry_points",
+        lambda group: [
+            EntryPoint("ours", f"{__name__}:OURS_AGAIN", group),
+            EntryPoint("a", f"{__name__}:OTHER", group),
+        ],
+    )
+    assert registry.names() == ["ours", "a", "sglang", "toy"]
+    assert list(registry.load("ours").makers) == list(STEMS)
+
+
+def test_a_check_without_a_supported_configuration_fails() -> None:
+    def none(_: Json) -> Any:
+        raise Unsupported("nothing fits")
+
+    other = registry.Loaded("toy", None, {"allocator": none})
+    options = checking.Options("toy", None, None, "cpu", ("allocator",), 3, 100, None)
+    result = checking.one(other, "allocator", options)
+    assert (result.verdict, result.steps) == (UNSUPPORTED, 0)
+    assert checking.fails(result, other)
 
 
 # The worked example.

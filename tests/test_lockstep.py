@@ -177,10 +177,27 @@ def test_out_of_memory_is_an_answer_and_any_other_error_a_finding() -> None:
         raise IndexError("list index\nout of range")
 
     lock = refusing(loses=False)
-    assert lock._answer(Call("alloc", out_of_memory)) is REFUSAL
+    assert lock._answer(Call("alloc", out_of_memory, refusable=True)) is REFUSAL
+    with pytest.raises(Finding, match="free raised OutOfMemory"):
+        lock._answer(Call("free", out_of_memory))
     with pytest.raises(Finding, match="alloc raised IndexError: list index") as caught:
         lock._answer(Call("alloc", crash))
     assert caught.value.law == ANSWERED
+
+
+def test_a_snapshot_that_raises_is_a_finding() -> None:
+    lock = refusing(loses=False)
+    engine: Any = lock.run
+    engine = engine.engine
+    engine.snapshot = lambda: dict[str, int]()["pages"]
+    with pytest.raises(Finding, match="snapshot raised KeyError") as caught:
+        lock.do("clear")
+    assert caught.value.law == ANSWERED
+
+
+def test_arguments_that_no_operation_has_are_a_misuse() -> None:
+    with pytest.raises(Misuse, match="unexpected keyword argument 'same'"):
+        refusing(loses=False).do("clear", same=True)
 
 
 def test_a_call_that_kills_the_process_is_a_finding_and_the_process_lives() -> None:

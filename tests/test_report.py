@@ -13,8 +13,8 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.faults import FAULTS
-from conformance.lockstep import CONFORMS, LATENT, VIOLATION
-from conformance.replay import UNSUPPORTED, outcome, row
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.replay import outcome, row
 from conformance.story.picture import frame
 from conformance.story.tell import tell
 from proofs import obligations, prover

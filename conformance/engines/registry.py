@@ -6,8 +6,9 @@ package registers an engine under the entry point group ``slotproof.engines`` (`
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -61,13 +62,16 @@ class Plugin(Protocol):
 
 @dataclass(frozen=True)
 class SimplePlugin:
-    """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU."""
+    """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU.
+
+    ``folder``: see ``Plugin``.
+    """
 
     name: str
     makers: Mapping[str, Callable[[Json], Any]]
     own: bool = False
+    folder: Path | None = None
     releases: tuple[str, ...] = field(default=(), init=False)
-    folder: Path | None = field(default=None, init=False)
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """Its makers. Raises ``EngineError`` for a release, a source folder or another device than ``cpu``."""
@@ -78,23 +82,41 @@ class SimplePlugin:
         return Loaded(self.name, None, self.makers, self.own)
 
 
+def _built_in() -> list[str]:
+    """The modules of this folder that have a ``PLUGIN``."""
+    modules = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
+    return [name for name in modules if hasattr(import_module(f"conformance.engines.{name}"), "PLUGIN")]
+
+
 def names() -> list[str]:
-    """The names of all engines, our own implementation first."""
-    built_in = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
-    registered = [point.name for point in entry_points(group=GROUP)]
-    found = list(dict.fromkeys([*built_in, *registered]))
-    return sorted(found, key=lambda name: (not plugin(name).own, name))
+    """The names of all engines, our own implementation first. A registered engine cannot take the name of one in this
+    folder.
+    """
+    first = own().name
+    registered = (point.name for point in entry_points(group=GROUP))
+    return [first, *sorted({*_built_in(), *registered} - {first})]
 
 
 def plugin(name: str) -> Plugin:
-    """The engine of this name. Raises ``EngineError`` if there is none."""
+    """The engine of this name. Raises ``EngineError`` if there is none or if it cannot be imported."""
+    if name in _built_in():
+        return _plugin_of(import_module(f"conformance.engines.{name}").PLUGIN, f"engines/{name}")
     for point in entry_points(group=GROUP):
         if point.name == name:
-            return _plugin_of(point.load(), f"the entry point {GROUP} {name}")
-    folder = Path(__file__).parent
-    if name.isidentifier() and name not in SHARED and ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
-        return _plugin_of(getattr(import_module(f"conformance.engines.{name}"), "PLUGIN", None), f"engines/{name}")
+            where = f"the entry point {GROUP} {name}"
+            try:
+                found = point.load()
+            except Exception as error:
+                raise EngineError(f"{where} cannot be imported: {error}") from error
+            return _plugin_of(found, where)
     raise EngineError(f"no engine {name!r}: there are {', '.join(names())}")
+
+
+def plugins() -> Iterator[Plugin]:
+    """The engines that can be imported. One that cannot is an error only where it is asked for by name."""
+    for name in names():
+        with contextlib.suppress(EngineError):
+            yield plugin(name)
 
 
 def _plugin_of(found: Any, where: str) -> Plugin:
@@ -119,10 +141,10 @@ def load(name: str, release: str | None = None, source: Path | None = None, devi
 
 
 def own() -> Plugin:
-    """Our own implementation."""
-    return next(found for found in map(plugin, names()) if found.own)
+    """Our own implementation: it is in this folder."""
+    return next(found for found in map(plugin, _built_in()) if found.own)
 
 
 def released() -> list[Plugin]:
     """The engines that have releases to judge."""
-    return [found for found in map(plugin, names()) if found.releases]
+    return [found for found in plugins() if found.releases]

@@ -95,7 +95,7 @@ class MambaSlotsRun:
         if session and not owns_nothing(self.state, self.session(session)):
             self.law.caller_step("restore", self.session(session), request)
             self.lent[session] = request
-        copied = yield Call("match", lambda: self.engine.match(request, tokens, session, again))
+        copied = yield Call("match", lambda: self.engine.match(request, tokens, session, again), refusable=True)
         if copied is REFUSAL:
             del self.here[request]
             self._explain_refusal("alloc_for_match", 1)
@@ -110,7 +110,7 @@ class MambaSlotsRun:
         if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
             raise Misuse("a batch of requests that have come is admitted outside a group")
         before = {r: tuple(self.state.names(r, role) for role in ROLES) for r in requests}
-        answer = yield Call("admit", lambda: self.engine.admit(requests))
+        answer = yield Call("admit", lambda: self.engine.admit(requests), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc", sum(map(self.missing, requests)))
             return
@@ -161,7 +161,7 @@ class MambaSlotsRun:
         already.
         """
         self._must_run(request)
-        answer = yield Call("cache", lambda: self.engine.cache(request))
+        answer = yield Call("cache", lambda: self.engine.cache(request), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc_copy", 1)
             return

@@ -30,18 +30,20 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
     told: list[Told] = []
     before = lock.run.project()
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        latent, wrong = lock.law.latent, ""
+        latent, wrong, ended = lock.law.latent, "", False
         try:
             lock.do(**step)
         except Finding as finding:
             what = WORDS_OF_KIND[finding.kind].format(finding.law)
-            wrong = f"{what}. {finding.sentence} {finding.detail}"
+            wrong, ended = f"{what}. {finding.sentence} {finding.detail}", True
         except Misuse as misuse:
-            wrong = f"nobody may send this: {misuse}"
+            wrong, ended = f"nobody may send this: {misuse}", True
         if lock.law.latent is not latent:
             wrong = f"latent: {lock.law.latent}"
         after = _shown(lock.run, before)
         told.append(Told(line, changed(before, after, lock.law.names), wrong, frame(after)))
+        if ended:
+            break  # the law and the engine no longer agree, or the run cannot go on
         before = after
     return told
 
