@@ -30,6 +30,8 @@ REFUSED = "refused_changes_nothing"
 ENOUGH = "enough_is_granted"
 ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
+QUIESCENT = "quiescent"
+QUIET = "With no request, no session and an evicted tree, every pool is full and every row is idle."
 # The kinds of laws that a finding can break, see ``Finding``.
 INVARIANT, PROMISE, CHOICE, DIFFERENCE, ANSWER = "invariant", "promise", "choice", "difference", "answer"
 WORDS_OF_KIND = {

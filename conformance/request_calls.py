@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot
 from conformance.kinds import Tokens
 from conformance.known import SessionTrimExclusion as Exclusion
-from conformance.lockstep import ENOUGH, Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import ENOUGH, QUIESCENT, QUIET, Call, Calls, Finding, Law, Operation, refusing
 from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
@@ -24,8 +24,6 @@ from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import length
 from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 
-QUIESCENT = "quiescent"
-QUIET = "With no request, no session and an evicted tree, every pool is full and every row is idle."
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
 # Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
 # LOOKED_PAST_LATENT are ignored only where the finding is latent.

@@ -17,8 +17,7 @@ from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS, Fault
 from conformance.faults.show import show
 from conformance.lock_ref.seen import OWNED
-from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, VIOLATION, Finding, LockStep
-from conformance.request_calls import QUIESCENT
+from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, QUIESCENT, VIOLATION, Finding, LockStep
 from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
 from conformance.story.tell import as_test, tell

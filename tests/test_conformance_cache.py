@@ -12,8 +12,7 @@ from conformance.cache.run import CacheRun
 from conformance.check import Search, check
 from conformance.engines.ours.cache import OurCache, cache
 from conformance.engines.protocol import Json, Misuse
-from conformance.lockstep import VIOLATION, Finding, LockStep
-from conformance.request_calls import QUIESCENT
+from conformance.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
 from conformance.stems import start
 from impl.cache import SessionCache
 from impl.lock_ref import LockTree

@@ -13,7 +13,7 @@ from conformance.engines.ours.states import mamba_slots
 from conformance.engines.protocol import EngineError, Json, Misuse, StatesSnapshot, Unsupported
 from conformance.faults import FAULTS
 from conformance.known import MambaSlotsExclusion as Exclusion
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, LockStep
+from conformance.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink
 from conformance.mamba_slots.rules import BUFFERS, LAZY, NO_BUFFER, TWO, MambaSlotsMachine
 from conformance.mamba_slots.run import MambaSlotsRun
@@ -92,6 +92,17 @@ def test_a_request_donates_its_newest_state_and_gives_back_the_rest() -> None:
     assert len(run.seen.free) == 6
     lock.do("evict", states=2)
     lock.do("audit")
+
+
+def test_a_tree_that_gives_no_state_up_is_found() -> None:
+    run, lock = running()
+    run.engine = Variant(run.engine, evict=lambda _: None)
+    lock.do("track", request=0)
+    lock.do("finish", request=0)
+    lock.do("evict", states=1)
+    with pytest.raises(Finding, match="the tree keeps the states of") as caught:
+        lock.do("audit")
+    assert caught.value.law == QUIESCENT
 
 
 def test_a_request_copies_the_state_that_it_matches() -> None:
@@ -187,7 +198,7 @@ def test_a_refusal_that_fits_is_named() -> None:
     run, lock = started()
     lock.do("match", request=0, tokens=[1])
     engine_of(run).states.alloc = lambda _: None
-    with pytest.raises(Finding, match="needs 3 of 8 slots") as found:
+    with pytest.raises(Finding, match="needs 3 slots, and 8 can be handed out") as found:
         lock.do("admit", requests=[0])
     assert (found.value.law, found.value.latent) == ("enough_is_granted", False)
 

@@ -12,8 +12,8 @@ from conformance.check import Search, check
 from conformance.engines.ours.cache import cache
 from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS
-from conformance.lockstep import VIOLATION, Finding, LockStep
-from conformance.request_calls import QUIESCENT, RequestCalls
+from conformance.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
+from conformance.request_calls import RequestCalls
 from conformance.session_trim.run import SessionTrimRun
 from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED, lengths_of
 from conformance.session_trim.tree_pages import spans

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 from conformance.check import Result, Search, check
 from conformance.faults.fault import Fault
-from conformance.lockstep import CONFORMS
+from conformance.lockstep import ANSWERED, LATENT, VIOLATION
 from proofs import counterexample, obligations
 from proofs.counterexample import Counterexample
 from proofs.explore import Path
@@ -46,8 +46,9 @@ class Shown:
 
     @property
     def found(self) -> str:
-        """``found`` or ``missed``."""
-        return "missed" if self.run.verdict == CONFORMS else "found"
+        """``found`` or ``missed``. An engine that only raises an exception has not shown the bug."""
+        broken = self.run.verdict in (VIOLATION, LATENT) and self.run.law != ANSWERED
+        return "found" if broken else "missed"
 
     @property
     def steps(self) -> int:

@@ -69,7 +69,9 @@ class MambaSlotsMachine(StemMachine):
             super().teardown()
 
     def drain(self) -> None:
-        """Ends groups, requests and sessions, evicts the tree, and checks that the pool is full."""
+        """Ends groups, requests and sessions, evicts the tree, and checks that the pool is full. A session that may not
+        be closed keeps its slots, so then nothing is checked.
+        """
         run = self.begun
         for _ in range(run.depth):
             self.do("end_group")
@@ -79,7 +81,7 @@ class MambaSlotsMachine(StemMachine):
             if not self.excludes(Exclusion.CLOSE):
                 self.do("close", session=session)
         self.do("evict", states=len(run.nodes))
-        if not run.nodes and run.idle():
+        if run.callers_are_idle():
             self.do("audit")
 
     # Rules.

@@ -12,7 +12,19 @@ from typing import Any
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens
-from conformance.lockstep import ENOUGH, ENOUGH_SENTENCE, REFUSAL, Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import (
+    ENOUGH,
+    ENOUGH_SENTENCE,
+    QUIESCENT,
+    QUIET,
+    REFUSAL,
+    Call,
+    Calls,
+    Finding,
+    Law,
+    Operation,
+    refusing,
+)
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
@@ -262,9 +274,13 @@ class MambaSlotsRun:
         yield Call("clear", self.engine.clear)
 
     def audit(self) -> Calls:
-        """The end of a run: nobody has a slot, so the driver's comparison says that every slot is free."""
-        if self.here or self.depth or not self.idle():
+        """The end of a run, after the tree was asked for all states: nobody has a slot. The driver's comparison says
+        that then every slot is free.
+        """
+        if self.here or self.depth or not self.callers_are_idle():
             raise Misuse("somebody has a slot")
+        if self.nodes:
+            raise Finding(QUIESCENT, QUIET, f"the tree keeps the states of {', '.join(map(str, self.nodes))}")
         self.law.counts["quiescence", "done"] += 1
         yield from ()
 
@@ -292,9 +308,10 @@ class MambaSlotsRun:
         """The request is admitted."""
         return bool(self.state.phase(request) == RUNNING)
 
-    def idle(self) -> bool:
-        """Nobody has a slot."""
-        return all(owns_nothing(self.state, owner) for owner in self.state.owners.items())
+    def callers_are_idle(self) -> bool:
+        """No request and no session has a slot."""
+        nodes = self.nodes.values()
+        return all(owns_nothing(self.state, owner) for owner in self.state.owners.items() if owner not in nodes)
 
     def surely_fits(self, requests: list[int]) -> bool:
         """There are enough free slots to admit a batch."""
