@@ -82,7 +82,8 @@ _END = object()  # an operation yields nothing more
 
 
 class Law:
-    """The law's side of a run: its state, and what was found to break it. Only transitions change the state.
+    """The law's side of a run: its state, and what was found to break it. Transitions change the state; besides, a run
+    may bring free lists into the order in which the engine shows them.
 
     ``strict``: a latent finding ends the run as a violation does. ``ignores``: says of a finding that it is known and
     must not end the run. ``names``: how the law's numbers are named in messages. ``counts``: how often each transition

@@ -276,7 +276,7 @@ class CountsTwice(LockTree):
     """A lock is counted twice at the node itself."""
 
     def acquire(self, nodes: Any) -> Any:
-        """As ever, and once more."""
+        """Locks the nodes, and counts each of them once too often."""
         handles = super().acquire(nodes)
         for handle in handles:
             self.full_ref[handle.node] += 1

@@ -48,7 +48,7 @@ class CacheNodes:
         for key in self.seen:
             if key not in self.at or self._revived(key):
                 what = "is in the tree" if key not in self.at else "has SWA slots again"
-                raise self._wrong("insert_leaf", f"node {list(key)} {what}, and no row left it there")
+                raise self._wrong("insert_leaf", f"node {list(key)} {what}, and no row inserted it")
         if given := self.given():
             raise self._wrong("state_copy", f"node {list(given[0])} has a state, and no request gave it one")
         self.lose(set(self.at) - set(self.seen))
@@ -120,7 +120,7 @@ class CacheNodes:
         live = self.state.tree.swa(number) == 1
         return bool(live) and not self._same(key, number)
 
-    # What rows leave to the tree.
+    # What rows insert.
 
     def new(self, text: Sequence[int]) -> list[Key]:
         """The keys on the path of a text that are new nodes or revived tombstones, parents first."""

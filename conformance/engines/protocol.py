@@ -18,9 +18,10 @@ All arguments and answers are plain Python numbers, strings and lists:
 - A turn is a request of a streaming session. A session's slot keeps its row between two turns.
 - Lengths count tokens, except where a docstring says pages or states. Token ids are positive integers.
 
-An engine that does not have a call names it in ``lacks``; that call is then never sent. A maker that gets a
-configuration which the engine does not support raises ``Unsupported``; the driver then tries another configuration or
-skips the run.
+An engine that does not have a call names it in ``lacks``; the operation of this name is then never sent. No engine can
+lack a call that other operations need too: ``free_swa`` of a pair of pools, and ``evict``, ``cancel``, ``abort`` and
+``close`` of rows. A maker that gets a configuration which the engine does not support raises ``Unsupported``; the
+driver then tries another configuration or skips the run.
 
 An engine may refuse a call for lack of memory, and for nothing else. How it refuses (``None``, ``False`` or
 ``OutOfMemory``) stands at each call; a call without such an answer cannot be refused. A refused call must change
