@@ -150,7 +150,7 @@ def test_a_row_with_two_owners_is_named() -> None:
 def test_a_row_that_is_lost_is_named() -> None:
     lock = saved()
     engine_of(lock).rows.phase[2] = 3
-    assert found(lock, ROW_OWNED).detail == "1 rows have no owner"
+    assert "the engine's rows [2] have no owner" in found(lock, ROW_OWNED).detail
 
 
 def test_a_page_that_is_evicted_under_its_reader_is_named() -> None:
