@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driven import Variant
 
 from conformance.check import Search, check
 from conformance.engines.ours.tree import lock_ref
@@ -20,17 +21,6 @@ from conformance.story.tell import tell
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2}
 LONG, SHORT = [1, 2, 3, 4, 5], [1, 2]
-
-
-class Variant:
-    """An engine of which a test replaces calls."""
-
-    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
-        self.engine = engine
-        self.__dict__.update(calls)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
 
 
 def started(*components: str, make: Callable[[Json], Any] = lock_ref, **config: Any) -> tuple[LockRefRun, LockStep]:

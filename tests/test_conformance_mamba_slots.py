@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driven import Variant
 
 from conformance import replay, traces
 from conformance.check import Search, check
@@ -42,17 +43,6 @@ SHOWS = {
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 Kind = tuple[bool, bool, bool]  # of a track buffer: buffered, doubled, lazy
 LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", UNSUPPORTED: "."}
-
-
-class Variant:
-    """An engine of which a test replaces calls."""
-
-    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
-        self.engine = engine
-        self.__dict__.update(calls)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
 
 
 def started(kind: Kind = TWO, size: int = 8) -> tuple[MambaSlotsRun, LockStep]:

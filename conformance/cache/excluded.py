@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conformance.cache.run import CacheRun
-from conformance.engines.protocol import Key
 from conformance.known import CacheExclusion, LockRefExclusion
+from conformance.lock_ref.seen import common_length
 from spec.tree import begin
 
 
@@ -47,12 +47,8 @@ def _along(run: CacheRun, text: Sequence[int]) -> list[tuple[int, int]]:
     """The nodes with which a text shares a page of their own, each with the number of whole pages that text and key
     share.
     """
-    shared = ((n, _common(key, text) // run.tree.page_size) for key, n in run.tree.at.items())
+    shared = ((n, common_length(key, text) // run.tree.page_size) for key, n in run.tree.at.items())
     return [(n, pages) for n, pages in shared if pages > begin(run.law.state.tree, n)]
-
-
-def _common(key: Key, text: Sequence[int]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(key, text, strict=False)) if a != b), min(len(key), len(text)))
 
 
 def _matched(run: CacheRun, text: Sequence[int]) -> int:

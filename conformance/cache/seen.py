@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from conformance.engines.protocol import Key, NodeSnapshot, RowSnapshot, TreeSnapshot
-from conformance.lock_ref.seen import LOCK_COUNTS
+from conformance.lock_ref.seen import shown_locks
 from conformance.pool_calls import whole_pages
 from spec.cache_state import CacheState, home
 from spec.logic import but
@@ -79,16 +79,8 @@ def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
 
 def _with_locks(st: CacheState, view: CacheView) -> Tree:
     """The tree with lock counts, sizes, and each handle's node and window as the engine shows them."""
-    tree, shown = st.tree, {}
-    for component, field in LOCK_COUNTS.items():
-        counts = known = getattr(tree, field)
-        for key, number in view.numbers.items():
-            part = view.nodes[key].parts.get(component)
-            if part is not None and part.lock != counts(number):
-                counts = counts.put(number, part.lock)
-        if counts is not known:
-            shown[field] = counts
-    shown |= _with_handles(st, view) | _sizes(tree, view)
+    tree = st.tree
+    shown = shown_locks(tree, view.nodes, view.numbers) | _with_handles(st, view) | _sizes(tree, view)
     return but(tree, **shown) if shown else tree
 
 

@@ -10,6 +10,7 @@ import contextlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -82,10 +83,11 @@ class SimplePlugin:
         return Loaded(self.name, None, self.makers, self.own)
 
 
-def _built_in() -> list[str]:
+@cache
+def _built_in() -> tuple[str, ...]:
     """The modules of this folder that have a ``PLUGIN``."""
     modules = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
-    return [name for name in modules if hasattr(import_module(f"conformance.engines.{name}"), "PLUGIN")]
+    return tuple(name for name in modules if hasattr(import_module(f"conformance.engines.{name}"), "PLUGIN"))
 
 
 def names() -> list[str]:

@@ -63,9 +63,10 @@ def show(fault: Fault, examples: int = 2000, seed: int | None = None) -> Shown:
     search may miss what another finds.
     """
     start = time.perf_counter()
+    seeds = [seed, *((seed or 0) + n for n in range(1, SEARCHES))]
     invariant, example = refute(fault)
     reach, path = _reach(fault) if example else (None, None)
-    for search in (Search(examples=examples, seed=s) for s in (seed, *range(1, SEARCHES))):
+    for search in (Search(examples=examples, seed=s) for s in seeds):
         run = check(fault.stem, fault.make, search)
         if run.verdict != CONFORMS:
             break

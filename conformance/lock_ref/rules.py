@@ -5,7 +5,6 @@ A rule sends what a request of an engine can send in the present state, and noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from conformance.engines.protocol import Json, Key
 from conformance.known import LockRefExclusion as Exclusion
 from conformance.lock_ref.run import HANDLES, LockRefRun
+from conformance.lock_ref.seen import common_length
 from conformance.machine import StemMachine
 from spec import tree
 
@@ -98,7 +98,7 @@ class LockRefMachine(StemMachine):
         """The insert meets a tombstone whose full part a handle holds."""
         state = self.begun.state
         tombstones = [(k, n) for k, n in self.begun.numbers.items() if state.swa(n) == 0 and state.full_ref(n) > 0]
-        return any(_common(k, tokens) > max(tree.begin(state, n), protected, cursor) for k, n in tombstones)
+        return any(common_length(k, tokens) > max(tree.begin(state, n), protected, cursor) for k, n in tombstones)
 
     # Rules.
 
@@ -172,9 +172,3 @@ class LockRefMachine(StemMachine):
     def bad(self, kind: str) -> None:
         """Bad input, for engines that promise to answer it."""
         self.do("bad", kind=kind)
-
-
-def _common(key: Sequence[int], tokens: Sequence[int]) -> int:
-    """The length of the common prefix of two keys, in tokens."""
-    pairs = enumerate(zip(key, tokens, strict=False))
-    return next((n for n, (one, other) in pairs if one != other), min(len(key), len(tokens)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from conformance.engines.protocol import Key, NodeSnapshot, TreeSnapshot
@@ -61,20 +61,33 @@ def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -
 
     ``numbers``: the law's number of each node, by its key.
     """
-    shown: dict[str, Any] = {}
-    for component, field in LOCK_COUNTS.items():
-        known = counts = getattr(law_state, field)
-        for key, number in numbers.items():
-            part = seen.nodes[key].parts.get(component) if key in seen.nodes else None
-            if part is not None and part.lock != counts(number):
-                counts = counts.put(number, part.lock)
-        if counts is not known:
-            shown[field] = counts
+    shown = shown_locks(law_state, seen.nodes, numbers)
+    for component in LOCK_COUNTS:
         for which, sizes in (("evictable", seen.tree.evictable), ("protected", seen.tree.protected)):
             size = sizes.get(component, 0)
             if size != getattr(law_state, f"{component}_{which}"):
                 shown[f"{component}_{which}"] = size
     return but(law_state, **shown) if shown else law_state
+
+
+def shown_locks(tree: Tree, nodes: Mapping[Key, NodeSnapshot], numbers: Mapping[Key, int]) -> dict[str, Any]:
+    """The fields of the law's tree with lock counts that differ from those that the engine shows, as it shows them."""
+    shown: dict[str, Any] = {}
+    for component, field in LOCK_COUNTS.items():
+        known = counts = getattr(tree, field)
+        for key, number in numbers.items():
+            part = nodes[key].parts.get(component) if key in nodes else None
+            if part is not None and part.lock != counts(number):
+                counts = counts.put(number, part.lock)
+        if counts is not known:
+            shown[field] = counts
+    return shown
+
+
+def common_length(key: Sequence[int], tokens: Sequence[int]) -> int:
+    """The length of the common prefix of two keys, in tokens."""
+    pairs = enumerate(zip(key, tokens, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(key), len(tokens)))
 
 
 def judge_slots(
