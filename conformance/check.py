@@ -5,7 +5,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +15,9 @@ from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.engines.protocol import Json
+from conformance.known import looks_past
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
-from conformance.machine import Sink
+from conformance.machine import Sink, TimeIsUp
 from conformance.shrink import shrink
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
@@ -47,7 +48,8 @@ class Result:
     ``verdict``: conforms, latent or violation; unsupported if the engine supports no drawn configuration. ``steps``:
     how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
-    broke, with the values (``detail``), and the shrunk run (``trace``).
+    broke, with the values (``detail``), and the shrunk run (``trace``). ``runs``: how many runs were started.
+    ``cut_short``: the time was up before all runs were drawn.
     """
 
     stem: str
@@ -59,22 +61,40 @@ class Result:
     sentence: str | None = None
     detail: str | None = None
     trace: Trace | None = None
-    known: list[Json] = field(default_factory=list)
-    seconds: float = 0.0
+    runs: int = 0
+    cut_short: bool = False
+
+    def after(self, earlier: Result) -> Result:
+        """This result, with the runs, operations and transitions of an earlier search counted too."""
+        names = sorted({*self.transitions, *earlier.transitions})
+        counts = {name: self.transitions.get(name, 0) + earlier.transitions.get(name, 0) for name in names}
+        return replace(self, steps=self.steps + earlier.steps, runs=self.runs + earlier.runs, transitions=counts)
 
 
-def check(stem: str, make: Callable[[Json], Any], search: Search | None = None) -> Result:
+def check(
+    stem: str,
+    make: Callable[[Json], Any],
+    search: Search | None = None,
+    before: Callable[[Trace, Json], object] = lambda *_: None,
+) -> Result:
     """Draws runs of ``stem`` on engines that ``make`` builds from configurations, and returns what they show.
 
     After a latent finding a second, strict search looks for it again, so that the latent finding can be shrunk.
+    ``before`` is called before each operation; it may raise ``TimeIsUp``, which cuts the search short.
     """
     asked = search or Search()
-    sink = Sink()
-    found = _drawn(stem, make, sink, asked)
-    if found is None and sink.latent is not None:
-        found = _drawn(stem, make, Sink(), replace(asked, strict=True)) or sink.latent
+    sink = Sink(before=before)
+    found, cut_short = None, False
+    try:
+        found = _drawn(stem, make, sink, asked)
+        if found is None and sink.latent is not None:
+            found = _drawn(stem, make, Sink(before=before), replace(asked, strict=True))
+    except TimeIsUp:
+        cut_short = True
+    found = found or sink.latent
     transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(sink.counts.items())}
-    result = Result(stem, CONFORMS if sink.runs else UNSUPPORTED, sink.steps, transitions)
+    verdict = CONFORMS if sink.runs else UNSUPPORTED
+    result = Result(stem, verdict, sink.steps, transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
         finding, result.trace = found
         result.verdict = LATENT if finding.latent else VIOLATION
@@ -84,18 +104,28 @@ def check(stem: str, make: Callable[[Json], Any], search: Search | None = None) 
 
 
 def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace] | None:
+    """The first finding that ends a run, shrunk."""
+    try:
+        draw(stem, make, sink, search)
+    except Finding:
+        assert sink.failure is not None, "a finding is kept where it is raised"
+        return shrink(
+            *sink.failure, lambda config: start(stem, make, config, search.strict, looks_past(search.exclude))
+        )
+    return None
+
+
+def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:
+    """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
+    run.
+    """
     rules, run_class = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": search.strict, "exclude": search.exclude})
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
-    try:
-        with with_reporter(lambda _: None):
-            run_state_machine_as_test(factory, settings=_settings(search))
-    except Finding:
-        assert sink.failure is not None, "a finding is kept where it is raised"
-        return shrink(*sink.failure, lambda config: start(stem, make, config, search.strict, search.exclude))
-    return None
+    with with_reporter(lambda _: None):
+        run_state_machine_as_test(factory, settings=_settings(search))
 
 
 def _settings(search: Search) -> settings:

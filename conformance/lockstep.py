@@ -57,6 +57,15 @@ class Finding(AssertionError):
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
 
 
+Ignores = Callable[[Finding], bool]
+"""Says of a finding that it is known and must not end the run."""
+
+
+def nothing(_: Finding) -> bool:
+    """Ignores no finding."""
+    return False
+
+
 class Call(NamedTuple):
     """One call to the engine.
 
@@ -90,13 +99,11 @@ class Law:
     was done and refused.
     """
 
-    def __init__(
-        self, stem: Stem, state: Any, strict: bool = True, ignores: Callable[[Finding], bool] = lambda _: False
-    ) -> None:
+    def __init__(self, stem: Stem, state: Any, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.stem, self.state, self.strict, self.ignores = stem, state, strict, ignores
         self.names = Names()
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.latent: Finding | None = None
+        self.latents: list[Finding] = []  # one for each law and kind, in the order of their first occurrence
         self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
         self.last = ""  # the transition that was taken last
         self.operation = ""  # the operation that runs
@@ -181,12 +188,13 @@ class Law:
         self.count(name, "refused")
 
     def report(self, finding: Finding) -> None:
-        """Raises a violation. A latent finding is kept and the run goes on, unless the run is strict."""
+        """Raises a violation. A latent finding is kept in ``latents`` and the run goes on, unless the run is strict."""
         if self.ignores(finding):
             return
         if not finding.latent or self.strict:
             raise finding
-        self.latent = self.latent or finding
+        if (finding.law, finding.kind) not in ((known.law, known.kind) for known in self.latents):
+            self.latents.append(finding)
 
 
 class StemRun(Protocol):

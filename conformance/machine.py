@@ -13,17 +13,35 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from conformance.engines.protocol import Json, Unsupported
+from conformance.engines.protocol import Json, Misuse, Unsupported
+from conformance.known import looks_past
 from conformance.lockstep import Finding, LockStep
 from conformance.traces import Trace
 
 
+class TimeIsUp(KeyboardInterrupt):
+    """No more operations are to be sent. Hypothesis lets a ``KeyboardInterrupt`` through, and nothing else."""
+
+
+STEPS_BACK = 6  # how often one run steps back before an operation that breaks a law, until it ends
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
 @dataclass
 class Sink:
-    """What a check keeps of its runs: how many were started, how often each transition was done and refused, and the
-    last failing run.
+    """What a check keeps of its runs, and what it decides while they are drawn.
+
+    ``counts``: how often each transition was done and refused. ``runs``: how many were started. ``failure``: the last
+    run that ended with a finding. ``latent``: the first run with a latent finding.
+
+    ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
+    before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
+    called before each operation; it may raise ``TimeIsUp``.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -31,6 +49,8 @@ class Sink:
     steps: int = 0
     failure: tuple[Finding, Trace] | None = None
     latent: tuple[Finding, Trace] | None = None
+    passes: Callable[[Finding, Trace], bool] = _no
+    before: Callable[[Trace, Json], object] = _no
 
 
 class StemMachine(RuleBasedStateMachine):
@@ -51,6 +71,8 @@ class StemMachine(RuleBasedStateMachine):
     run: Any = None
     lock: LockStep
     failed = False
+    skips = False  # a rule has stepped back: its other operations are not sent
+    steps_back = 0
 
     def begin(self, config: Json) -> bool:
         """Starts a run of this configuration. False if the engine does not support it."""
@@ -59,24 +81,63 @@ class StemMachine(RuleBasedStateMachine):
             engine = cls.make(config)
         except Unsupported:
             return False
-        self.run = cls.run_class(engine, config, self.strict, self.exclude)
-        self.lock = LockStep(self.run, config)
+        self._start(engine, config)
         self.sink.runs += 1
         return True
 
+    def _start(self, engine: Any, config: Json) -> None:
+        self.run = type(self).run_class(engine, config, self.strict, looks_past(self.exclude))
+        self.lock = LockStep(self.run, config)
+
     def do(self, op: str, **arguments: Any) -> None:
         """Sends one operation and keeps its finding. An operation that the engine lacks is counted and not sent."""
-        if not self.offers(op):
+        if self.skips or not self.offers(op):
             return
+        try:
+            self.sink.before(self.lock.trace, {"op": op, **arguments})
+        except TimeIsUp:
+            self.failed = self.skips = True
+            raise
         self.sink.steps += 1
+        latents = len(self.run.law.latents)
         try:
             self.lock.do(op, **arguments)
         except Finding as finding:
+            if self.sink.passes(finding, self.lock.trace):
+                self._step_back()
+                return
             self.failed = True
             self.sink.failure = (finding, self.lock.trace)
             raise
-        if self.run.law.latent and not self.sink.latent:
-            self.sink.latent = (self.run.law.latent, self.lock.trace)
+        except Misuse:
+            if not self.steps_back:
+                raise
+            self.failed = self.skips = True  # the rule relied on an operation that was taken back
+        for latent in self.run.law.latents[latents:]:
+            self.sink.latent = self.sink.latent or (latent, self.lock.trace)
+            self.sink.passes(latent, self.lock.trace)
+
+    def _step_back(self) -> None:
+        """Starts again and repeats the run without its last operation. The rest of the rule is skipped.
+
+        The run ends where it has stepped back too often, or where the repetition does not show what the run showed.
+        """
+        self.skips, self.steps_back = True, self.steps_back + 1
+        config, steps = self.lock.trace.config, self.lock.trace.steps[:-1]
+        if self.steps_back > STEPS_BACK:
+            self.failed = True
+            return
+        self._start(type(self).make(config), config)
+        try:
+            for step in steps:
+                self.lock.do(**step)
+        except (Finding, Misuse):
+            self.failed = True
+
+    @invariant()
+    def a_rule_has_ended(self) -> None:
+        """Operations are sent again after a rule that has stepped back, unless the run has ended."""
+        self.skips = self.failed
 
     def teardown(self) -> None:
         """Adds the counts of this run to the check's."""

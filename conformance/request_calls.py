@@ -7,15 +7,13 @@ exchange pages, the run that uses these operations explains it (``RowRun``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from enum import StrEnum
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot
 from conformance.kinds import Tokens
-from conformance.known import SessionTrimExclusion as Exclusion
-from conformance.lockstep import ENOUGH, QUIESCENT, QUIET, Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import QUIESCENT, QUIET, Call, Calls, Finding, Law, Operation, refusing
 from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
@@ -25,20 +23,6 @@ from spec.pool import length
 from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
-# Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
-# LOOKED_PAST_LATENT are ignored only where the finding is latent.
-LOOKED_PAST_LATENT = {ENOUGH: Exclusion.SHORT, "free_maps_to_nothing": Exclusion.STALE}
-LOOKED_PAST = {"mapping_is_live": Exclusion.INHERITED}
-
-
-def looks_past(exclude: Collection[StrEnum]) -> Callable[[Finding], bool]:
-    """A function that says whether a finding is known and must not end a run with these exclusions."""
-
-    def ignores(finding: Finding) -> bool:
-        known = {**LOOKED_PAST, **LOOKED_PAST_LATENT} if finding.latent else LOOKED_PAST
-        return known.get(finding.law) in exclude
-
-    return ignores
 
 
 class RowRun(Protocol):
@@ -47,7 +31,6 @@ class RowRun(Protocol):
     law: Law
     engine: Any
     lacks: Collection[str]
-    exclude: Collection[StrEnum]
 
     @property
     def rows(self) -> Rows:
@@ -409,11 +392,6 @@ class RequestCalls:
         yield Call("abort", lambda: self.engine.abort(request))
         self._left(request, known.text)
 
-    def may_abort(self, request: int) -> bool:
-        """The abort of this request is not a known difference."""
-        turn = bool(self.requests[request].session)
-        return not (turn and Exclusion.RETRACT_ABORT in self.run.exclude and request in self.retracted)
-
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all)."""
         known = self.running(request)
@@ -500,17 +478,30 @@ class RequestCalls:
 
     # The end of a run.
 
-    def quiesce(self) -> Calls:
-        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free."""
+    def quiesce(
+        self, accept_drafts: bool = False, finish_retracted: bool = False, admit_waiting: bool = False
+    ) -> Calls:
+        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free.
+
+        Three ways of ending are known differences of some engines, and a run can avoid them. ``accept_drafts``: the
+        draft of a session's turn is accepted before the turn ends. ``finish_retracted``: the prompt of a session's turn
+        that was retracted is computed to its end, instead of an abort between two chunks. ``admit_waiting``: a
+        session's turn that waits is admitted and ends, instead of an abort.
+        """
         if self.run.rows.pools.group:
             yield from self._then(self.end_group())
         for request in self._deepest_first():
-            if not (yield from self._let_go(request)):
+            if not (yield from self._let_go(request, accept_drafts, finish_retracted)):
                 return
         yield from self._make_room()
         for request in self._turns_first():
-            if not (yield from self._dismiss(request)):
-                return
+            if self.requests[request].session and admit_waiting:
+                yield from self._then(self.admit(request))
+                if not (request in self.row_of and (yield from self._let_go(request, accept_drafts, finish_retracted))):
+                    return
+                yield from self._make_room()
+            else:
+                yield from self._then(self.cancel(request))
         yield from self._make_room()
         self._is_quiet()
 
@@ -530,13 +521,14 @@ class RequestCalls:
         slot = self.run.rows.slot
         return sorted(self.requests, key=lambda request: (not slot(self.requests[request].session), request))
 
-    def _let_go(self, request: int) -> Any:
+    def _let_go(self, request: int, accept_drafts: bool, finish_retracted: bool) -> Any:
         """A request that runs ends. Returns false if it could not.
 
         In an engine that cannot abort between two chunks, the prompt is computed to its end first.
         """
+        finish = finish_retracted and self.requests[request].session and request in self.retracted
         before = -1
-        while self.prefilling(request) and not (self.offers("abort_chunked") and self.may_abort(request)):
+        while self.prefilling(request) and (finish or not self.offers("abort_chunked")):
             if before == self.computed(request):
                 return False
             before = self.computed(request)
@@ -544,28 +536,11 @@ class RequestCalls:
         if self.prefilling(request) or request in self.turned_away:
             yield from self._then(self.abort(request))
             return True
-        yield from self._settle(request)
+        ahead = self.tokens(self.row_of[request]) - self.computed(request)
+        if accept_drafts and self.requests[request].session and ahead:
+            yield from self._then(self.commit(request, ahead))
         yield from self._then(self.finish(request, len(self.requests[request].sampled)))
         return True
-
-    def _settle(self, request: int) -> Calls:
-        """Accepts the draft of a session's turn, if the engine is known to keep draft slots when a turn leaves."""
-        ahead = self.tokens(self.row_of[request]) - self.computed(request)
-        if Exclusion.DRAFT_TAIL in self.run.exclude and self.requests[request].session and ahead:
-            yield from self._then(self.commit(request, ahead))
-
-    def _dismiss(self, request: int) -> Any:
-        """A request that waits is aborted. Returns false if it could not end.
-
-        If the abort of a waiting turn is a known difference, the turn is admitted and ends instead.
-        """
-        if not self.requests[request].session or Exclusion.CANCEL not in self.run.exclude:
-            yield from self._then(self.cancel(request))
-            return True
-        yield from self._then(self.admit(request))
-        left = request in self.row_of and (yield from self._let_go(request))
-        yield from self._make_room()
-        return left
 
     def _make_room(self) -> Calls:
         """Sessions without a turn end, and the tree frees all that it has."""

@@ -42,6 +42,13 @@ BAD = (
     "tracks_what_is_not_computed",
 )
 
+# The arguments of ``quiesce``, and the known difference that each of them avoids.
+AVOIDED_AT_THE_END = {
+    "accept_drafts": Exclusion.DRAFT_TAIL,
+    "finish_retracted": Exclusion.RETRACT_ABORT,
+    "admit_waiting": Exclusion.CANCEL,
+}
+
 
 def some(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A precondition: the machine's list ``what`` is not empty."""
@@ -63,7 +70,8 @@ class RequestRules(StemMachine):
     def teardown(self) -> None:
         """Ends everything, unless the run has failed before."""
         if self.run is not None and not self.failed:
-            self.do("quiesce")
+            avoided = {argument: True for argument, known in AVOIDED_AT_THE_END.items() if self.excludes(known)}
+            self.do("quiesce", **avoided)
         super().teardown()
 
     # What a caller can send now.
@@ -170,7 +178,8 @@ class RequestRules(StemMachine):
 
     def may_abort(self, request: int) -> bool:
         """The abort of this request is not a known difference."""
-        return self.calls.may_abort(request)
+        turn = bool(self.calls.requests[request].session)
+        return not (turn and self.excludes(Exclusion.RETRACT_ABORT) and request in self.calls.retracted)
 
     def room(self, request: int, more: int) -> bool:
         """The request can grow by ``more`` tokens at once."""

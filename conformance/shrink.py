@@ -16,18 +16,28 @@ from conformance.traces import Trace
 
 Start = Callable[[Json], LockStep]
 Found = tuple[Finding, Trace]
+Accepts = Callable[[Finding, Trace], bool]
 
 
-def shrink(found: Finding, trace: Trace, start: Start) -> Found:
-    """The smallest run that a greedy search finds, with its finding. ``start`` makes a fresh run of a configuration."""
-    return Shrinker(found, start, trace).smallest(found, trace)
+def any_run(*_: Any) -> bool:
+    """Accepts every smaller run."""
+    return True
+
+
+def shrink(found: Finding, trace: Trace, start: Start, accepts: Accepts = any_run) -> Found:
+    """The smallest run that a greedy search finds, with its finding.
+
+    ``start`` makes a fresh run of a configuration. ``accepts`` says of a smaller run that breaks the law whether it
+    will do, for example because another engine holds the law on it.
+    """
+    return Shrinker(found, start, trace, accepts).smallest(found, trace)
 
 
 class Shrinker:
     """A greedy search for a smaller run that breaks the law of ``found`` in its way, such as a promise of it."""
 
-    def __init__(self, found: Finding, start: Start, trace: Trace) -> None:
-        self.wanted, self.start = (found.law, found.kind), start
+    def __init__(self, found: Finding, start: Start, trace: Trace, accepts: Accepts) -> None:
+        self.wanted, self.start, self.accepts = (found.law, found.kind, found.latent), start, accepts
         self.kinds = kinds_of(start(trace.config).run.operations)
 
     def smallest(self, found: Finding, trace: Trace) -> Found:
@@ -44,22 +54,32 @@ class Shrinker:
             best = smaller
 
     def _shown(self, trace: Trace) -> Found | None:
-        """The finding if the run breaks the law, with the run cut after the step that breaks it; else ``None``."""
+        """The finding if the run breaks the law and is accepted, with the run cut after the step that breaks it; else
+        ``None``.
+        """
+        found = self._breaks(trace)
+        return found if found is not None and self.accepts(*found) else None
+
+    def _breaks(self, trace: Trace) -> Found | None:
         try:
             lock = self.start(trace.config)
         except Unsupported:
             return None
         for number, step in enumerate(trace.steps, start=1):
+            latents = len(lock.law.latents)
             try:
                 lock.do(**step)
             except Finding as finding:
-                return (finding, _cut(trace, number)) if (finding.law, finding.kind) == self.wanted else None
+                return (finding, _cut(trace, number)) if self._is_wanted(finding) else None
             except (Misuse, IndexError, KeyError):
                 return None  # an operation that this one needs was left out
-            latent = lock.law.latent
-            if latent is not None and (latent.law, latent.kind) == self.wanted:
-                return latent, _cut(trace, number)
+            for latent in lock.law.latents[latents:]:
+                if self._is_wanted(latent):
+                    return latent, _cut(trace, number)
         return None
+
+    def _is_wanted(self, finding: Finding) -> bool:
+        return (finding.law, finding.kind, finding.latent) == self.wanted
 
     # Fewer operations.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from conformance.allocator.rules import AllocatorMachine
@@ -12,7 +12,7 @@ from conformance.cache.run import CacheRun
 from conformance.engines.protocol import Json
 from conformance.lock_ref.rules import LockRefMachine
 from conformance.lock_ref.run import LockRefRun
-from conformance.lockstep import LockStep
+from conformance.lockstep import Ignores, LockStep, nothing
 from conformance.machine import StemMachine
 from conformance.mamba_slots.rules import MambaSlotsMachine
 from conformance.mamba_slots.run import MambaSlotsRun
@@ -40,9 +40,9 @@ STEMS: dict[str, Driven] = {
 
 
 def start(
-    stem: str, make: Callable[[Json], Any], config: Json, strict: bool = True, exclude: Collection[str] = ()
+    stem: str, make: Callable[[Json], Any], config: Json, strict: bool = True, ignores: Ignores = nothing
 ) -> LockStep:
     """A fresh run of a stem on a fresh engine. Raises ``Unsupported`` if the engine does not support the
     configuration.
     """
-    return LockStep(STEMS[stem].run(make(config), config, strict, exclude), config)
+    return LockStep(STEMS[stem].run(make(config), config, strict, ignores), config)

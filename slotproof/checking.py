@@ -1,171 +1,280 @@
-"""``slotproof check``: random runs of an engine beside the law."""
+"""``slotproof check``: random runs of an engine beside the law, alone or compared with a base.
+
+Each engine is loaded in a process of its own (``conformance.served``); this process starts them, deals out the stems,
+and says what was found.
+"""
 
 from __future__ import annotations
 
+import json as jsonlib
+import os
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
-from rich.text import Text
+from rich.progress import Progress
 
-from conformance import known, traces
-from conformance.check import Result, Search, check
-from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.engines.registry import Loaded
-from conformance.known import Known
-from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
-from conformance.replay import outcome
-from conformance.stems import STEMS
-from slotproof.screen import broken, choose, console, progress, story, table, write_json
+from conformance.compare import Status, compare, in_words
+from conformance.connection import EngineDied, Served, Subject, ToolError
+from conformance.engines.protocol import EngineError, Json
+from conformance.lockstep import LATENT, UNSUPPORTED, VIOLATION
+from conformance.outcome import Outcome
+from conformance.traces import Trace
+from slotproof import verdicts
+from slotproof.again import Again
+from slotproof.screen import choose, progress, write_json
+from slotproof.subjects import Base, base_of
 
-BROKEN = 1
-GONE = "known_difference_is_gone"
+SCHEMA = 1
+HOLDS, BROKEN, USAGE, FAILED = 0, 1, 3, 4
+LISTS = ("new", "worse", "incomparable", "known", "gone")
+ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
+DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
+ENDING = 2.0  # seconds of the budget that are kept for the end of the command
+RETRIES = 3  # how often a stem is tried again after the engine has killed its process
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line."""
+    """What was asked for on the command line.
 
-    engine: str
-    release: str | None
-    source: Path | None
-    device: str
-    stems: tuple[str, ...]
-    examples: int
-    steps: int
-    seed: int | None
-
-
-def run(options: Options, json: Path | None) -> int:
-    """Checks the stems, prints the results and writes them to ``json``; the exit code."""
-    stems = choose(options.stems, STEMS, "stem")
-    loaded = registry.load(options.engine, options.release, options.source, options.device)
-    stems = choose(options.stems, [stem for stem in stems if stem in loaded.makers], "stem of this engine")
-    results = []
-    with progress() as bar:
-        task = bar.add_task("", total=len(stems))
-        for stem in stems:
-            bar.update(task, description=f"{loaded.label} {stem}")
-            results.append(one(loaded, stem, options))
-            bar.advance(task)
-    _print(results, loaded)
-    write_json(json, {"subject": loaded.name, "release": loaded.release, "results": [data(r) for r in results]})
-    return BROKEN if any(fails(r, loaded) for r in results) else 0
-
-
-def one(loaded: Loaded, stem: str, options: Options) -> Result:
-    """Replays the known differences of the release, each of which must still occur; then draws runs that avoid them."""
-    start = time.perf_counter()
-    listed = known.of_release(registry.plugin(loaded.name).folder, options.release)
-    replayed = [_replayed(k, loaded) for k in listed if k.stem == stem]
-    result = _draw(loaded, stem, options, excluded(stem, listed))
-    result.known = replayed
-    result.seconds = round(time.perf_counter() - start, 1)
-    _judge_known(result)
-    return result
-
-
-def _replayed(difference: Known, loaded: Loaded) -> Json:
-    """What a known difference shows today, and whether that is what the list says."""
-    row = outcome(traces.load(difference.trace), loaded.makers[difference.stem])
-    occurs = (row["verdict"], row["law"]) == (difference.verdict, difference.law)
-    return {"trace": difference.trace, **row, "occurs": occurs}
-
-
-def excluded(stem: str, listed: list[Known]) -> frozenset[StrEnum]:
-    """What new runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
-    while waiting:
-        found = waiting.pop()
-        stems.add(found.name)
-        waiting += found.parts.values()
-    return known.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
-
-
-def _draw(loaded: Loaded, stem: str, options: Options, exclude: frozenset[StrEnum]) -> Result:
-    """Draws runs until one breaks a law or enough operations are done."""
-
-    def drawn(seed: int | None) -> Result:
-        search = Search(examples=options.examples, seed=seed, strict=loaded.own, exclude=exclude)
-        return check(stem, loaded.makers[stem], search)
-
-    result, seed = drawn(options.seed), options.seed or 0
-    while result.verdict == CONFORMS and result.steps < options.steps:
-        seed += 1
-        more = drawn(seed)
-        if not more.steps:
-            break
-        more.steps += result.steps
-        more.transitions = _sum(more.transitions, result.transitions)
-        result = more
-    return result
-
-
-def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
-
-
-def _judge_known(result: Result) -> None:
-    """A known violation makes the verdict a violation; so does a known difference that no longer occurs. A violation
-    that a run found stays what is reported.
+    ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
+    seconds for the whole command. ``examples``: drawn runs for each stem, ``None`` for as many as the budget allows.
     """
-    for row in result.known:
-        if result.verdict != VIOLATION and row["verdict"] == VIOLATION and row["occurs"]:
-            found = traces.load(row["trace"])
-            result.verdict, result.law, result.kind = VIOLATION, found.law, row["kind"]
-            result.sentence, result.detail, result.trace = found.why, row["detail"], found.trace
-        if not row["occurs"] and result.verdict != VIOLATION:
-            result.verdict, result.law, result.kind, result.detail = VIOLATION, GONE, None, None
-            result.sentence = f"the trace {row['trace']} no longer breaks its law: take it off the list of known ones"
+
+    subject: Subject
+    base: str | None = None
+    stems: tuple[str, ...] = ()
+    examples: int | None = None
+    steps: int = 0
+    seed: int | None = None
+    budget: float | None = None
+    workers: int = 2
+    json: Path | None = None
+    again: bool = True
 
 
-def fails(result: Result, loaded: Loaded) -> bool:
-    """A violation fails, and so does a stem of which no run could be started. For our own implementation a latent
-    finding fails too.
+@dataclass
+class Bench:
+    """The processes of a check: the subject, and the base if there is one."""
+
+    subject: Served
+    base: Served | None
+    why: str
+
+    @property
+    def own(self) -> bool:
+        """The subject is our own implementation."""
+        return bool(self.subject.hello["own"])
+
+
+def run(options: Options) -> int:
+    """Checks the stems, writes the report, prints it, and returns the exit code."""
+    report = report_of(options)
+    write_json(options.json, report)
+    verdicts.show(report)
+    return int(report["exit"])
+
+
+def report_of(options: Options) -> Json:
+    """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
+    begun = time.monotonic()
+    with _bench(options) as bench:
+        hello = bench.subject.hello
+        stems = choose(options.stems, hello["stems"], "stem of this engine")
+        deadline = None if options.budget is None else begun + options.budget - ENDING
+        again = Again(options.subject.engine, kept=options.again)
+        with progress() as bar:
+            judged = _judge_all(stems, bench, options, deadline, again, bar)
+        again.keep([row for j in judged for name in ("new", "worse") for row in j.get(name, [])], stems)
+        return _report(judged, bench, options, time.monotonic() - begun)
+
+
+@contextmanager
+def _bench(options: Options) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotproof-base-")))
+        base: Base | None = None if options.base is None else base_of(options.subject, options.base, scratch)
+        subject = stack.enter_context(Served(options.subject))
+        beside = None if base is None else stack.enter_context(Served(base.subject))
+        subject.ready()
+        if beside is not None:
+            try:
+                beside.ready()
+            except EngineError as error:
+                raise EngineError(f"the base cannot be loaded: {error}") from error
+        yield Bench(subject, beside, "" if base is None else base.why)
+
+
+def _judge_all(
+    stems: list[str], bench: Bench, options: Options, deadline: float | None, again: Again, bar: Progress
+) -> list[Json]:
+    """The judgements on all stems, several at a time. A stem gets its share of the time that is left."""
+    todo, lock = list(stems), Lock()
+    whole = bar.add_task(bench.subject.hello["label"], total=len(stems))
+
+    def share() -> float | None:
+        if deadline is None:
+            return None
+        left = max(len(todo), 1)
+        return max(deadline - time.monotonic(), 0.1) * min(options.workers, left) / left
+
+    def one(stem: str) -> Json:
+        with lock:
+            seconds = share()
+            todo.remove(stem)
+        task = bar.add_task(stem, total=None)
+        try:
+            return _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
+        finally:
+            bar.remove_task(task)
+            bar.advance(whole)
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        try:
+            return list(pool.map(one, stems))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            bench.subject.kill()  # ends the connections for which the threads wait
+            raise
+
+
+def _tell(bar: Progress, task: Any, stem: str, said: Json) -> None:
+    bar.update(task, description=f"{stem}: {said['progress']}, {said['steps']} operations")
+
+
+def _judge(
+    stem: str, bench: Bench, options: Options, seconds: float | None, again: Again, said: Callable[[Json], None]
+) -> Json:
+    """The judgement on one stem. Where the engine kills its process, that is a finding, and the search goes on with
+    another seed.
     """
-    return result.verdict in (VIOLATION, UNSUPPORTED) or (loaded.own and result.verdict != CONFORMS)
+    begun, deaths, judged = time.monotonic(), [], None
+    for attempt in range(RETRIES):
+        left = None if seconds is None else max(seconds - (time.monotonic() - begun), 0.1)
+        seed = options.seed if attempt == 0 else (options.seed or 0) + 7_919 * attempt
+        asked: Json = {
+            **{"stem": stem, "engine": options.subject.engine, "seconds": left, "seed": seed},
+            **{"examples": options.examples, "steps": options.steps, "strict": bench.own},
+        }
+        if bench.base is None:
+            asked |= {"do": "alone", "listed": options.subject.release}
+        else:
+            listed = bench.base.subject.release or bench.base.hello["says"]
+            asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
+        with bench.subject.connect() as connection:
+            try:
+                judged = connection.ask(asked, said)
+                break
+            except EngineDied:
+                deaths.append(_death(stem, bench))
+    judged = judged or verdicts.nothing_judged(stem)
+    for status, row in deaths:
+        judged[status] = [*judged.get(status, []), row]
+        if status in (Status.NEW, Status.WORSE):
+            judged["verdict"] = VIOLATION
+    return judged
 
 
-def data(result: Result) -> Json:
-    """A result as JSON."""
-    return {
-        "stem": result.stem,
-        "verdict": result.verdict,
-        "law": result.law,
-        "kind": result.kind,
-        "sentence": result.sentence,
-        "detail": result.detail,
-        "steps": result.steps,
-        "seconds": result.seconds,
-        "transitions": result.transitions,
-        "known": result.known,
-        "trace": None if result.trace is None else result.trace.as_json(),
+def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
+    """The run that killed the process of the subject, compared with the base. Raises ``ToolError`` if the run does not
+    kill the process again.
+    """
+    file = bench.subject.scratch / f"run-{stem}"
+    if not file.is_file():
+        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.log()}", "")
+    trace = Trace(**jsonlib.loads(file.read_text()))
+    with bench.subject.connect() as connection:
+        found = connection.outcome(trace).first
+    if found is None:
+        message = f"the process of {bench.subject.hello['label']} ended in a run that can be repeated without harm"
+        raise ToolError(message, jsonlib.dumps(trace.as_json()))
+    theirs = Outcome()
+    if bench.base is not None:
+        with bench.base.connect() as connection:
+            theirs = connection.outcome(trace)
+    status = compare(found, theirs)
+    words = in_words(status, found, theirs) if bench.base else ""
+    row = {"stem": stem, **found.__dict__, "trace": trace.as_json(), "name": "", "base": words, "story": []}
+    return status, {**row, "times": 1, "shrunk": False}
+
+
+# The report.
+
+
+def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) -> Json:
+    subject = bench.subject.hello
+    lists = {name: [row for j in judged for row in j.get(name, [])] for name in LISTS}
+    results = [{**j, **{name: len(j.get(name, [])) for name in LISTS}} for j in judged]
+    beside = bench.base is not None
+    report = {
+        "schema": SCHEMA,
+        "slotproof": version("slotproof"),
+        "subject": _subject(options.subject, subject),
+        "base": None if bench.base is None else {**_subject(bench.base.subject, bench.base.hello), "why": bench.why},
+        "options": {
+            **{"stems": list(options.stems), "examples": options.examples, "steps": options.steps},
+            **{"seed": options.seed, "budget": options.budget, "workers": options.workers},
+            "device": options.subject.device,
+        },
+        "seconds": round(seconds, 1),
+        **lists,
+        "results": results,
     }
+    code, reason = _exit(results, lists, beside, bench.own, options)
+    return {**report, "exit": code, "reason": reason}
 
 
-def _print(results: list[Result], loaded: Loaded) -> None:
-    columns = ("stem", "verdict", "what is broken", "operations", "known differences", "seconds")
-    rows = [(r.stem, r.verdict, broken(r.law, r.kind), r.steps, len(r.known), f"{r.seconds:.1f}") for r in results]
-    console.print(table(loaded.label, columns, rows))
-    for result in results:
-        _print_one(result, loaded)
+def _subject(asked: Subject, hello: Json) -> Json:
+    source = None if asked.source is None else str(asked.source)
+    named = {"engine": asked.engine, "label": hello["label"], "release": asked.release, "source": source}
+    return {**named, "own": hello["own"], "isolation": hello["isolation"]}
 
 
-def _print_one(result: Result, loaded: Loaded) -> None:
-    counts = ", ".join(f"{name} {number}" for name, number in result.transitions.items())
-    console.print(Text(f"{result.stem}: {counts}", style="dim"))
-    for row in result.known:
-        calls = "; ".join(traces.load(row["trace"]).trace.lines())
-        what = "known" if row["occurs"] else "known, but changed"
-        console.print(
-            f"  {what}: {row['verdict']}, {broken(row['law'], row['kind'])} ({row['trace']}): {calls}", markup=False
-        )
-    if result.law is not None:
-        console.print(Text.assemble((broken(result.law, result.kind), "bold red"), f": {result.sentence}"))
-    if result.detail:
-        console.print(f"  {result.detail}", markup=False)
-    if result.trace is not None:
-        story(result.trace, loaded.makers[result.stem], loaded.name, loaded.release)
+def _exit(
+    results: list[Json], lists: dict[str, list[Json]], beside: bool, own: bool, options: Options
+) -> tuple[int, str]:
+    """The exit code and its reason. A latent finding alone fails only our own implementation."""
+    graver = [row for name in ("new", "worse") for row in lists[name] if own or row["severity"] == VIOLATION]
+    if graver:
+        return BROKEN, "something new is broken" if beside else "a law is broken"
+    if not beside and any(row["severity"] == VIOLATION or own for row in lists["known"]):
+        return BROKEN, "a law is broken, as is known of this release"
+    if not beside and lists["gone"]:
+        return BROKEN, "a known difference of this release no longer occurs: take it off its list"
+    few = [r["stem"] for r in results if r["cut_short"] and r["steps"] < ENOUGH]
+    if few:
+        return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
+    without = [r["stem"] for r in results if r["verdict"] == UNSUPPORTED and r["runs"] == 0]
+    if without and (not beside or options.stems):
+        return BROKEN, f"no run could be started on {', '.join(without)}"
+    latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in lists[name])
+    if beside:
+        return HOLDS, "nothing new but latent findings" if latent else "nothing new"
+    return HOLDS, "no violation" if latent else "every law holds"
+
+
+def seconds(budget: str | None, source: Path | None) -> float | None:
+    """The budget in seconds: a number with ``s`` or ``m``. By default a minute for a source folder, else none."""
+    if budget is None:
+        return None if source is None else DEFAULT_BUDGET
+    number = budget.removesuffix("s").removesuffix("m")
+    try:
+        asked = float(number) * (60 if budget.endswith("m") else 1)
+    except ValueError:
+        asked = 0.0
+    if not MINIMUM_BUDGET <= asked <= MAXIMUM_BUDGET:
+        raise ValueError(f"--budget {budget}: expected a time from 5s to 24 hours, such as 60s or 10m")
+    return asked
+
+
+def workers() -> int:
+    """How many stems are judged at a time: one for each processor, six at most."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 6)

@@ -57,9 +57,23 @@ def check(
     source: Annotated[
         Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed.")
     ] = None,
-    examples: Annotated[int, typer.Option(min=1, help="Number of random runs for each stem.")] = 200,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only what breaks here and holds there: a folder, a git revision of the source, or a release. "
+            "Without a value: the merge base with the main branch, else the release that the source says it is."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for all stems, for example 60s or 10m; with --source 60s by default.")
+    ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of random runs for each stem; by default 200, or what the budget allows."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Go on until each stem has done this many operations.")] = 0,
     seed: Seed = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     json: Out = None,
 ) -> None:
@@ -67,10 +81,24 @@ def check(
 
     Operations are drawn at random. After each call the engine is read once, and its state must keep the law.
     """
+    from conformance.connection import Subject
     from slotproof import checking
 
-    options = checking.Options(engine, release, source, device, tuple(stem or ()), examples, steps, seed)
-    raise typer.Exit(checking.run(options, json))
+    raise typer.Exit(
+        checking.run(
+            checking.Options(
+                Subject(engine, release, source, device),
+                base=base,
+                stems=tuple(stem or ()),
+                examples=examples,
+                steps=steps,
+                seed=seed,
+                budget=checking.seconds(budget, source),
+                workers=workers or checking.workers(),
+                json=json,
+            )
+        )
+    )
 
 
 @app.command()
@@ -144,12 +172,18 @@ def docs(
 def main() -> None:
     """The console script: bad usage ends with one clear line and exit code 3, without a traceback."""
     try:
-        code = app(standalone_mode=False)
+        code = app(args=_with_values(sys.argv[1:]), standalone_mode=False)
     except TyperException as error:
         sys.exit(_complain(error.format_message()))
     except (EngineError, ValueError) as error:
         sys.exit(_complain(str(error)))
     sys.exit(code or 0)
+
+
+def _with_values(words: list[str]) -> list[str]:
+    """The words of the command line, where ``--base`` without a value has the value ``default``."""
+    followed = zip(words, [*words[1:], "-"], strict=True)
+    return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 
 
 def _complain(message: str) -> int:

@@ -26,10 +26,10 @@ from conformance.known import (
     MambaSlotsExclusion,
     SessionTrimExclusion,
     SwaMappingExclusion,
+    looks_past,
 )
 from conformance.lockstep import ENOUGH, Finding, LockStep
 from conformance.machine import Sink
-from conformance.request_calls import looks_past
 from conformance.stems import STEMS
 from conformance.traces import Trace
 

@@ -164,8 +164,7 @@ def test_a_run_that_is_not_strict_goes_on_after_a_latent_finding() -> None:
     lock = refusing(loses=False)
     lock.law.strict = False
     lock.do("extend", rows=[0], more=[1])
-    assert lock.law.latent is not None
-    assert lock.law.latent.law == ENOUGH
+    assert [latent.law for latent in lock.law.latents] == [ENOUGH]
     lock.do("clear")
 
 

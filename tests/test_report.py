@@ -14,7 +14,8 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.faults import FAULTS
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.replay import outcome, row
+from conformance.outcome import outcome
+from conformance.replay import row
 from conformance.story.picture import frame
 from conformance.story.tell import tell
 from proofs import obligations, prover
@@ -162,7 +163,7 @@ def test_a_lawful_story_has_nothing_wrong() -> None:
     makers = registry.load(registry.own().name).makers
     for name in traces.names():
         trace = traces.load(name).trace
-        if outcome(traces.load(name), makers[trace.stem])["verdict"] == UNSUPPORTED:
+        if outcome(trace, makers[trace.stem]).verdict == UNSUPPORTED:
             continue  # calls that our implementation does not have
         for step in tell(trace, makers[trace.stem]):
             assert not step.wrong, (name, step)

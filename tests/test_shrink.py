@@ -10,7 +10,7 @@ import pytest
 from conformance.engines.protocol import Json, PairSnapshot, PoolSnapshot, RowsSnapshot
 from conformance.kinds import KEY, TOKENS, KeyTokens, Tokens, kinds_of
 from conformance.lockstep import Calls, Finding, Law, LockStep, Operation
-from conformance.shrink import Shrinker, shrink
+from conformance.shrink import Shrinker, any_run, shrink
 from conformance.stems import STEMS
 from conformance.traces import Trace
 from spec import allocator
@@ -141,7 +141,7 @@ def test_what_counts_no_tokens_is_not_added_up() -> None:
 def test_a_look_becomes_part_of_the_operation_that_follows() -> None:
     """Alone each of them is needed: the look gives the number of tokens."""
     trace = Trace("allocator", {"page_size": 1}, [{"op": "look", "request": 0, "more": 4}, {"op": "add", "request": 0}])
-    made = Shrinker(Finding("law", "", ""), lambda config: LockStep(Counting(config, {}), config), trace)
+    made = Shrinker(Finding("law", "", ""), lambda config: LockStep(Counting(config, {}), config), trace, any_run)
     assert [t.steps for t in made._merged(trace)] == [[{"op": "add", "request": 0, "more": 4}]]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PoolEngine, PoolSnapshot
-from conformance.lockstep import Law
+from conformance.lockstep import Ignores, Law, nothing
 from conformance.pool_calls import PoolCalls
 from spec import allocator as law
 from spec.finite import Seq
@@ -19,10 +18,10 @@ from spec.pool import Pool, some_open
 class AllocatorRun:
     """The operations of ``PoolCalls`` on one pool. Sizes in the configuration count pages."""
 
-    def __init__(self, engine: PoolEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
-        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+    def __init__(self, engine: PoolEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks = engine, engine.lacks
         state = law.initial(config["page_size"], config["size"], config["rows"], config["need_sort"])
-        self.law = Law(law.stem, state, strict)
+        self.law = Law(law.stem, state, strict, ignores)
         self.calls = PoolCalls(self, config)
         self.operations = self.calls.operations
         self.seen: PoolSnapshot = engine.snapshot()

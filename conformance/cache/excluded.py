@@ -7,7 +7,8 @@ made (``cache.waiting_copy``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from enum import StrEnum
 
 from conformance.cache.run import CacheRun
 from conformance.known import CacheExclusion, LockRefExclusion
@@ -15,11 +16,11 @@ from conformance.lock_ref.seen import common_length
 from spec.tree import begin
 
 
-def breaks(run: CacheRun, op: str, request: int) -> bool:
-    """This operation on a request that runs or waits is a known difference."""
-    if CacheExclusion.WAITING_COPY in run.exclude and run.stateful and _may_wait(run, op, request):
+def breaks(run: CacheRun, exclude: Collection[StrEnum], op: str, request: int) -> bool:
+    """This operation on a request that runs or waits is a known difference, and ``exclude`` names the difference."""
+    if CacheExclusion.WAITING_COPY in exclude and run.stateful and _may_wait(run, op, request):
         return True
-    return op != "look" and LockRefExclusion.RESTORE_HELD in run.exclude and _under_reader(run, request)
+    return op != "look" and LockRefExclusion.RESTORE_HELD in exclude and _under_reader(run, request)
 
 
 def _may_wait(run: CacheRun, op: str, request: int) -> bool:

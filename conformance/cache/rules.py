@@ -67,11 +67,19 @@ class CacheMachine(RequestRules):
     def _breaks(self, op: str, arguments: Json) -> bool:
         request = arguments["request"]
         if op not in ARRIVES or request in self.calls.requests:
-            return breaks(self.run, op, request)
+            return breaks(self.run, self.exclude, op, request)
         self.calls.arrive(**{name: value for name, value in arguments.items() if name != "chunk"})
-        known = breaks(self.run, op, request)
+        known = breaks(self.run, self.exclude, op, request)
         del self.calls.requests[request]
         return known
+
+    def offers(self, op: str) -> bool:
+        """The engine has the operation. An overlapping turn is left out where its end is known to leak states: the
+        engine turns it away, so it is aborted.
+        """
+        lazy = self.run.stateful and self.run.law.state.states.lazy and self.excludes(MambaSlotsExclusion.LAZY_SESSION)
+        leaks = lazy or (self.run.stateful and self.excludes(MambaSlotsExclusion.SESSION_ABORT))
+        return not (op == "overlapping_turn" and leaks) and super().offers(op)
 
     def without_session(self, session: int) -> bool:
         """A new request must come without its session, also where the lazy track buffers of sessions are a known
@@ -82,7 +90,8 @@ class CacheMachine(RequestRules):
 
     def may_abort(self, request: int) -> bool:
         """The abort of this request is not a known difference, also not for its states."""
-        return bool(self.run.may_abort(request))
+        leaks = self.run.stateful and self.excludes(MambaSlotsExclusion.SESSION_ABORT)
+        return not (leaks and self.calls.requests[request].session) and super().may_abort(request)
 
     # Requests without a session.
 

@@ -7,20 +7,16 @@ exchange pages, the tree's nodes tell what became of the pages, and which node a
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from enum import StrEnum
-
 from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
 from conformance.kinds import Tokens
-from conformance.known import MambaSlotsExclusion
 from conformance.lock_ref.seen import paths
-from conformance.lockstep import Call, Calls, Finding, Law
+from conformance.lockstep import Call, Calls, Finding, Ignores, Law, nothing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
-from conformance.request_calls import RequestCalls, looks_past
+from conformance.request_calls import RequestCalls
 from conformance.session_trim.run import first_rows, with_lists_sorted
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
 from conformance.swa_mapping.seen import is_read, pair_problems
@@ -53,15 +49,12 @@ def first_state(config: Json, stateful: bool) -> CacheState:
 class CacheRun:
     """Operations on one cache. ``stateful``: its requests and nodes have mamba states."""
 
-    def __init__(
-        self, engine: CacheEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()
-    ) -> None:
-        self.engine, self.exclude, self.config = engine, exclude, config
+    def __init__(self, engine: CacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
-        self.law = Law(law.stem, first_state(config, self.stateful), strict, looks_past(exclude))
+        self.law = Law(law.stem, first_state(config, self.stateful), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
-        self.lacks: Collection[str] = frozenset({*engine.lacks, *self._left_out()})
         self.calls = self.states.calls = RequestCalls(self, config)
         self.operations = {
             **self.calls.operations,
@@ -74,15 +67,6 @@ class CacheRun:
         self.seen: CacheSnapshot = self.snapshot()
         self.engine_rows = frozenset(self.seen.rows.free_rows)  # the engine's numbers of its rows: all are idle now
         self.view: CacheView = self._by_number()
-
-    def _left_out(self) -> set[str]:
-        """The operations that a known difference makes useless.
-
-        An overlapping turn that the engine turns away is aborted, and the abort of a turn is known to leak states.
-        """
-        lazy = self.stateful and self.law.state.states.lazy and MambaSlotsExclusion.LAZY_SESSION in self.exclude
-        leaks = lazy or (self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude)
-        return {"overlapping_turn"} if leaks else set()
 
     # Names.
 
@@ -250,11 +234,6 @@ class CacheRun:
         session = self.calls.requests[request].session
         turn = not self.stateful or (session and self.rows.slot(session))
         return bool(turn or self.states.fits(request, prefix > 0))
-
-    def may_abort(self, request: int) -> bool:
-        """The abort of this request is not a known difference."""
-        leaks = self.stateful and MambaSlotsExclusion.SESSION_ABORT in self.exclude
-        return not (leaks and self.calls.requests[request].session) and self.calls.may_abort(request)
 
     # States.
 

@@ -142,6 +142,22 @@ def load(name: str, release: str | None = None, source: Path | None = None, devi
     return found.load(release, source, device)
 
 
+def fetch(name: str, release: str | None) -> None:
+    """Downloads what ``load`` will need, so that an engine can be loaded without a network. An engine that has
+    something to download has a function ``fetch(release)``.
+    """
+    found: Any = getattr(plugin(name), "fetch", None)
+    if found is not None and release is not None:
+        found(release)
+
+
+def release_of(name: str, source: Path) -> str | None:
+    """The release that a checkout says it is. An engine that can tell has a function ``release_of(source)``."""
+    found: Any = getattr(plugin(name), "release_of", lambda _: None)
+    says: str | None = found(source)
+    return says
+
+
 def own() -> Plugin:
     """Our own implementation: it is in this folder."""
     return next(found for found in map(plugin, _built_in()) if found.own)

@@ -8,14 +8,14 @@ restored tombstone and eviction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
-from conformance.lockstep import Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
 from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
@@ -35,15 +35,15 @@ class LockRefRun:
     handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
     """
 
-    def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
-        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+    def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks = engine, engine.lacks
         self.page_size: int = config["page_size"]
         self.window: int = config["window"]
         self.components: tuple[str, ...] = tuple(config["components"])
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has at least one page
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
-        self.law = Law(law.stem, empty, strict)
+        self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}
         self._keys: dict[

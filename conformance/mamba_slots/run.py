@@ -6,7 +6,7 @@ who names which slot, and takes the law's step for each slot that was handed out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from conformance.diff import Change, Names
@@ -21,8 +21,10 @@ from conformance.lockstep import (
     Call,
     Calls,
     Finding,
+    Ignores,
     Law,
     Operation,
+    nothing,
     refusing,
 )
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
@@ -56,8 +58,8 @@ class MambaSlotsRun:
     request of that turn. ``known``: the requests that were here once. ``depth``: how many groups are open.
     """
 
-    def __init__(self, engine: StateEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
-        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+    def __init__(self, engine: StateEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks = engine, engine.lacks
         sizes = {**DEFAULTS, **config}
         kind = (sizes["buffered"], sizes["doubled"], sizes["lazy"])
         self.session_count: int = sizes["sessions"]
@@ -67,7 +69,7 @@ class MambaSlotsRun:
         self.lent: dict[int, int] = {}
         self.known: set[int] = set()
         self.depth = 0
-        self.law = Law(law.stem, empty, strict)
+        self.law = Law(law.stem, empty, strict, ignores)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
         self.operations: Mapping[str, Operation] = {

@@ -5,15 +5,12 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from enum import StrEnum
-
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
 from conformance.kinds import Tokens
-from conformance.lockstep import Call, Calls, Law
+from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import RequestCalls, looks_past
+from conformance.request_calls import RequestCalls
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
@@ -44,9 +41,9 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
 class SessionTrimRun:
     """The operations of ``RequestCalls`` on rows and pools. ``TreePages`` follows the tree's pages."""
 
-    def __init__(self, engine: RowEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()) -> None:
-        self.engine, self.lacks, self.exclude, self.config = engine, engine.lacks, exclude, config
-        self.law = Law(law.stem, first_rows(config, config["size"]), strict, looks_past(exclude))
+    def __init__(self, engine: RowEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks, self.config = engine, engine.lacks, config
+        self.law = Law(law.stem, first_rows(config, config["size"]), strict, ignores)
         self.calls = RequestCalls(self, config)
         self.tree = TreePages(self.law)
         self.operations = {**self.calls.operations, "evict": self.evict}

@@ -30,7 +30,7 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
     told: list[Told] = []
     before = lock.run.project()
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        latent, wrong, ended = lock.law.latent, "", False
+        latents, wrong, ended = len(lock.law.latents), "", False
         try:
             lock.do(**step)
         except Finding as finding:
@@ -38,8 +38,8 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
             wrong, ended = f"{what}. {finding.sentence} {finding.detail}", True
         except Misuse as misuse:
             wrong, ended = f"nobody may send this: {misuse}", True
-        if lock.law.latent is not latent:
-            wrong = f"latent: {lock.law.latent}"
+        if not ended:
+            wrong = "; ".join(f"latent: {latent}" for latent in lock.law.latents[latents:])
         after = _shown(lock.run, before)
         told.append(Told(line, changed(before, after, lock.law.names), wrong, frame(after)))
         if ended:

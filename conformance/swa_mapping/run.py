@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairEngine, PairSnapshot
-from conformance.lockstep import Call, Calls, Law
+from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import HOLE, PoolCalls, row_pages
 from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides
 from spec import swa_mapping as law
@@ -21,10 +20,10 @@ from spec.pool import Pool, some_open
 class SwaMappingRun:
     """The operations of ``PoolCalls`` on both pools, and operations that treat the two pools differently."""
 
-    def __init__(self, engine: PairEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
-        self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
+    def __init__(self, engine: PairEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.lacks = engine, engine.lacks
         sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"], config["need_sort"])
-        self.law = Law(law.stem, law.initial(*sizes), strict)
+        self.law = Law(law.stem, law.initial(*sizes), strict, ignores)
         self.page_size: int = config["page_size"]
         self.calls = PoolCalls(self, config)
         self.operations = {

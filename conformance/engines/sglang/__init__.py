@@ -37,6 +37,20 @@ class SGLangPlugin:
         found = self._import(release, source)
         return Loaded(self.name, found.label, makers(found, device), self.own)
 
+    @staticmethod
+    def fetch(release: str) -> None:
+        """Downloads a release, unless it is there."""
+        from conformance.engines.sglang import download
+
+        download.release(release)
+
+    @staticmethod
+    def release_of(source: Path) -> str | None:
+        """The release that a checkout says it is."""
+        from conformance.engines.sglang import download
+
+        return download.release_of(source)
+
     def comparison(self, release: str, device: str) -> Comparison:
         """SGLang's allocators and its tree at full size, for benchmarks; their tensors are on ``device``."""
         from conformance.engines.sglang.comparison import Comparison

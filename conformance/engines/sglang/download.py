@@ -67,6 +67,19 @@ def from_source(folder: Path) -> Path:
     raise EngineError(f"{folder} is no SGLang checkout: expected sglang/srt/mem_cache below it")
 
 
+def release_of(folder: Path) -> str | None:
+    """The release that a checkout or an unpacked wheel says it is, ``None`` if it says none or an unreleased version.
+
+    The build writes the number to ``sglang/_version.py``.
+    """
+    try:
+        text = (from_source(folder) / "sglang" / "_version.py").read_text(encoding="utf-8")
+    except (EngineError, OSError):
+        return None
+    found = re.search(r"^__version__\s*=.*?['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return found[1] if found and _VERSION.fullmatch(found[1]) and "dev" not in found[1] else None
+
+
 def cache_folder() -> Path:
     """Return the folder SLOTPROOF_CACHE if it is set, else `.cache` in this repository or the working directory."""
     if named := os.environ.get("SLOTPROOF_CACHE"):

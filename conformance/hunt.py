@@ -1,0 +1,270 @@
+"""Looks for the laws that a subject breaks and a base holds: ``slotproof check --base``.
+
+Drawn runs go on past what the base breaks too: the run steps back before that operation and goes on without it. So a
+new difference is found though known ones are all around. Each new one is shrunk on the condition that the base still
+holds, so shrinking cannot slide into a known difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count, groupby
+from typing import Any
+
+from conformance.check import Search, draw
+from conformance.compare import RANK, Status, compare, in_words
+from conformance.engines.protocol import Json
+from conformance.lockstep import Finding
+from conformance.machine import Sink, TimeIsUp
+from conformance.outcome import Break, Outcome, outcome
+from conformance.shrink import shrink
+from conformance.stems import start
+from conformance.traces import Trace
+
+ROUND = 20  # runs that are drawn at a time; every second round avoids the known differences of the base
+SHAPES = 3  # how many runs with one broken law, broken by one operation, are shrunk
+SHRINKING = 0.35  # the part of a stem's time that is kept for shrinking
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A law that the subject breaks, beside the base.
+
+    ``trace``: the run, shrunk unless ``shrunk`` is false. ``base``: what the base shows on it, in words. ``name``: the
+    name of a kept trace, empty for a drawn run. ``times``: in how many runs it was met.
+    """
+
+    status: Status
+    found: Break
+    trace: Trace
+    base: str
+    name: str = ""
+    times: int = 1
+    shrunk: bool = True
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The operations of the trace, each once for a stretch of equal ones."""
+        return tuple(op for op, _ in groupby(step["op"] for step in self.trace.steps))
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A law that the base breaks on a kept trace, and the subject holds. ``detail``: what the subject shows."""
+
+    found: Break
+    trace: Trace
+    name: str
+    detail: str
+
+
+@dataclass
+class Hunted:
+    """What a hunt on one stem found, and how hard it looked.
+
+    ``runs``, ``steps``: runs and operations. ``transitions``: how often each transition of the law was done and
+    refused. ``cut_short``: the time was over before all runs were drawn.
+    """
+
+    stem: str
+    differences: list[Difference] = field(default_factory=list)
+    gone: list[Gone] = field(default_factory=list)
+    runs: int = 0
+    steps: int = 0
+    transitions: dict[str, int] = field(default_factory=dict)
+    cut_short: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a hunt on one stem goes on.
+
+    ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time, shrinking
+    included; ``None`` without a limit. One of the two must be given. ``seed``: see ``Search``.
+    """
+
+    examples: int | None = 200
+    seconds: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A run with a finding that the base does not show."""
+
+    status: Status
+    finding: Finding
+    trace: Trace
+    name: str = ""
+
+
+class Hunt:
+    """One search on one stem. ``make`` builds the subject; ``base`` replays a trace on the base. ``tick`` is called
+    before each operation with what the search does and how many operations it has sent.
+    """
+
+    def __init__(
+        self,
+        stem: str,
+        make: Callable[[Json], Any],
+        base: Callable[[Trace], Outcome],
+        limits: Limits,
+        tick: Callable[[str, Trace | None, Json | None, int], None] = lambda *_: None,
+    ) -> None:
+        self.stem, self.make, self.base, self.limits, self.tick = stem, make, base, limits, tick
+        self.begun = time.monotonic()
+        self.sink = Sink(passes=self._passes, before=self._before)
+        self.cut_short = False
+        self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}
+        self.known: dict[tuple[str, str, str], Difference] = {}
+        self.gone: list[Gone] = []
+
+    def run(self, kept: Iterable[tuple[str, Trace]], exclude: Collection[StrEnum]) -> Hunted:
+        """Replays the kept traces, draws runs, and shrinks what is new. ``exclude``: known differences of the base,
+        which every second round of drawn runs avoids.
+        """
+        for name, trace in kept:
+            if self._searched_enough():
+                self.cut_short = True
+                break
+            self._replay(name, trace)
+        self._draw(exclude)
+        differences = [*self._new(), *self.known.values()]
+        transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(self.sink.counts.items())}
+        seconds = round(time.monotonic() - self.begun, 1)
+        return Hunted(
+            *(self.stem, differences, self.gone, self.sink.runs, self.sink.steps),
+            *(transitions, self.cut_short, seconds),
+        )
+
+    # The time.
+
+    def _time_is_up(self, part: float) -> bool:
+        """This part of the time has gone by."""
+        seconds = self.limits.seconds
+        return seconds is not None and time.monotonic() - self.begun > part * seconds
+
+    def _searched_enough(self) -> bool:
+        """The time is up, but for the time that shrinking needs where there is something to shrink."""
+        return self._time_is_up(1 - SHRINKING if self.candidates else 1)
+
+    def _before(self, trace: Trace, step: Json) -> None:
+        if self._searched_enough():
+            raise TimeIsUp
+        self.tick("drawn runs", trace, step, self.sink.steps)
+
+    # Kept traces.
+
+    def _replay(self, name: str, trace: Trace) -> None:
+        self.tick(name, trace, None, self.sink.steps)
+        mine, theirs = outcome(trace, self.make), self.base(trace)
+        for found in mine.breaks:
+            status = compare(found, theirs)
+            if status is Status.KNOWN:
+                self._is_known(found, trace, name, theirs)
+            else:
+                finding = Finding(found.law, found.sentence, found.detail, found.severity == "latent", found.kind)
+                cut = Trace(trace.stem, trace.config, trace.steps[: found.step])
+                self._suspect(_Candidate(status, finding, cut, name))
+        for broken in theirs.breaks:
+            if mine.like(broken) is None and not mine.breaks:
+                detail = f"cannot make the call of step {mine.stopped_at}: {mine.stopped}" if mine.stopped else "holds"
+                self.gone.append(Gone(broken, trace, name, detail))
+
+    # Drawn runs.
+
+    def _draw(self, exclude: Collection[StrEnum]) -> None:
+        left, seed = self.limits.examples, self.limits.seed
+        for number in count():
+            if left is not None and left <= 0:
+                return
+            examples = ROUND if left is None else min(ROUND, left)
+            avoided = exclude if number % 2 else ()
+            drawn = seed if number == 0 else (seed or 0) * 100_003 + number
+            before = self.sink.runs
+            try:
+                draw(self.stem, self.make, self.sink, Search(examples, drawn, strict=False, exclude=avoided))
+            except TimeIsUp:
+                self.cut_short = True
+                return
+            left = None if left is None else left - examples
+            if self.sink.runs == before:
+                return
+
+    def _passes(self, finding: Finding, trace: Trace) -> bool:
+        """Judges a finding of a drawn run. The run always goes on."""
+        cut = Trace(trace.stem, dict(trace.config), [dict(step) for step in trace.steps])
+        found, theirs = Break.of(finding, len(cut.steps)), self.base(cut)
+        status = compare(found, theirs)
+        if status is Status.KNOWN:
+            self._is_known(found, cut, "", theirs)
+        else:
+            self._suspect(_Candidate(status, finding, cut))
+        return True
+
+    def _is_known(self, found: Break, trace: Trace, name: str, theirs: Outcome) -> None:
+        key = (found.law, found.kind, found.severity)
+        words = in_words(Status.KNOWN, found, theirs)
+        seen = self.known.get(key)
+        best = seen if seen and (seen.name or len(seen.trace.steps) <= len(trace.steps)) else None
+        best = best or Difference(Status.KNOWN, found, trace, words, name, 0, shrunk=bool(name))
+        self.known[key] = Difference(
+            *(Status.KNOWN, best.found, best.trace, best.base, best.name), (seen.times if seen else 0) + 1, best.shrunk
+        )
+
+    def _suspect(self, found: _Candidate) -> None:
+        """Keeps the shortest runs in which one operation breaks one law."""
+        finding = found.finding
+        key = (finding.law, finding.kind, str(finding.latent), str(found.trace.steps[-1]["op"]))
+        kept = [*self.candidates.get(key, []), found]
+        self.candidates[key] = sorted(kept, key=lambda c: (RANK[c.status], len(c.trace.steps)))[:SHAPES]
+
+    # Shrinking.
+
+    def _new(self) -> Iterator[Difference]:
+        """What is not known, each law with each path of operations once, shrunk."""
+        first = sorted(self.candidates.values(), key=lambda shapes: (RANK[shapes[0].status], shapes[0].finding.latent))
+        shown: dict[tuple[Any, ...], Difference] = {}
+        for place in range(SHAPES):
+            for shapes in first:
+                if place >= len(shapes) or (place and self._time_is_up(1)):
+                    continue
+                found = self._shrunk(shapes[place])
+                key = (found.found.law, found.found.kind, found.found.severity, found.path)
+                if key not in shown or RANK[found.status] < RANK[shown[key].status]:
+                    shown[key] = found
+        yield from sorted(shown.values(), key=lambda d: (RANK[d.status], d.found.severity != "violation"))
+
+    def _shrunk(self, candidate: _Candidate) -> Difference:
+        """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
+        breaks another law first, a shorter run can show that it holds this one.
+        """
+        status, late = candidate.status, False
+
+        def accepts(finding: Finding, trace: Trace) -> bool:
+            nonlocal status, late
+            late = late or self._time_is_up(1)
+            if late:
+                return False
+            self.tick(f"shrinking a run that breaks {finding.law}", trace, None, self.sink.steps)
+            now = compare(Break.of(finding, len(trace.steps)), self.base(trace))
+            if now is Status.KNOWN or RANK[now] > RANK[status]:
+                return False
+            status = now
+            return True
+
+        def fresh(config: Json) -> Any:
+            return start(self.stem, self.make, config, strict=False)
+
+        finding, trace = candidate.finding, candidate.trace
+        if not self._time_is_up(1):
+            finding, trace = shrink(finding, trace, fresh, accepts)
+        else:
+            late = True
+        found = Break.of(finding, len(trace.steps))
+        words = in_words(status, found, self.base(trace))
+        return Difference(status, found, trace, words, candidate.name, shrunk=not late)

@@ -1,0 +1,208 @@
+"""What a process that serves an engine answers: the outcome of a trace, and the judgement on a stem.
+
+A judgement is plain data, since it crosses a process boundary and becomes the JSON of ``slotproof check``:
+``docs/json.md`` says what its fields mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from enum import StrEnum
+from importlib import import_module
+from typing import Any
+
+from conformance import known, traces
+from conformance.check import Result, Search, check
+from conformance.compare import Status
+from conformance.connection import Connection
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.hunt import Difference, Hunt, Hunted, Limits
+from conformance.known import Known
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.machine import TimeIsUp
+from conformance.outcome import Break, Outcome, outcome
+from conformance.story.tell import tell
+from conformance.traces import Trace
+
+Make = Callable[[Json], Any]
+Progress = Callable[[str, Trace | None, Json | None, int], None]
+
+
+def outcome_of(make: Make, asked: Json, _: Progress) -> Json:
+    """What ``asked["trace"]`` shows on the engine."""
+    return outcome(Trace(**asked["trace"]), make).as_json()
+
+
+def told(make: Make, asked: Json, _: Progress) -> list[Json]:
+    """The story of ``asked["trace"]`` on the engine."""
+    return [asdict(step) for step in tell(Trace(**asked["trace"]), make)]
+
+
+# An engine alone.
+
+
+def alone(make: Make, asked: Json, progress: Progress) -> Json:
+    """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
+    begun, stem = time.monotonic(), asked["stem"]
+    listed = _listed(asked)
+    replayed = [_replayed(stem, k, make, progress) for k in listed if k.stem == stem]
+    result = _draw(make, asked, excluded(stem, listed), begun, progress)
+    found = [] if result.law is None else [_found(result, make)]
+    rows = {
+        status: [row for is_known, row in replayed if is_known == (status == "known")] for status in ("known", "gone")
+    }
+    judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
+    broken = [*found, *rows["known"]]
+    verdict = _gravest(broken) or (CONFORMS if result.runs else UNSUPPORTED)
+    shown = next((row for row in broken if row["severity"] == verdict), None)
+    told = {key: shown and shown[key] for key in ("law", "kind", "sentence", "detail", "trace")}
+    seconds = round(time.monotonic() - begun, 1)
+    return {"stem": stem, "verdict": verdict, **told, **judged, "seconds": seconds, "new": found, **rows}
+
+
+def _listed(asked: Json) -> list[Known]:
+    return known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
+
+
+def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
+    """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
+    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
+    while waiting:
+        found = waiting.pop()
+        stems.add(found.name)
+        waiting += found.parts.values()
+    return known.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
+
+
+def _replayed(stem: str, difference: Known, make: Make, progress: Progress) -> tuple[bool, Json]:
+    """Whether the engine still shows a known difference, and what it shows on the trace."""
+    kept = traces.load(difference.trace)
+    progress(kept.name, kept.trace, None, 0)
+    first = outcome(kept.trace, make).first
+    if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
+        return True, _finding(stem, first, kept.trace, name=kept.name, why=kept.why)
+    today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
+    listed = Break(
+        difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, f"listed, but today it {today}"
+    )
+    return False, _finding(stem, listed, kept.trace, name=kept.name, why=kept.why)
+
+
+def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, progress: Progress) -> Result:
+    """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
+    stem, seed, examples = asked["stem"], asked["seed"], asked["examples"]
+
+    def before(steps: int) -> Callable[[Trace, Json], None]:
+        def sends(trace: Trace, step: Json) -> None:
+            if asked["seconds"] is not None and time.monotonic() - begun > asked["seconds"]:
+                raise TimeIsUp
+            progress("drawn runs", trace, step, steps)
+
+        return sends
+
+    search = Search(examples or 200, seed, strict=asked["strict"], exclude=exclude)
+    result = check(stem, make, search, before(0))
+    number = seed or 0
+    while (
+        result.law is None
+        and result.runs
+        and not result.cut_short
+        and (examples is None or result.steps < asked["steps"])
+    ):
+        number += 1
+        more = check(stem, make, Search(search.examples, number, search.strict, exclude), before(result.steps))
+        result = more.after(result)
+    return result
+
+
+def _found(result: Result, make: Make) -> Json:
+    """The finding of drawn runs, with its story."""
+    assert result.trace is not None
+    severity = LATENT if result.verdict == LATENT else VIOLATION
+    found = Break(
+        severity,
+        len(result.trace.steps),
+        result.law or "",
+        result.kind or "",
+        result.sentence or "",
+        result.detail or "",
+    )
+    return {**_finding(result.stem, found, result.trace), "story": [asdict(t) for t in tell(result.trace, make)]}
+
+
+# An engine beside a base.
+
+
+def beside(make: Make, asked: Json, progress: Progress) -> Json:
+    """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
+    stem = asked["stem"]
+    with Connection(asked["base"]) as base:
+
+        def on_base(trace: Trace) -> Outcome:
+            return base.outcome(trace)
+
+        limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
+        kept = [(k.name, k.trace) for k in map(traces.load, traces.names()) if k.trace.stem == stem]
+        again = [(name, Trace(**trace)) for name, trace in asked["again"]]
+        hunted = Hunt(stem, make, on_base, limits, progress).run([*again, *kept], excluded(stem, _listed(asked)))
+    return _beside(hunted, make)
+
+
+def _beside(hunted: Hunted, make: Make) -> Json:
+    stem = hunted.stem
+    lists: dict[str, list[Json]] = {
+        str(status): [_difference(stem, d, make) for d in hunted.differences if d.status is status] for status in Status
+    }
+    lists["gone"] = [
+        {
+            **_finding(stem, g.found, g.trace, name=g.name),
+            "detail": f"the subject {g.detail}; the base: {g.found.detail}",
+        }
+        for g in hunted.gone
+    ]
+    looked = _looked(hunted.runs, hunted.steps, hunted.transitions, stem)
+    verdict = _gravest([*lists["new"], *lists["worse"]]) or (CONFORMS if hunted.runs else UNSUPPORTED)
+    return {
+        "stem": stem,
+        "verdict": verdict,
+        **looked,
+        "cut_short": hunted.cut_short,
+        "seconds": hunted.seconds,
+        **lists,
+    }
+
+
+def _difference(stem: str, found: Difference, make: Make) -> Json:
+    row = _finding(stem, found.found, found.trace, name=found.name, base=found.base)
+    row = {**row, "times": found.times, "shrunk": found.shrunk}
+    if found.status is Status.KNOWN:
+        return row
+    return {**row, "story": [asdict(step) for step in tell(found.trace, make)]}
+
+
+# What both have.
+
+
+def _finding(stem: str, found: Break, trace: Trace, **more: Any) -> Json:
+    """A finding as plain data: what is broken, and the run that breaks it."""
+    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **more}
+
+
+def _gravest(rows: Iterable[Json]) -> str | None:
+    severities = {row["severity"] for row in rows}
+    return next((severity for severity in (VIOLATION, LATENT) if severity in severities), None)
+
+
+def _looked(runs: int, steps: int, transitions: dict[str, int], stem: str) -> Json:
+    """How hard was looked: runs, operations, refusals, and the transitions of the law that no run reached."""
+    names = import_module(f"spec.{stem}").stem.transitions
+    return {
+        "runs": runs,
+        "steps": steps,
+        "refused": sum(n for name, n in transitions.items() if name.endswith(" refused")),
+        "transitions": transitions,
+        "never_reached": [name for name in names if not transitions.get(f"{name} done")],
+    }

@@ -1,0 +1,106 @@
+"""What a trace shows on one engine: every law that breaks, and whether all its operations could be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.stems import STEMS, start
+from conformance.traces import Trace
+
+
+@dataclass(frozen=True)
+class Break:
+    """One law that a trace breaks on an engine.
+
+    ``severity``: violation or latent. ``step``: the number of the operation after which the law is broken, from 1.
+    ``law``, ``kind``, ``sentence``, ``detail``: see ``conformance.lockstep.Finding``.
+    """
+
+    severity: str
+    step: int
+    law: str
+    kind: str
+    sentence: str
+    detail: str
+
+    @classmethod
+    def of(cls, finding: Finding, step: int) -> Break:
+        """The finding of the operation with this number."""
+        severity = LATENT if finding.latent else VIOLATION
+        return cls(severity, step, finding.law, finding.kind, finding.sentence, finding.detail)
+
+    def is_like(self, other: Break) -> bool:
+        """Both are about one law, broken in one way, such as a promise of it. The severities may differ."""
+        return (self.law, self.kind) == (other.law, other.kind)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trace shows on an engine.
+
+    ``breaks``: the laws that break, in the order of their steps: latent findings, and a violation last, since it ends
+    the run. ``stopped``: why an operation could not be sent to the engine, empty if all could; ``stopped_at``: the
+    number of this operation.
+    """
+
+    breaks: tuple[Break, ...] = ()
+    stopped: str = ""
+    stopped_at: int | None = None
+
+    @property
+    def first(self) -> Break | None:
+        """The violation; if there is none, the first latent finding."""
+        return next((b for b in reversed(self.breaks) if b.severity == VIOLATION), next(iter(self.breaks), None))
+
+    @property
+    def verdict(self) -> str:
+        """Violation, latent, unsupported or conforms."""
+        if self.stopped and not any(b.severity == VIOLATION for b in self.breaks):
+            return UNSUPPORTED
+        return self.first.severity if self.first else CONFORMS
+
+    def like(self, found: Break) -> Break | None:
+        """The break that is about the law of ``found``."""
+        return next((b for b in self.breaks if b.is_like(found)), None)
+
+    def as_json(self) -> Json:
+        """The outcome as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Json) -> Outcome:
+        """The outcome that ``as_json`` made plain."""
+        return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"])
+
+
+def outcome(trace: Trace, make: Callable[[Json], Any]) -> Outcome:
+    """Replays the trace on a fresh engine that ``make`` builds.
+
+    Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
+    """
+    if trace.stem not in STEMS:
+        raise EngineError(f"no stem {trace.stem!r}: there are {', '.join(STEMS)}")
+    try:
+        lock = start(trace.stem, make, trace.config, strict=False)
+    except Unsupported as reason:
+        return Outcome((), str(reason), 1)
+    breaks: list[Break] = []
+    for number, step in enumerate(trace.steps, start=1):
+        latents = len(lock.law.latents)
+        violation, stopped = None, ""
+        try:
+            lock.do(**step)
+        except Finding as finding:
+            violation = Break.of(finding, number)
+        except Misuse as misuse:
+            stopped = str(misuse)
+        breaks += [Break.of(latent, number) for latent in lock.law.latents[latents:]]
+        if violation is not None:
+            return Outcome((*breaks, violation))
+        if stopped:
+            return Outcome(tuple(breaks), stopped, number)
+    return Outcome(tuple(breaks))

@@ -1,0 +1,155 @@
+"""An engine in a process of its own, which answers requests on a Unix socket.
+
+A process can hold one release of an engine, and an engine may kill its process. So ``slotproof check`` loads each
+engine in a process of its own. The process forks a child for each connection; the engine is imported already, so a
+child costs milliseconds, and what kills it leaves the others alive. Requests and answers are lines of JSON.
+
+``python -m conformance.served SOCKET SCRATCH`` reads what to load from standard input, and answers with one line on
+standard output: what was loaded, or why it could not be loaded. It ends when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socketserver
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError, Json
+from conformance.isolation import isolate
+from conformance.traces import Trace
+
+
+def main() -> None:
+    """Loads an engine and serves it until the process that started this one ends."""
+    path, scratch = sys.argv[1], Path(sys.argv[2])
+    wanted = json.loads(sys.stdin.readline())
+    answers = os.fdopen(os.dup(1), "w")
+    log = os.open(scratch / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):  # what an engine prints is no answer
+        os.dup2(log, stream)
+    try:
+        hello, loaded = _load(wanted, scratch)
+    except EngineError as error:
+        hello, loaded = {"error": str(error)}, None
+    except Exception as error:
+        hello, loaded = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}, None
+    if loaded is not None:
+        _Handler.loaded, _Handler.scratch = loaded, scratch
+        server = _Server(path, _Handler)
+    print(json.dumps(hello), file=answers, flush=True)
+    answers.close()
+    if loaded is not None:
+        threading.Thread(target=_ends_with_the_caller, daemon=True).start()
+        server.serve_forever(poll_interval=0.2)
+
+
+def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
+    source = None if wanted["source"] is None else Path(wanted["source"])
+    registry.fetch(wanted["engine"], wanted["release"])  # downloads before the network is closed
+    isolation = isolate(scratch)
+    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"])
+    _warm_up(loaded)
+    hello = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
+    says = None if source is None else registry.release_of(loaded.name, source)
+    return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded
+
+
+def _warm_up(loaded: registry.Loaded) -> None:
+    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
+
+    Torch is kept to one thread, since several children work side by side.
+    """
+    import torch
+
+    import conformance.judge  # noqa: F401
+    from conformance import traces
+
+    torch.set_num_threads(1)
+    kept = [traces.load(name).trace for name in traces.names()]
+    for stem, config in {trace.stem: trace.config for trace in kept}.items():
+        if stem in loaded.makers:
+            with suppress(Exception):  # the child that drives the engine meets it again, and reports it
+                loaded.makers[stem](config)
+
+
+def _ends_with_the_caller() -> None:
+    """Ends this process and its children when the process that started it has closed the standard input."""
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    request_queue_size = 64
+    max_children = 64
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """One connection: requests are answered in their order."""
+
+    loaded: registry.Loaded
+    scratch: Path
+
+    def handle(self) -> None:
+        """Answers every line until the caller closes the connection."""
+        for line in self.rfile:
+            try:
+                self._say({"answer": self._answer(json.loads(line))})
+            except BrokenPipeError:
+                return
+            except EngineError as error:
+                self._say({"error": str(error), "kind": "engine"})
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                self._say({"error": what, "kind": "tool", "traceback": traceback.format_exc()})
+
+    def _say(self, data: Json) -> None:
+        self.wfile.write(json.dumps(data).encode() + b"\n")
+        self.wfile.flush()
+
+    def _answer(self, asked: Json) -> Any:
+        from conformance import judge
+
+        does: dict[str, Callable[..., Any]] = {
+            "outcome": judge.outcome_of,
+            "alone": judge.alone,
+            "beside": judge.beside,
+            "tell": judge.told,
+        }
+        progress = Progress(self._say, self.scratch / f"run-{asked['stem']}")
+        make = self.loaded.makers.get(asked["stem"])
+        if make is None:
+            raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
+        return does[asked["do"]](make, asked, progress)
+
+
+class Progress:
+    """Tells the caller what is being done, and keeps the run that is being sent in a file, so that it is not lost when
+    the engine kills the process.
+    """
+
+    def __init__(self, say: Callable[[Json], None], file: Path) -> None:
+        self.say, self.file, self.number, self.last = say, file, 0, ""
+
+    def __call__(self, what: str, trace: Trace | None, step: Json | None, steps: int) -> None:
+        """``what`` is being done; ``step`` comes after the operations of ``trace``; ``steps``: how many were sent."""
+        if trace is not None:
+            run = {**trace.as_json(), "steps": [*trace.steps, *([] if step is None else [step])]}
+            self.file.write_text(json.dumps(run))
+        self.number += 1
+        if what != self.last or self.number % 50 == 0:
+            self.last = what
+            self.say({"progress": what, "steps": steps})
+
+
+if __name__ == "__main__":
+    main()

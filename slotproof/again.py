@@ -1,0 +1,50 @@
+"""Runs that broke a law in an earlier ``slotproof check``: they are kept in the cache folder and replayed first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from conformance import traces
+from conformance.cache_folder import cache_folder
+from conformance.engines.protocol import Json
+
+
+class Again:
+    """The kept runs of one engine. In continuous integration (the variable ``CI`` is set) nothing is kept or read."""
+
+    def __init__(self, engine: str, kept: bool) -> None:
+        self.folder = cache_folder() / "failed" / engine.replace(":", "-").replace("/", "-")
+        self.on = kept and not os.environ.get("CI")
+
+    def of(self, stem: str) -> list[tuple[str, Json]]:
+        """Name and trace of each kept run of a stem. A file that is no trace is passed over."""
+        found = []
+        for path in self._files(stem):
+            try:
+                found.append((path.stem, traces.load(str(path)).trace.as_json()))
+            except ValueError:
+                continue
+        return found
+
+    def keep(self, rows: Iterable[Json], stems: Iterable[str]) -> None:
+        """Keeps the runs of these findings, and forgets those of these stems that break no law any more."""
+        if not self.on:
+            return
+        wanted = {self._path(row["trace"]): row["trace"] for row in rows}
+        for path in [path for stem in stems for path in self._files(stem)]:
+            if path not in wanted:
+                path.unlink(missing_ok=True)
+        for path, trace in wanted.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(trace), encoding="utf-8")
+
+    def _files(self, stem: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{stem}-*.json")) if self.on else []
+
+    def _path(self, trace: Json) -> Path:
+        number = hashlib.sha256(json.dumps(trace, sort_keys=True).encode()).hexdigest()[:12]
+        return self.folder / f"{trace['stem']}-{number}.json"
