@@ -10,7 +10,7 @@ import json as jsonlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -228,7 +228,7 @@ def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) 
         **lists,
         "results": results,
     }
-    code, reason = _exit(results, lists, beside, bench.own, options)
+    code, reason = _exit(results, lists, beside, bench.own, options.stems)
     return {**report, "exit": code, "reason": reason}
 
 
@@ -239,9 +239,11 @@ def _subject(asked: Subject, hello: Json) -> Json:
 
 
 def _exit(
-    results: list[Json], lists: dict[str, list[Json]], beside: bool, own: bool, options: Options
+    results: list[Json], lists: dict[str, list[Json]], beside: bool, own: bool, asked: Collection[str]
 ) -> tuple[int, str]:
-    """The exit code and its reason. A latent finding alone fails only our own implementation."""
+    """The exit code and its reason. A latent finding alone fails only our own implementation. ``asked``: the stems that
+    were asked for by name.
+    """
     graver = [row for name in ("new", "worse") for row in lists[name] if own or row["severity"] == VIOLATION]
     if graver:
         return BROKEN, "something new is broken" if beside else "a law is broken"
@@ -253,7 +255,7 @@ def _exit(
     if few:
         return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
     without = [r["stem"] for r in results if r["verdict"] == UNSUPPORTED and r["runs"] == 0]
-    if without and (not beside or options.stems):
+    if without and (not beside or asked):
         return BROKEN, f"no run could be started on {', '.join(without)}"
     latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in lists[name])
     if beside:

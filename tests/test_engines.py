@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance import judge
 from conformance.check import Search, check
 from conformance.engines import registry, toy
 from conformance.engines.adapters import PairAdapter, PoolAdapter
@@ -137,11 +138,11 @@ def test_a_check_without_a_supported_configuration_fails() -> None:
     def none(_: Json) -> Any:
         raise Unsupported("nothing fits")
 
-    other = registry.Loaded("toy", None, {"allocator": none})
-    options = checking.Options("toy", None, None, "cpu", ("allocator",), 3, 100, None)
-    result = checking.one(other, "allocator", options)
-    assert (result.verdict, result.steps) == (UNSUPPORTED, 0)
-    assert checking.fails(result, other)
+    asked = {"stem": "allocator", "engine": "toy", "listed": None, "examples": 3, "steps": 100}
+    judged = judge.alone(none, {**asked, "seed": None, "seconds": None, "strict": False}, lambda *_: None)
+    assert (judged["verdict"], judged["steps"]) == (UNSUPPORTED, 0)
+    code, reason = checking._exit([judged], {name: judged.get(name, []) for name in checking.LISTS}, False, False, ())
+    assert (code, reason) == (1, "no run could be started on allocator")
 
 
 # The worked example.
