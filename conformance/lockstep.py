@@ -105,7 +105,7 @@ class Law:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.latents: list[Finding] = []  # one for each law and kind, in the order of their first occurrence
         self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
-        self.last = ""  # the transition that was taken last
+        self.last = ""  # the transition that the operation has taken last; empty where it has taken none
         self.operation = ""  # the operation that runs
 
     def sentence(self, name: str) -> str:
@@ -259,7 +259,7 @@ class LockStep:
         except TypeError as error:
             raise Misuse(f"{op}({', '.join(arguments)}): {error}") from None
         self.trace.steps.append({"op": op, **arguments})
-        self.law.operation = op
+        self.law.operation, self.law.last = op, ""
         if op in self.run.lacks:
             raise Misuse(f"the engine has no {op} in this configuration")
         calls = operation(**arguments)

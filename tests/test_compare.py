@@ -147,7 +147,7 @@ def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.
 
 def test_what_the_subject_has_mended_is_gone() -> None:
     config = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
-    steps = [{"op": "extend", "rows": [0], "more": [2]}, {"op": "finish", "row": 0, "committed": 2}]
+    steps: list[Json] = [{"op": "extend", "rows": [0], "more": [2]}, {"op": "finish", "row": 0, "committed": 2}]
     trace = Trace("allocator", config, steps)
     hunt = Hunt("allocator", sound, lambda t: outcome(t, leaks), Limits(5, seed=1))
     (gone,) = hunt.run([("kept_leak", trace)], ()).gone
@@ -157,7 +157,8 @@ def test_what_the_subject_has_mended_is_gone() -> None:
 def test_a_call_that_the_base_lacks_is_incomparable() -> None:
     def without_decode(config: Json) -> Any:
         made = sound(config)
-        return Variant(made, lacks=(*made.lacks, "decode"))
+        made.lacks = (*made.lacks, "decode")
+        return made
 
     found = hunted(partial(doubled, sound), without_decode)
     assert laws(found, Status.INCOMPARABLE)
@@ -252,8 +253,8 @@ def test_a_listed_difference_that_occurs_is_the_verdict_and_hides_no_latent_find
                 raise RuntimeError("no free page")
             return slots
 
-        def extend(before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-            return None if len(made.free_pages) == 1 else made.extend(before, after, last)
+        def extend(*rows: Sequence[int]) -> Any:
+            return None if len(made.free_pages) == 1 else made.extend(*rows)
 
         return Variant(made, decode=decode, extend=extend)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from driven import Variant, found, judge
 
-from conformance import check, known, replay, traces
+from conformance import check, known, traces
 from conformance.check import Search
 from conformance.engines import registry
 from conformance.engines.protocol import Json, Misuse
@@ -18,6 +18,7 @@ from conformance.faults import FAULTS, Fault
 from conformance.faults.show import show
 from conformance.lock_ref.seen import OWNED
 from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, QUIESCENT, VIOLATION, Finding, LockStep
+from conformance.outcome import outcome
 from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
 from conformance.story.tell import as_test, tell
@@ -76,8 +77,8 @@ def test_every_fault_is_refuted_and_found(fault: Fault) -> None:
 @pytest.mark.parametrize("name", traces.names())
 def test_kept_traces_hold_on_ours(name: str) -> None:
     kept = traces.load(name)
-    shown = replay.outcome(kept, OURS[kept.trace.stem])
-    assert shown["verdict"] == CONFORMS or shown["detail"] in NOT_OURS, shown
+    shown = outcome(kept.trace, OURS[kept.trace.stem])
+    assert shown.verdict == CONFORMS or shown.stopped in NOT_OURS, shown
 
 
 def test_kept_traces_say_what_they_are() -> None:
