@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from conformance.diff import Change, Names, against_law, changes, value_of
+from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
@@ -285,7 +285,7 @@ class LockStep:
         observed = run.project()
         differs = changes(law.state, observed)
         self._laws(observed, differs)
-        told = [against_law(change, law.names) for change in differs if not run.hidden(change)] + run.beyond_state()
+        told = against_lines([change for change in differs if not run.hidden(change)], law.names) + run.beyond_state()
         if told:
             name = law.last or op
             raise Finding(name, law.sentence(name), "; ".join(told), kind=DIFFERENCE)
@@ -298,7 +298,7 @@ class LockStep:
         if not broken:
             return
         visible = [change for change in differs if not self.run.hidden(change)]
-        words = [against_law(change, self.law.names) for change in visible or differs] + self.run.beyond_state()
+        words = against_lines(visible or differs, self.law.names) + self.run.beyond_state()
         detail = "; ".join(words) or "nothing else differs from the law"
         for law in sorted(broken, key=lambda law: law.latent):
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
