@@ -191,7 +191,7 @@ def _words(group: list[Change], names: Names) -> tuple[str, str, str, bool]:
     was, now = _values(first, names)
     if (type(first.new), first.field) == (Pair, "to_page") and len(group) > 1:
         size = first.new.full.page_size
-        slots, *targets = (
+        slots, before, after = (
             _slots(_slot_of(a, size), _slot_of(b, size), size, pool)
             for a, b, pool in (
                 (first.key, last.key, "full"),
@@ -199,7 +199,7 @@ def _words(group: list[Change], names: Names) -> tuple[str, str, str, bool]:
                 (first.now, last.now, "SWA"),
             )
         )
-        return f"the mapping of {slots}", *targets, False
+        return f"the mapping of {slots}", before, after, False
     if (type(first.new), first.field) == (Pool, "place") and len(group) > 1:
         return f"{_side(first)}pages {ranges([c.key for c in group])}", was, now, True
     return _said(first).what(first, names), was, now, False

@@ -68,7 +68,7 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     if told and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell
 
-        found["story"] = [asdict(step) for step in tell(kept.trace, make)]
+        found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)]
     return found
 
 

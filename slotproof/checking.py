@@ -8,8 +8,6 @@ from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 
-from rich.text import Text
-
 from conformance import known, traces
 from conformance.check import Result, Search, check
 from conformance.engines import registry
@@ -19,7 +17,9 @@ from conformance.known import Known
 from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
 from conformance.replay import outcome
 from conformance.stems import STEMS
-from slotproof.screen import broken, choose, console, progress, story, table, write_json
+from conformance.story.pasted import as_test
+from conformance.story.tell import tell
+from slotproof.screen import broken, choose, progress, say, show, story, table, write_json
 
 BROKEN = 1
 GONE = "known_difference_is_gone"
@@ -149,23 +149,22 @@ def data(result: Result) -> Json:
 def _print(results: list[Result], loaded: Loaded) -> None:
     columns = ("stem", "verdict", "what is broken", "operations", "known differences", "seconds")
     rows = [(r.stem, r.verdict, broken(r.law, r.kind), r.steps, len(r.known), f"{r.seconds:.1f}") for r in results]
-    console.print(table(loaded.label, columns, rows))
+    show(table(loaded.label, columns, rows))
     for result in results:
         _print_one(result, loaded)
 
 
 def _print_one(result: Result, loaded: Loaded) -> None:
     counts = ", ".join(f"{name} {number}" for name, number in result.transitions.items())
-    console.print(Text(f"{result.stem}: {counts}", style="dim"))
+    say(f"{result.stem}: {counts}", style="dim")
     for row in result.known:
         calls = "; ".join(traces.load(row["trace"]).trace.lines())
         what = "known" if row["occurs"] else "known, but changed"
-        console.print(
-            f"  {what}: {row['verdict']}, {broken(row['law'], row['kind'])} ({row['trace']}): {calls}", markup=False
-        )
+        say(f"  {what}: {row['verdict']}, {broken(row['law'], row['kind'])} ({row['trace']}): {calls}")
     if result.law is not None:
-        console.print(Text.assemble((broken(result.law, result.kind), "bold red"), f": {result.sentence}"))
+        say((broken(result.law, result.kind), "bold red"), f": {result.sentence}")
     if result.detail:
-        console.print(f"  {result.detail}", markup=False)
-    if result.trace is not None:
-        story(result.trace, loaded.makers[result.stem], loaded.name, loaded.release)
+        say(f"  {result.detail}")
+    if result.trace is not None and result.law is not None and result.kind is not None:
+        test = as_test(result.trace, result.law, result.kind, loaded.name, loaded.release, loaded.source, loaded.device)
+        story(result.trace, tell(result.trace, loaded.makers[result.stem], loaded.roots), test)

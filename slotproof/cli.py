@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
+from conformance.plain import printable
 from proofs.registry import STEMS
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
@@ -153,7 +154,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> int:
-    print(f"slotproof: {' '.join(message.split())}", file=sys.stderr)
+    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
     return USAGE
 
 
