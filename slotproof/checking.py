@@ -79,7 +79,7 @@ def run(options: Options) -> int:
     """Checks the stems, writes the report, prints it, and returns the exit code."""
     report = report_of(options)
     write_json(options.json, report)
-    verdicts.show(report)
+    verdicts.show_report(report)
     return int(report["exit"])
 
 
@@ -235,7 +235,7 @@ def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) 
 def _subject(asked: Subject, hello: Json) -> Json:
     source = None if asked.source is None else str(asked.source)
     named = {"engine": asked.engine, "label": hello["label"], "release": asked.release, "source": source}
-    return {**named, "own": hello["own"], "isolation": hello["isolation"]}
+    return {**named, "own": hello["own"], "isolation": hello["isolation"], "roots": hello["roots"]}
 
 
 def _exit(

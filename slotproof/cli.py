@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
+from conformance.plain import printable
 from proofs.registry import STEMS
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
@@ -187,7 +188,7 @@ def _with_values(words: list[str]) -> list[str]:
 
 
 def _complain(message: str) -> int:
-    print(f"slotproof: {' '.join(message.split())}", file=sys.stderr)
+    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
     return USAGE
 
 

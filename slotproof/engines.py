@@ -19,7 +19,7 @@ from conformance.engines.protocol import Json
 from conformance.replay import row, rows_elsewhere
 from slotproof.documents import FINDINGS, write
 from slotproof.replays import as_json
-from slotproof.screen import broken, console, progress, table, write_json
+from slotproof.screen import broken, progress, show, table, write_json
 
 
 def run(json: Path | None) -> int:
@@ -36,7 +36,7 @@ def run(json: Path | None) -> int:
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    console.print(_verdicts(checks))
+    show(_verdicts(checks))
     write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], "traces": found})
     write_json(json, {"checks": checks, "traces": found})
     return write(check_only=False)
