@@ -57,12 +57,9 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         status: [row for is_known, row in replayed if is_known == (status == "known")] for status in ("known", "gone")
     }
     judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
-    broken = [*found, *rows["known"]]
-    verdict = _gravest(broken) or (CONFORMS if result.runs else UNSUPPORTED)
-    shown = next((row for row in broken if row["severity"] == verdict), None)
-    told = {key: shown and shown[key] for key in ("law", "kind", "sentence", "detail", "trace")}
+    verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
     seconds = round(time.monotonic() - begun, 1)
-    return {"stem": stem, "verdict": verdict, **told, **judged, "seconds": seconds, "new": found, **rows}
+    return {"stem": stem, "verdict": verdict, **judged, "seconds": seconds, "new": found, **rows}
 
 
 def _listed(asked: Json) -> list[Known]:
@@ -85,12 +82,12 @@ def _replayed(stem: str, difference: Known, make: Make, progress: Progress) -> t
     progress(kept.name, kept.trace, None, 0)
     first = outcome(kept.trace, make).first
     if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
-        return True, _finding(stem, first, kept.trace, name=kept.name, why=kept.why)
+        return True, _finding(stem, first, kept.trace, name=kept.name)
     today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
     listed = Break(
         difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, f"listed, but today it {today}"
     )
-    return False, _finding(stem, listed, kept.trace, name=kept.name, why=kept.why)
+    return False, _finding(stem, listed, kept.trace, name=kept.name)
 
 
 def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, progress: Progress) -> Result:
@@ -197,8 +194,9 @@ def _story(trace: Trace, loaded: Loaded) -> list[Json]:
 
 
 def _finding(stem: str, found: Break, trace: Trace, **more: Any) -> Json:
-    """A finding as plain data: what is broken, and the run that breaks it."""
-    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **more}
+    """A finding as plain data: what is broken, and the run that breaks it. All findings have all fields."""
+    common = {"name": "", "base": "", "times": 1, "shrunk": True, "story": []}
+    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **common, **more}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:

@@ -58,7 +58,7 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     isolation = isolate(scratch)
     loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"])
     _warm_up(loaded)
-    hello = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
+    hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["roots"] = [str(root) for root in loaded.roots]
     says = None if source is None else registry.release_of(loaded.name, source)
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded

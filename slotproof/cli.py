@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -77,6 +77,10 @@ def check(
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     json: Out = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.")] = None,
+    form: Annotated[
+        Literal["text", "github"], typer.Option("--format", help="github: with annotations for GitHub Actions.")
+    ] = "text",
 ) -> None:
     """Run an engine beside the law and compare them.
 
@@ -97,6 +101,8 @@ def check(
                 budget=checking.seconds(budget, source),
                 workers=workers or checking.workers(),
                 json=json,
+                junit=junit,
+                format=form,
             )
         )
     )

@@ -57,7 +57,7 @@ def _checked(engine: str, release: str) -> list[Json]:
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
     keys = ("stem", "verdict", "law", "kind", "steps", "seconds")
     named = {"subject": engine, "release": release}
-    return [{**named, **{key: r[key] for key in keys}, "known": len(r["known"])} for r in results]
+    return [{**named, **{key: r[key] for key in keys}, "known": r["known"]} for r in results]
 
 
 def _verdicts(checks: Iterable[Json]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -36,13 +35,6 @@ def show_report(report: Json) -> None:
     for result in report["results"]:
         _reach(result)
     say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", style="bold")
-
-
-def nothing_judged(stem: str) -> Json:
-    """The judgement on a stem on which no search came to its end."""
-    empty: dict[str, Any] = {name: [] for name in ("new", "worse", "incomparable", "known", "gone")}
-    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True}
-    return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}
 
 
 def _heading(report: Json) -> Iterable[str]:
