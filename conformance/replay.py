@@ -30,7 +30,7 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     if told and make and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell
 
-        found["story"] = [asdict(step) for step in tell(kept.trace, make)]
+        found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)]
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
+from conformance.plain import printable
 from proofs.registry import STEMS
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
@@ -76,6 +77,10 @@ def check(
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     json: Out = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.")] = None,
+    form: Annotated[
+        Literal["text", "github"], typer.Option("--format", help="github: with annotations for GitHub Actions.")
+    ] = "text",
 ) -> None:
     """Run an engine beside the law and compare them.
 
@@ -96,6 +101,8 @@ def check(
                 budget=checking.seconds(budget, source),
                 workers=workers or checking.workers(),
                 json=json,
+                junit=junit,
+                format=form,
             )
         )
     )
@@ -187,7 +194,7 @@ def _with_values(words: list[str]) -> list[str]:
 
 
 def _complain(message: str) -> int:
-    print(f"slotproof: {' '.join(message.split())}", file=sys.stderr)
+    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
     return USAGE
 
 

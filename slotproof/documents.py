@@ -23,12 +23,13 @@ from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
 from conformance.faults.show import show_all
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.replays import merged, shown
-from slotproof.screen import broken, console
+from slotproof.screen import broken, say, show
 from spec.logic import Invariant, Stem
 
 ROOT = Path(__file__).parent.parent
@@ -57,6 +58,7 @@ def environment(html: bool = False) -> Environment:
     made.filters["own"] = own_laws
     made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
     made.filters["merged"] = merged
+    made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
     made.globals.update(label=label, broken=broken)
     return made
 
@@ -75,11 +77,11 @@ def write(check_only: bool) -> int:
     stale = [(path, text) for path, text in _documents() if not path.exists() or path.read_text("utf-8") != text]
     names = ", ".join(str(path.relative_to(ROOT)) for path, _ in stale)
     if check_only:
-        console.print(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
+        say(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
         return OUT_OF_DATE if stale else 0
     for path, text in stale:
         path.write_text(text, encoding="utf-8")
-    console.print(f"written: {names}" if stale else "nothing to write: all documents were up to date")
+    say(f"written: {names}" if stale else "nothing to write: all documents were up to date")
     return 0
 
 
@@ -193,7 +195,7 @@ def _replay(kept: Kept, rows: Rows) -> str:
     out = io.StringIO()
     page = Console(file=out, width=110, highlight=False, color_system=None)
     for part in shown(kept, [row for row in rows if row["verdict"] != UNSUPPORTED]):
-        page.print(part, markup=False)
+        show(part, on=page)
     lines = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
     return f"```\n$ slotproof replay {kept.name}\n{lines}\n```"
 

@@ -19,7 +19,7 @@ from conformance.engines.protocol import Json
 from conformance.replay import row, rows_elsewhere
 from slotproof.documents import FINDINGS, write
 from slotproof.replays import as_json
-from slotproof.screen import broken, console, progress, table, write_json
+from slotproof.screen import broken, progress, show, table, write_json
 
 
 def run(json: Path | None) -> int:
@@ -36,7 +36,7 @@ def run(json: Path | None) -> int:
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    console.print(_verdicts(checks))
+    show(_verdicts(checks))
     gone = [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]
     if gone:
         raise ValueError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")

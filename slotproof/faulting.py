@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
 from conformance.faults.show import Shown, show_all
-from slotproof.screen import broken, choose, console, progress, table, write_json
+from slotproof.screen import broken, choose, progress, say, show, table, write_json
 
 BROKEN = 1
 
@@ -49,10 +49,10 @@ def _print(shown: list[Shown]) -> None:
         )
         for s in shown
     ]
-    console.print(table("Known bugs", columns, rows))
+    show(table("Known bugs", columns, rows))
     for s in shown:
-        console.print(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}", markup=False)
-        console.print(f"  proof: {s.example}", markup=False)
+        say(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}")
+        say(f"  proof: {s.example}")
         if s.run.trace is not None:
-            console.print(f"  run:   {'; '.join(s.run.trace.lines())}", markup=False)
-            console.print(f"         {s.run.detail}", markup=False)
+            say(f"  run:   {'; '.join(s.run.trace.lines())}")
+            say(f"         {s.run.detail}")

@@ -14,7 +14,7 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import VIOLATION
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
-from slotproof.screen import broken, choose, console, progress, table, write_json
+from slotproof.screen import broken, choose, progress, show, table, write_json
 
 BROKEN = 1
 
@@ -24,7 +24,7 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     found = traces.load(trace)
     rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases)
     for part in shown(found, rows):
-        console.print(part, markup=False)
+        show(part)
     write_json(json, {"trace": found.name, "rows": rows})
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else 0
 

@@ -12,8 +12,9 @@ from conformance.faults import FAULTS
 from conformance.faults.show import Shown, show_all
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.replay import rows_elsewhere
+from conformance.story.pasted import as_test
 from conformance.story.picture import frame
-from conformance.story.tell import as_test, tell
+from conformance.story.tell import tell
 from proofs import prover
 from proofs.obligations import ATOMIC, CALLS
 from proofs.prover import Verdict
@@ -21,7 +22,7 @@ from proofs.registry import STEMS, hints_of
 from slotproof import documents
 from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
 from slotproof.proving import assumptions, mutants, vacuity
-from slotproof.screen import console, progress
+from slotproof.screen import progress, say
 from spec.logic import Stem
 
 PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
@@ -45,7 +46,7 @@ def run(folder: Path) -> int:
             bar.advance(replaying)
     page = _page(verdicts, faults, findings, stories)
     (folder / "index.html").write_text(page, encoding="utf-8")
-    console.print(f"written: {folder / 'index.html'}")
+    say(f"written: {folder / 'index.html'}")
     return 0
 
 

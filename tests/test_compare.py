@@ -248,7 +248,7 @@ def test_a_listed_difference_that_occurs_is_the_verdict_and_hides_no_latent_find
         made = sound(config)
 
         def decode(after: Sequence[int], last: Sequence[int]) -> list[int] | None:
-            slots = made.decode(after, last)
+            slots: list[int] | None = made.decode(after, last)
             if slots is None:
                 raise RuntimeError("no free page")
             return slots

@@ -21,8 +21,7 @@ from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, 
 from conformance.outcome import outcome
 from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
-from conformance.story.tell import as_test, tell
-from conformance.traces import Trace
+from conformance.story.tell import tell
 from proofs.registry import hints_of
 
 OURS = registry.load("ours").makers
@@ -169,18 +168,6 @@ def test_a_story_says_what_changed_and_what_broke() -> None:
     told = tell(traces.load("tail_inside_page").trace, FAULTS["tail_inside_page"].make)
     assert "the mapping of full slot 3: nothing → SWA slot 2" in told[-1].changed
     assert "mapping_keeps_offset" in told[-1].wrong
-
-
-def test_the_pasted_test_runs() -> None:
-    trace = traces.load("stale_tail_after_restore").trace
-    names: dict[str, Any] = {}
-    exec(as_test(trace, "ours", None), names)
-    names["test_found_by_slotproof"]()
-
-
-def test_the_pasted_test_says_true_and_false_as_python_does() -> None:
-    steps = [{"op": "decode", "requests": [0], "slide": False}]
-    assert "{'op': 'decode', 'requests': [0], 'slide': False}," in as_test(Trace("cache", {}, steps), "ours", None)
 
 
 def test_a_trace_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:

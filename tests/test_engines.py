@@ -23,6 +23,7 @@ from conformance.stems import STEMS, start
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 from slotproof import checking
+from slotproof.weigh import undecided
 
 POOL: Json = {"page_size": 2, "size": 4, "size_swa": 3, "rows": 2, "need_sort": False}
 
@@ -141,8 +142,7 @@ def test_a_check_without_a_supported_configuration_fails() -> None:
     asked = {"stem": "allocator", "engine": "toy", "listed": None, "examples": 3, "steps": 100}
     judged = judge.alone(none, {**asked, "seed": None, "seconds": None, "strict": False}, lambda *_: None)
     assert (judged["verdict"], judged["steps"]) == (UNSUPPORTED, 0)
-    code, reason = checking._exit([judged], {name: judged.get(name, []) for name in checking.LISTS}, False, False, ())
-    assert (code, reason) == (1, "no run could be started on allocator")
+    assert undecided({**checking._result(judged)}, {"base": None}) == "no verdict: no run could be started"
 
 
 # The worked example.

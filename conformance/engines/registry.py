@@ -7,10 +7,12 @@ package registers an engine under the entry point group ``slotproof.engines`` (`
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,18 +31,23 @@ class Loaded:
 
     ``makers``: for each stem that it implements, a function from a configuration to a fresh engine
     (``conformance.engines.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
-    too.
+    too. ``source``: the folder that it was loaded from, as an absolute path, where that was asked for; ``release`` is
+    ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
+    functions something went wrong. ``device``: where its tensors are.
     """
 
     name: str
     release: str | None
     makers: Mapping[str, Callable[[Json], Any]]
     own: bool = False
+    source: Path | None = None
+    roots: tuple[Path, ...] = ()
+    device: str = "cpu"
 
     @property
     def label(self) -> str:
-        """Name and release."""
-        return f"{self.name} {self.release or ''}".strip()
+        """Name and release, or name and folder."""
+        return f"{self.name} {self.release or self.source or ''}".strip()
 
 
 class Plugin(Protocol):
@@ -65,13 +72,14 @@ class Plugin(Protocol):
 class SimplePlugin:
     """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU.
 
-    ``folder``: see ``Plugin``.
+    ``folder``: see ``Plugin``. ``roots``: see ``Loaded``; by default where the makers are defined.
     """
 
     name: str
     makers: Mapping[str, Callable[[Json], Any]]
     own: bool = False
     folder: Path | None = None
+    roots: tuple[Path, ...] = ()
     releases: tuple[str, ...] = field(default=(), init=False)
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
@@ -80,7 +88,26 @@ class SimplePlugin:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
         if device != "cpu":
             raise EngineError(f"--device {device}: the engine {self.name} runs on cpu alone")
-        return Loaded(self.name, None, self.makers, self.own)
+        return Loaded(self.name, None, self.makers, self.own, roots=self.roots or roots_of(self.makers.values()))
+
+
+def roots_of(makers: Iterable[Callable[..., Any]]) -> tuple[Path, ...]:
+    """Where makers are defined: the folder of their package, or the file of a module that is in no package. Of an
+    engine within this package it is the module's file, since the package is the driver's.
+    """
+    found: dict[Path, None] = {}
+    for maker in makers:
+        function = inspect.unwrap(maker)
+        while isinstance(function, partial):
+            function = inspect.unwrap(function.func)
+        name = getattr(function, "__module__", None) or type(function).__module__
+        package = sys.modules.get(name.partition(".")[0])
+        module = sys.modules.get(name)
+        if package is not None and hasattr(package, "__path__") and package.__name__ != __name__.partition(".")[0]:
+            found.update(dict.fromkeys(map(Path, package.__path__)))
+        elif module is not None and getattr(module, "__file__", None):
+            found[Path(str(module.__file__))] = None
+    return tuple(found)
 
 
 @cache
@@ -139,7 +166,7 @@ def load(name: str, release: str | None = None, source: Path | None = None, devi
         raise EngineError(f"no device {device!r}: there are {' and '.join(DEVICES)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise EngineError("device cuda: this machine has no CUDA device")
-    return found.load(release, source, device)
+    return replace(found.load(release, source, device), device=device)
 
 
 def fetch(name: str, release: str | None) -> None:

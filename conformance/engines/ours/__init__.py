@@ -41,7 +41,8 @@ class Ours:
         """
         if release or source:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
-        return Loaded(self.name, None, {stem: partial(make, stem, device=device) for stem in MAKERS}, own=True)
+        makers = {stem: partial(make, stem, device=device) for stem in MAKERS}
+        return Loaded(self.name, None, makers, own=True, roots=tuple(map(Path, import_module("impl").__path__)))
 
 
 PLUGIN = Ours()

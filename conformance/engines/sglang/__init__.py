@@ -35,7 +35,9 @@ class SGLangPlugin:
         from conformance.engines.sglang.makers import makers
 
         found = self._import(release, source)
-        return Loaded(self.name, found.label, makers(found, device), self.own)
+        folder = None if source is None else source.resolve()
+        roots = (found.imported.root / "sglang",)
+        return Loaded(self.name, release, makers(found, device), self.own, source=folder, roots=roots)
 
     @staticmethod
     def fetch(release: str) -> None:
