@@ -13,6 +13,7 @@ from driven import Variant
 from conformance import judge, known
 from conformance.compare import Status, compare, in_words
 from conformance.engines.protocol import Json, Unsupported
+from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
 from conformance.hunt import Difference, Hunt, Hunted, Limits
 from conformance.known import Known
@@ -205,7 +206,9 @@ ASKED = {"stem": "allocator", "engine": "toy", "examples": 30, "steps": 0, "seed
 
 
 def alone(make: Callable[[Json], Any], **asked: Any) -> Json:
-    return judge.alone(make, {**ASKED, "listed": None, "strict": False, **asked}, lambda *_: None)
+    return judge.alone(
+        Loaded("toy", None, {"allocator": make}), {**ASKED, "listed": None, "strict": False, **asked}, lambda *_: None
+    )
 
 
 def test_alone_a_leak_is_a_violation_with_its_story() -> None:

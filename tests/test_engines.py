@@ -140,7 +140,11 @@ def test_a_check_without_a_supported_configuration_fails() -> None:
         raise Unsupported("nothing fits")
 
     asked = {"stem": "allocator", "engine": "toy", "listed": None, "examples": 3, "steps": 100}
-    judged = judge.alone(none, {**asked, "seed": None, "seconds": None, "strict": False}, lambda *_: None)
+    judged = judge.alone(
+        registry.Loaded("toy", None, {"allocator": none}),
+        {**asked, "seed": None, "seconds": None, "strict": False},
+        lambda *_: None,
+    )
     assert (judged["verdict"], judged["steps"]) == (UNSUPPORTED, 0)
     assert undecided({**checking._result(judged)}, {"base": None}) == "no verdict: no run could be started"
 
