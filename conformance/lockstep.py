@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance.diff import Change, Names, against_law, changes, value_of
-from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
+from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
 
@@ -240,8 +240,9 @@ class LockStep:
     def do(self, op: str, **arguments: Any) -> None:
         """Does one operation and records it in ``trace``.
 
-        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now, or
-        where the stem has no operation with this name and these arguments.
+        Raises ``Finding`` where the engine breaks a law, and ``Unsupported`` where the engine lacks the operation in
+        this configuration. Raises ``Misuse`` where no caller may send the operation now, or where the stem has no
+        operation with this name and these arguments.
         """
         operation = self.run.operations.get(op)
         if operation is None:
@@ -253,7 +254,7 @@ class LockStep:
         self.trace.steps.append({"op": op, **arguments})
         self.law.operation = op
         if op in self.run.lacks:
-            raise Misuse(f"the engine has no {op} in this configuration")
+            raise Unsupported(f"the engine has no {op} in this configuration")
         calls = operation(**arguments)
         call: Any = next(calls, _END)
         while call is not _END:
@@ -330,7 +331,7 @@ def _sent_to_engine(call: Call) -> Any:
     """
     try:
         return call.send()
-    except (Misuse, Finding, EngineError):
+    except (Misuse, Unsupported, Finding, EngineError):
         raise
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot
-from conformance.kinds import Tokens
+from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
+from conformance.kinds import Tokens, operation, operations_of
 from conformance.known import SessionTrimExclusion as Exclusion
-from conformance.lockstep import ENOUGH, QUIESCENT, QUIET, Call, Calls, Finding, Law, Operation, refusing
+from conformance.lockstep import ENOUGH, QUIESCENT, QUIET, Call, Calls, Finding, Law, refusing
 from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
@@ -24,6 +24,16 @@ from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import length
 from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 
+BadCall = Literal[
+    "row_outside",
+    "row_twice",
+    "longer_than_a_row",
+    "shrinks",
+    "nobodys_slot",
+    "not_finished",
+    "empty_prompt",
+    "tracks_what_is_not_computed",
+]
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
 # Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
 # LOOKED_PAST_LATENT are ignored only where the finding is latent.
@@ -121,24 +131,7 @@ class RequestCalls:
         # The requests that the engine turned away, each with the session that it named. In the place of each the engine
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
-        self.operations: dict[str, Operation] = {
-            "look": self.look,
-            "admit": self.admit,
-            "chunk": self.chunk,
-            "decode": self.decode,
-            "reserve": self.reserve,
-            "commit": self.commit,
-            "finish": self.finish,
-            "abort": self.abort,
-            "retract": self.retract,
-            "cancel": self.cancel,
-            "close": self.close,
-            "overlapping_turn": self.overlapping_turn,
-            "begin_group": self.begin_group,
-            "end_group": self.end_group,
-            "quiesce": self.quiesce,
-            "bad": self.bad,
-        }
+        self.operations = operations_of(self)
 
     # Where requests and sessions are.
 
@@ -147,9 +140,9 @@ class RequestCalls:
         return name not in self.run.lacks
 
     def must_offer(self, name: str) -> None:
-        """Raises ``Misuse`` if the engine lacks the call."""
+        """Raises ``Unsupported`` if the engine lacks the call."""
         if not self.offers(name):
-            raise Misuse(f"the engine has no {name} in this configuration")
+            raise Unsupported(f"the engine has no {name} in this configuration")
 
     def view(self, request: int) -> RowSnapshot:
         """The row of a request that runs, as the engine shows it. Raises ``Finding`` if it shows none."""
@@ -251,6 +244,7 @@ class RequestCalls:
         if not tree < len(new.tokens) <= self.config["size"] * self.page_size:
             raise Misuse("an input must be longer than its session's cached prefix, and fit into a row")
 
+    @operation
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
         """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork)
@@ -259,6 +253,7 @@ class RequestCalls:
         self._matched(known, prefix)
         self.run.waits(request)
 
+    @operation
     def admit(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0) -> Calls:
         """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
         known = self.arrive(request, more, session, fork)
@@ -301,6 +296,7 @@ class RequestCalls:
 
     # A request grows.
 
+    @operation
     def chunk(self, request: int, chunk: int = 0) -> Calls:
         """The next ``chunk`` pages of a prompt are computed (0: the rest)."""
         known, row = self.running(request), self.row_of[request]
@@ -341,6 +337,7 @@ class RequestCalls:
         to = [] if name == "decode" else [in_pages(upto, self.page_size)]
         self.law.engine_step(name, row, *to, *pages)
 
+    @operation
     def decode(self, requests: list[int], slide: bool = False) -> Calls:
         """One decode step of a batch. ``slide``: the windows move first."""
         if not all(self.decoding(r) for r in requests):
@@ -357,6 +354,7 @@ class RequestCalls:
             self.grow("decode", request, self.tokens(self.row_of[request]) + 1)
             self.requests[request].sampled.append(one)
 
+    @operation
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
         """A request gets slots for ``more`` draft tokens. ``slide``: its window moves first."""
         self.running(request)
@@ -371,6 +369,7 @@ class RequestCalls:
             return
         self.grow("reserve", request, now + more)
 
+    @operation
     def commit(self, request: int, count: Tokens) -> Calls:
         """A draft is verified: ``count`` of its tokens are accepted."""
         known, row = self.running(request), self.row_of[request]
@@ -392,6 +391,7 @@ class RequestCalls:
 
     # A request leaves.
 
+    @operation
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all)."""
         known = self.running(request)
@@ -401,6 +401,7 @@ class RequestCalls:
         yield Call("finish", lambda: self.engine.finish(request, out))
         self._left(request, known.tokens + known.sampled[:out])
 
+    @operation
     def abort(self, request: int) -> Calls:
         """A request is aborted while it runs."""
         known = self.running(request)
@@ -414,6 +415,7 @@ class RequestCalls:
         turn = bool(self.requests[request].session)
         return not (turn and Exclusion.RETRACT_ABORT in self.run.exclude and request in self.retracted)
 
+    @operation
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all)."""
         known = self.running(request)
@@ -439,6 +441,7 @@ class RequestCalls:
         else:
             self.run.free_row(row, known.text)
 
+    @operation
     def cancel(self, request: int) -> Calls:
         """A request that waits is aborted."""
         if request not in self.requests or request in self.row_of:
@@ -451,6 +454,7 @@ class RequestCalls:
 
     # Sessions.
 
+    @operation
     def close(self, session: int) -> Calls:
         """A session ends, unless the engine puts that off because of a turn."""
         turns = self.turns(session)
@@ -468,6 +472,7 @@ class RequestCalls:
                 self.run.close_slot(session)
             self.texts.pop(session, None)
 
+    @operation
     def overlapping_turn(self, request: int, session: int, more: Tokens = 1, unsupported: bool = False) -> Calls:
         """A request of a session arrives while another one of it runs or waits, or one that streaming sessions do not
         serve.
@@ -484,22 +489,26 @@ class RequestCalls:
 
     # Free groups, and bad input.
 
+    @operation
     def begin_group(self) -> Calls:
         """A free group opens, as while an engine processes the results of a batch."""
         self.law.caller_step("free_group_begin")
         yield Call("free_group_begin", self.engine.begin_group)
 
+    @operation
     def end_group(self) -> Calls:
         """The free group ends."""
         self.law.caller_step("free_group_end")
         yield Call("free_group_end", self.engine.end_group)
 
-    def bad(self, kind: str) -> Calls:
+    @operation
+    def bad(self, kind: BadCall) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
     # The end of a run.
 
+    @operation
     def quiesce(self) -> Calls:
         """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free."""
         if self.run.rows.pools.group:

@@ -54,8 +54,8 @@ class Shrinker:
                 lock.do(**step)
             except Finding as finding:
                 return (finding, _cut(trace, number)) if (finding.law, finding.kind) == self.wanted else None
-            except (Misuse, IndexError, KeyError):
-                return None  # an operation that this one needs was left out
+            except (Misuse, Unsupported):
+                return None  # an operation that this one needs was left out, or the engine lacks it
             latent = lock.law.latent
             if latent is not None and (latent.law, latent.kind) == self.wanted:
                 return latent, _cut(trace, number)

@@ -16,6 +16,8 @@ from conformance.lockstep import LockStep
 from conformance.machine import StemMachine
 from conformance.mamba_slots.rules import MambaSlotsMachine
 from conformance.mamba_slots.run import MambaSlotsRun
+from conformance.pool_calls import PoolCalls
+from conformance.request_calls import RequestCalls
 from conformance.session_trim.rules import SessionTrimMachine
 from conformance.session_trim.run import SessionTrimRun
 from conformance.swa_mapping.rules import SwaMappingMachine
@@ -23,19 +25,22 @@ from conformance.swa_mapping.run import SwaMappingRun
 
 
 class Driven(NamedTuple):
-    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine."""
+    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine, and the operations of the run
+    are methods of the classes ``callers``.
+    """
 
     machine: type[StemMachine]
     run: Callable[..., Any]
+    callers: tuple[type, ...]
 
 
 STEMS: dict[str, Driven] = {
-    "allocator": Driven(AllocatorMachine, AllocatorRun),
-    "swa_mapping": Driven(SwaMappingMachine, SwaMappingRun),
-    "lock_ref": Driven(LockRefMachine, LockRefRun),
-    "session_trim": Driven(SessionTrimMachine, SessionTrimRun),
-    "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun),
-    "cache": Driven(CacheMachine, CacheRun),
+    "allocator": Driven(AllocatorMachine, AllocatorRun, (PoolCalls,)),
+    "swa_mapping": Driven(SwaMappingMachine, SwaMappingRun, (PoolCalls, SwaMappingRun)),
+    "lock_ref": Driven(LockRefMachine, LockRefRun, (LockRefRun,)),
+    "session_trim": Driven(SessionTrimMachine, SessionTrimRun, (RequestCalls, SessionTrimRun)),
+    "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun, (MambaSlotsRun,)),
+    "cache": Driven(CacheMachine, CacheRun, (RequestCalls, CacheRun)),
 }
 
 

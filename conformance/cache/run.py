@@ -15,7 +15,7 @@ from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handl
 from conformance.cache.states import CacheStates
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
-from conformance.kinds import Tokens
+from conformance.kinds import Tokens, operation, operations_of
 from conformance.known import MambaSlotsExclusion
 from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Law
@@ -63,13 +63,7 @@ class CacheRun:
         self.states = CacheStates(self.law, self.tree)
         self.lacks: Collection[str] = frozenset({*engine.lacks, *self._left_out()})
         self.calls = self.states.calls = RequestCalls(self, config)
-        self.operations = {
-            **self.calls.operations,
-            "evict": self.evict,
-            "track": self.track,
-            "boundary": self.boundary,
-            "settle": self.settle,
-        }
+        self.operations = operations_of(self.calls, self)
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
         self.seen: CacheSnapshot = self.snapshot()
         self.engine_rows = frozenset(self.seen.rows.free_rows)  # the engine's numbers of its rows: all are idle now
@@ -272,6 +266,7 @@ class CacheRun:
         self.states.tracked(request)
         return True
 
+    @operation
     def track(self, request: int) -> Calls:
         """A tracking boundary: the state is written to the track buffer."""
         self.calls.running(request)
@@ -280,6 +275,7 @@ class CacheRun:
         self.states.tracked(request)
         yield Call("track", lambda: self.engine.track(request))
 
+    @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
@@ -287,12 +283,14 @@ class CacheRun:
         self.follow_tree()
         self.states.second(request)
 
+    @operation
     def settle(self, request: int) -> Calls:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
         self.law.caller_step("state_give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
 
+    @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa, states))

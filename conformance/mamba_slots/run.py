@@ -6,12 +6,12 @@ who names which slot, and takes the law's step for each slot that was handed out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Literal
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
-from conformance.kinds import KeyTokens
+from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lockstep import (
     ENOUGH,
     ENOUGH_SENTENCE,
@@ -22,7 +22,6 @@ from conformance.lockstep import (
     Calls,
     Finding,
     Law,
-    Operation,
     refusing,
 )
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
@@ -45,6 +44,7 @@ from spec.states import (
     owns_nothing,
 )
 
+BadCall = Literal["free_padding", "free_outside", "free_again", "alloc_negative", "donate_nothing", "row_of_nobody"]
 DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": True, "lazy": False}
 
 
@@ -70,30 +70,12 @@ class MambaSlotsRun:
         self.law = Law(law.stem, empty, strict)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
-        self.operations: Mapping[str, Operation] = {
-            "match": self.match,
-            "admit": self.admit,
-            "track": self.track,
-            "boundary": self.boundary,
-            "settle": self.settle,
-            "slide": self.slide,
-            "cache": self.cache,
-            "finish": self.finish,
-            "abort": self.abort,
-            "retract": self.retract,
-            "withdraw": self.withdraw,
-            "close": self.close,
-            "evict": self.evict,
-            "begin_group": self.begin_group,
-            "end_group": self.end_group,
-            "clear": self.clear,
-            "audit": self.audit,
-            "bad": self.bad,
-        }
+        self.operations = operations_of(self)
         self.seen: StatesSnapshot = engine.snapshot()
 
     # A request comes.
 
+    @operation
     def match(self, request: int, tokens: KeyTokens, session: int = 0, again: bool = False) -> Calls:
         """A request comes and matches. A session's later turn takes over what the session saved.
 
@@ -117,6 +99,7 @@ class MambaSlotsRun:
             slot = self.seen.requests[request].slots[OWN]
             self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
 
+    @operation
     def admit(self, requests: list[int]) -> Calls:
         """A batch is admitted. A request that runs asks for another chunk, and keeps what it has."""
         if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
@@ -134,6 +117,7 @@ class MambaSlotsRun:
 
     # A request works.
 
+    @operation
     def track(self, request: int) -> Calls:
         """A tracking boundary: the state is written to the track buffer."""
         self._must_run(request)
@@ -143,6 +127,7 @@ class MambaSlotsRun:
             self.law.caller_step("track", request)
         yield Call("track", lambda: self.engine.track(request))
 
+    @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self._must_be_lazy(request)
@@ -157,17 +142,20 @@ class MambaSlotsRun:
         else:
             self.law.caller_step("alloc_second", request, slot)
 
+    @operation
     def settle(self, request: int) -> Calls:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self._must_be_lazy(request)
         self.law.caller_step("give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
 
+    @operation
     def slide(self, request: int) -> Calls:
         """A long decode moves the window past what was tracked."""
         self._must_run(request)
         yield Call("slide", lambda: self.engine.slide(request))
 
+    @operation
     def cache(self, request: int) -> Calls:
         """A request that runs puts its newest state into the tree. The tree takes it, or has a state for this key
         already.
@@ -197,21 +185,25 @@ class MambaSlotsRun:
 
     # A request leaves.
 
+    @operation
     def finish(self, request: int) -> Calls:
         """A request ends."""
         self._must_run(request)
         return self._leave("finish", request, self.engine.finish)
 
+    @operation
     def abort(self, request: int) -> Calls:
         """A request that runs is aborted."""
         self._must_run(request)
         return self._leave("abort", request, self.engine.abort)
 
+    @operation
     def retract(self, request: int) -> Calls:
         """A request that runs gives up its row for lack of memory."""
         self._must_run(request)
         return self._leave("retract", request, self.engine.retract)
 
+    @operation
     def withdraw(self, request: int) -> Calls:
         """A request that waits is aborted."""
         if request not in self.here or self.running(request):
@@ -237,6 +229,7 @@ class MambaSlotsRun:
         else:
             self.law.caller_step("release", request)
 
+    @operation
     def close(self, session: int) -> Calls:
         """A session ends between two turns."""
         if session in self.here.values():
@@ -246,11 +239,13 @@ class MambaSlotsRun:
 
     # The pool and the tree.
 
+    @operation
     def evict(self, states: int) -> Calls:
         """The tree is asked to free so many states."""
         yield Call("evict", lambda: self.engine.evict(states))
         self._explain_tree()
 
+    @operation
     def begin_group(self, need: int) -> Calls:
         """A group begins, and sets ``need`` slots aside."""
         yield Call("begin_group", lambda: self.engine.begin_group(need))
@@ -258,12 +253,14 @@ class MambaSlotsRun:
         self.law.caller_step("begin_group", need, Seq(new))
         self.depth += 1
 
+    @operation
     def end_group(self) -> Calls:
         """A group ends."""
         self.law.caller_step("end_group")
         self.depth -= 1
         yield Call("end_group", self.engine.end_group)
 
+    @operation
     def clear(self) -> Calls:
         """The pool is cleared while no request is here."""
         if self.here:
@@ -273,6 +270,7 @@ class MambaSlotsRun:
         self.depth = 0
         yield Call("clear", self.engine.clear)
 
+    @operation
     def audit(self) -> Calls:
         """The end of a run, after the tree was asked for all states: nobody has a slot. The driver's comparison says
         that then every slot is free.
@@ -284,7 +282,8 @@ class MambaSlotsRun:
         self.law.counts["quiescence", "done"] += 1
         yield from ()
 
-    def bad(self, kind: str) -> Calls:
+    @operation
+    def bad(self, kind: BadCall) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 

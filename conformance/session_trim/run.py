@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
-from conformance.kinds import Tokens
+from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Law
 from conformance.pool_calls import whole_pages
 from conformance.request_calls import RequestCalls, looks_past
@@ -49,7 +49,7 @@ class SessionTrimRun:
         self.law = Law(law.stem, first_rows(config, config["size"]), strict, looks_past(exclude))
         self.calls = RequestCalls(self, config)
         self.tree = TreePages(self.law)
-        self.operations = {**self.calls.operations, "evict": self.evict}
+        self.operations = operations_of(self.calls, self)
         self.seen: RowsSnapshot = engine.snapshot()
         self.engine_rows = frozenset(self.seen.free_rows)  # the engine's numbers of its rows: all are idle now
         self.used = self.calls.used()  # the rows in use, as the last snapshot shows them
@@ -65,6 +65,7 @@ class SessionTrimRun:
         """The last snapshot."""
         return self.seen
 
+    @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa))

@@ -38,6 +38,8 @@ def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
             wrong, ended = f"{what}. {finding.sentence} {finding.detail}", True
         except Misuse as misuse:
             wrong, ended = f"nobody may send this: {misuse}", True
+        except Unsupported as reason:
+            wrong, ended = f"not sent: {reason}", True
         if lock.law.latent is not latent:
             wrong = f"latent: {lock.law.latent}"
         after = _shown(lock.run, before)

@@ -7,6 +7,7 @@ from typing import Any
 
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairEngine, PairSnapshot
+from conformance.kinds import operation, operations_of
 from conformance.lockstep import Call, Calls, Law
 from conformance.pool_calls import HOLE, PoolCalls, row_pages
 from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides
@@ -27,16 +28,7 @@ class SwaMappingRun:
         self.law = Law(law.stem, law.initial(*sizes), strict)
         self.page_size: int = config["page_size"]
         self.calls = PoolCalls(self, config)
-        self.operations = {
-            **self.calls.operations,
-            "tail": self.tail,
-            "evict": self.evict,
-            "free_full": self.free_full,
-            "slide": self.slide,
-            "free_pages": self.free_pages,
-            "adopt": self.adopt,
-            "hand_over": self.hand_over,
-        }
+        self.operations = operations_of(self.calls, self)
         self.seen: PairSnapshot = engine.snapshot()
 
     @property
@@ -61,6 +53,7 @@ class SwaMappingRun:
 
     # Growing.
 
+    @operation
     def tail(self, row: int, tokens: int, tail: int) -> Calls:
         """A new row, of which only the last ``tail`` tokens get SWA slots (disaggregated decode)."""
         name = "alloc_extend_swa_tail"
@@ -89,12 +82,14 @@ class SwaMappingRun:
 
     # Freeing.
 
+    @operation
     def evict(self, row: int, first: int, last: int) -> Calls:
         """The window moved past the whole pages ``[first, last)`` of a row: their SWA pages are freed."""
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_swa", *self.calls.named(slots))
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
+    @operation
     def free_full(self, row: int, first: int, last: int) -> Calls:
         """Frees full pages whose SWA pages are gone, as a tree evicts a tombstone."""
         slots = self.calls.page_slots(row, first, last)
@@ -104,12 +99,14 @@ class SwaMappingRun:
 
     # What a caller does with whole pages of its rows.
 
+    @operation
     def slide(self, row: int, to: int) -> Calls:
         """The window of a row moved past its whole pages below index ``to``: their SWA pages are freed."""
         slots = self.calls.page_slots(row, 0, to)
         self.law.caller_step("slide", row, to)
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
+    @operation
     def free_pages(self, row: int, first: int, last: int) -> Calls:
         """Frees whole pages of a row in both pools, since they are duplicates of the tree's."""
         slots = self.calls.page_slots(row, first, last)
@@ -117,12 +114,14 @@ class SwaMappingRun:
         yield Call("free", lambda: self.engine.free(slots))
         self.calls.forget(slots)
 
+    @operation
     def adopt(self, row: int, pages: int) -> Calls:
         """An empty row begins with a cached prefix that it does not own. The engine gets no call for this."""
         self.law.caller_step("adopt", row, pages)
         self.calls.slots[row] = [HOLE] * (pages * self.page_size)
         yield from ()
 
+    @operation
     def hand_over(self, row: int, to: int, first: int, last: int) -> Calls:
         """Whole pages go from one row to another. The engine gets no call for this."""
         cuts = first * self.page_size, last * self.page_size
