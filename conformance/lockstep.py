@@ -27,6 +27,7 @@ VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "u
 # Names of laws that a finding can have beside those of the invariants and transitions in ``spec/``.
 ANSWERED = "lawful_call_is_answered"
 REFUSED = "refused_changes_nothing"
+REFUSED_SENTENCE = "A call that does not fit is refused."
 ENOUGH = "enough_is_granted"
 ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
@@ -170,7 +171,7 @@ class Law:
     def must_fit(self, name: str, fits: bool) -> None:
         """Raises ``Finding`` if the engine granted a call that does not fit."""
         if not fits:
-            raise Finding(REFUSED, "A call that does not fit is refused.", f"{name} was granted")
+            raise Finding(REFUSED, REFUSED_SENTENCE, f"{name} was granted")
 
     def refused(self, name: str, fits: bool) -> None:
         """The engine refused a call for lack of memory. If the call fits, that is a finding, reported after all others

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
-from conformance.engines.protocol import Json
+from conformance.engines.protocol import Json, Misuse
 from conformance.kinds import operation, operations_of
 from conformance.lockstep import CHOICE, Call, Calls, Finding, Law, refusing
 from spec.finite import Seq, Set
@@ -95,6 +95,20 @@ class PoolCalls:
         """The length of the row, in tokens."""
         return in_tokens(length(self.pool, row), self.page_size)
 
+    def must_have(self, *rows: int) -> None:
+        """Raises ``Misuse`` for a row that the caller does not have, and for one that is named twice."""
+        for row in rows:
+            if row not in self.slots:
+                raise Misuse(f"there is no row {row}: the caller has {len(self.slots)}, numbered from 0")
+        if len(set(rows)) < len(rows):
+            raise Misuse("a row stands in a batch once")
+
+    def must_have_pages(self, row: int, first: int, last: int) -> None:
+        """Raises ``Misuse`` unless the row has a page at an index in ``[first, last)``."""
+        self.must_have(row)
+        if not first < last or first >= touched(length(self.pool, row)):
+            raise Misuse(f"row {row} has no pages [{first}, {last})")
+
     def owned(self, row: int, first: int, last: int) -> list[int]:
         """The slots that the row owns among its tokens ``[first, last)``."""
         return [s for s in self.slots[row][first:last] if s != HOLE]
@@ -123,12 +137,18 @@ class PoolCalls:
     @operation
     def alloc(self, row: int, pages: int) -> Calls:
         """A row whose last page is full gets ``pages`` whole pages."""
+        self.must_have(row)
+        if pages < 1:
+            raise Misuse("a row gets one page at least")
         tokens = pages * self.page_size
         return self._grow("alloc", [row], [tokens], lambda: self.engine.alloc(tokens))
 
     @operation
     def extend(self, rows: list[int], more: list[int]) -> Calls:
         """A batch of rows grows, each by its number of tokens, as in a prefill."""
+        self.must_have(*rows)
+        if not rows or len(rows) != len(more) or min(more) < 1:
+            raise Misuse("each row of a batch grows by a number of tokens, at least one")
         before, last = [self.tokens(r) for r in rows], [self.last_slot(r) for r in rows]
         after = [b + m for b, m in zip(before, more, strict=True)]
         return self._grow("alloc_extend", rows, more, lambda: self.engine.extend(before, after, last))
@@ -136,6 +156,9 @@ class PoolCalls:
     @operation
     def decode(self, rows: list[int]) -> Calls:
         """A batch of rows grows by one token each."""
+        self.must_have(*rows)
+        if not rows:
+            raise Misuse("a batch has a row")
         after, last = [self.tokens(r) + 1 for r in rows], [self.last_slot(r) for r in rows]
         return self._grow("alloc_decode", rows, [1] * len(rows), lambda: self.engine.decode(after, last))
 
@@ -186,6 +209,7 @@ class PoolCalls:
     @operation
     def free(self, row: int, first: int, last: int) -> Calls:
         """The pages ``[first, last)`` of a row are freed."""
+        self.must_have_pages(row, first, last)
         slots = self.page_slots(row, first, last)
         self.law.caller_step("free", *self.named(slots))
         yield Call("free", lambda: self.engine.free(slots))
@@ -194,6 +218,7 @@ class PoolCalls:
     @operation
     def trim(self, row: int, tokens: int) -> Calls:
         """A row is cut to ``tokens`` tokens. The caller frees the pages that keep no token."""
+        self.must_have(row)
         tail = self._tail(row, tokens)
         self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
         yield Call("free", lambda: self._free_parts(tail))
@@ -202,6 +227,9 @@ class PoolCalls:
     @operation
     def finish(self, row: int, committed: int) -> Calls:
         """A row ends. Its committed tokens are freed, then the pages after them, into which decoding had run ahead."""
+        self.must_have(row)
+        if committed > self.tokens(row):
+            raise Misuse(f"row {row} has {self.tokens(row)} tokens, and so no {committed} that are committed")
         head, tail = self.owned(row, 0, committed), self._tail(row, committed)
         self.law.caller_step("trim", row, NOTHING)
         yield Call("free", lambda: self._free_parts(head, tail))

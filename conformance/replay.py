@@ -15,15 +15,17 @@ from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.engines.registry import Loaded
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
 from conformance.stems import STEMS, start
+from conformance.trace_schema import TraceError
 from conformance.traces import Kept
 
 
-def outcome(kept: Kept, make: Callable[[Json], Any]) -> Json:
+def outcome(kept: Kept, make: Callable[[Json], Any], own: bool = False) -> Json:
     """What the trace shows on an engine: the first violation; if there is none, the first latent finding; else that it
     conforms.
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
-    it. ``step`` counts from 1. Raises ``EngineError`` for a trace of an unknown stem.
+    it. ``step`` counts from 1. ``own``: the engine is our own implementation, so that the trace itself is wrong if it
+    sends what no caller may send. Raises ``TraceError`` for that, and ``EngineError`` for a trace of an unknown stem.
     """
     if kept.trace.stem not in STEMS:
         raise EngineError(f"{kept.name} is about {kept.trace.stem!r}: there are {', '.join(STEMS)}")
@@ -37,8 +39,13 @@ def outcome(kept: Kept, make: Callable[[Json], Any]) -> Json:
             lock.do(**step)
         except Finding as finding:
             return _row(VIOLATION, number, finding)
+        except Unsupported as reason:
+            return _unsupported(number, str(reason))
         except Misuse as misuse:
-            return _unsupported(number, str(misuse))
+            if own:
+                what = f"the trace sends at step {number} what no caller may send: {misuse}"
+                raise TraceError(f"{kept.name}: {what}") from None
+            return _unsupported(number, f"on this engine no caller may send this: {misuse}")
         if lock.law.latent and latent is None:
             latent = _row(LATENT, number, lock.law.latent)
     return latent or {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": ""}
@@ -64,7 +71,7 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     named = {"engine": loaded.name, "release": loaded.release}
     if make is None:
         return {**named, **_unsupported(1, f"it has no {kept.trace.stem} to drive")}
-    found = {**named, **outcome(kept, make)}
+    found = {**named, **outcome(kept, make, loaded.own)}
     if told and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell
 

@@ -15,10 +15,22 @@ from typing import Any, Literal, Protocol
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.known import SessionTrimExclusion as Exclusion
-from conformance.lockstep import ENOUGH, QUIESCENT, QUIET, Call, Calls, Finding, Law, refusing
+from conformance.lockstep import (
+    ENOUGH,
+    QUIESCENT,
+    QUIET,
+    REFUSED,
+    REFUSED_SENTENCE,
+    Call,
+    Calls,
+    Finding,
+    Law,
+    refusing,
+)
 from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
+from conformance.swa_mapping.seen import swa_slot
 from spec.finite import Seq
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import length
@@ -34,6 +46,7 @@ BadCall = Literal[
     "empty_prompt",
     "tracks_what_is_not_computed",
 ]
+MOST_REQUESTS = 1 << 16  # where the law has no state slots of requests
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
 # Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
 # LOOKED_PAST_LATENT are ignored only where the finding is latent.
@@ -52,12 +65,16 @@ def looks_past(exclude: Collection[StrEnum]) -> Callable[[Finding], bool]:
 
 
 class RowRun(Protocol):
-    """A run of rows: its rows in the law and in the snapshot, and how it explains what rows and the tree exchange."""
+    """A run of rows: its rows in the law and in the snapshot, and how it explains what rows and the tree exchange.
+
+    ``most_requests``: requests have smaller numbers.
+    """
 
     law: Law
     engine: Any
     lacks: Collection[str]
     exclude: Collection[StrEnum]
+    most_requests: int
 
     @property
     def rows(self) -> Rows:
@@ -230,6 +247,7 @@ class RequestCalls:
             raise Misuse("a request arrives once, and then waits")
         if waits:
             return waits
+        self._must_have(request, session)
         if session and self.turns(session):
             raise Misuse("a session has one request at a time")
         text = list(self.texts.get(session, []))
@@ -237,6 +255,13 @@ class RequestCalls:
         self._may_arrive(new)
         self.requests[request] = new
         return new
+
+    def _must_have(self, request: int, session: int) -> None:
+        """Raises ``Misuse`` for a session that there is not, and for a request that owns no states in the law."""
+        if session and not self.run.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
+        if request >= self.run.most_requests:
+            raise Misuse(f"there is no request {request}: a run has {self.run.most_requests}, numbered from 0")
 
     def _may_arrive(self, new: Request) -> None:
         row = self.run.rows.slot(new.session) - 1
@@ -269,6 +294,13 @@ class RequestCalls:
         self._begin(request, known, answer.prefix)
         yield from self._prefilled(request, upto)
 
+    def _idle_row(self) -> int:
+        """A row of the law for a request that was admitted. Raises ``Finding`` if none is idle."""
+        row = next((r for r in range(self.limit) if self.run.rows.phase(r) == IDLE), None)
+        if row is None:
+            raise Finding(REFUSED, REFUSED_SENTENCE, f"admit was granted, and all {self.limit} rows are in use")
+        return row
+
     def _matched(self, known: Request, prefix: int) -> None:
         if known.session and self.run.rows.slot(known.session):
             self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
@@ -285,7 +317,7 @@ class RequestCalls:
             row = self.run.rows.slot(known.session) - 1
             self.run.resume_row(request, known.session)
         else:
-            row = next(r for r in range(self.limit) if self.run.rows.phase(r) == IDLE)
+            row = self._idle_row()
             if prefix % self.page_size:
                 what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
                 raise Finding("admit", self.law.sentence("admit"), what)
@@ -333,13 +365,16 @@ class RequestCalls:
         row, view = self.row_of[request], self.view(request)
         chosen = row_pages(full_pool(self.run.rows), row, before := self.tokens(row), view.slots[before:upto])
         mapping = self.run.rows_seen.pools.mapping
-        pages = Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
+        size = self.page_size
+        pages = Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
         to = [] if name == "decode" else [in_pages(upto, self.page_size)]
         self.law.engine_step(name, row, *to, *pages)
 
     @operation
     def decode(self, requests: list[int], slide: bool = False) -> Calls:
         """One decode step of a batch. ``slide``: the windows move first."""
+        if not requests or len(set(requests)) < len(requests):
+            raise Misuse("a batch has a request, and none twice")
         if not all(self.decoding(r) for r in requests):
             raise Misuse("a request decodes when nothing is allocated beyond what is computed")
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
@@ -457,11 +492,11 @@ class RequestCalls:
     @operation
     def close(self, session: int) -> Calls:
         """A session ends, unless the engine puts that off because of a turn."""
+        if not self.run.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
         turns = self.turns(session)
         if turns:
             self.must_offer("close_running" if set(turns) & set(self.row_of) else "close_waiting")
-        if not self.run.rows.sessions.has(session):
-            raise Misuse(f"there is no session {session}")
         closed = yield Call("close", lambda: self.engine.close(session))
         self.run.follow_tree()
         if not closed and not turns:
@@ -477,7 +512,8 @@ class RequestCalls:
         """A request of a session arrives while another one of it runs or waits, or one that streaming sessions do not
         serve.
         """
-        if request in self.requests or not (unsupported or self.turns(session)):
+        self._must_have(request, session)
+        if request in self.requests or not session or not (unsupported or self.turns(session)):
             raise Misuse("an overlapping request arrives while another one of its session is there")
         new = [OVERLAPPING + n for n in range(more)]
         kind, text = yield Call(

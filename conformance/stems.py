@@ -25,22 +25,28 @@ from conformance.swa_mapping.run import SwaMappingRun
 
 
 class Driven(NamedTuple):
-    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine, and the operations of the run
-    are methods of the classes ``callers``.
-    """
+    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine."""
 
     machine: type[StemMachine]
     run: Callable[..., Any]
-    callers: tuple[type, ...]
 
 
 STEMS: dict[str, Driven] = {
-    "allocator": Driven(AllocatorMachine, AllocatorRun, (PoolCalls,)),
-    "swa_mapping": Driven(SwaMappingMachine, SwaMappingRun, (PoolCalls, SwaMappingRun)),
-    "lock_ref": Driven(LockRefMachine, LockRefRun, (LockRefRun,)),
-    "session_trim": Driven(SessionTrimMachine, SessionTrimRun, (RequestCalls, SessionTrimRun)),
-    "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun, (MambaSlotsRun,)),
-    "cache": Driven(CacheMachine, CacheRun, (RequestCalls, CacheRun)),
+    "allocator": Driven(AllocatorMachine, AllocatorRun),
+    "swa_mapping": Driven(SwaMappingMachine, SwaMappingRun),
+    "lock_ref": Driven(LockRefMachine, LockRefRun),
+    "session_trim": Driven(SessionTrimMachine, SessionTrimRun),
+    "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun),
+    "cache": Driven(CacheMachine, CacheRun),
+}
+# For each stem the classes whose marked methods are the operations of its runs.
+CALLERS: dict[str, tuple[type, ...]] = {
+    "allocator": (PoolCalls,),
+    "swa_mapping": (PoolCalls, SwaMappingRun),
+    "lock_ref": (LockRefRun,),
+    "session_trim": (RequestCalls, SessionTrimRun),
+    "mamba_slots": (MambaSlotsRun,),
+    "cache": (RequestCalls, CacheRun),
 }
 
 

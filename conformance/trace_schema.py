@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from conformance.configs import CONFIGS, EXPECTED, INCOMPLETE, exact, whole
 from conformance.engines.protocol import Json
 from conformance.kinds import KEY, TOKENS, declared
-from conformance.stems import STEMS
+from conformance.stems import CALLERS, STEMS
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_STEPS = 500  # a drawn run has 40 rules, each of which does a few operations
@@ -56,7 +56,7 @@ def read(data: bytes) -> Json:
     """The trace in the bytes of a file, with the keys of ``TraceFile``. Raises ``TraceError`` if it is none."""
     if len(data) > MOST_BYTES:
         raise TraceError(f"a trace has at most {MOST_BYTES:,} bytes")
-    found = _parsed(data)
+    found: Json = _parsed(data)
     check(found)
     return found
 
@@ -155,7 +155,7 @@ def _config(stem: str) -> TypeAdapter[Any]:
 @cache
 def _steps(stem: str) -> dict[str, TypeAdapter[Any]]:
     """For each operation of a stem what its arguments must be."""
-    return {name: arguments_of(method) for name, method in declared(*STEMS[stem].callers).items()}
+    return {name: arguments_of(method) for name, method in declared(*CALLERS[stem]).items()}
 
 
 def arguments_of(operation: Callable[..., Any]) -> TypeAdapter[Any]:

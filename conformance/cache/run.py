@@ -20,7 +20,7 @@ from conformance.known import MambaSlotsExclusion
 from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Law
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
-from conformance.request_calls import RequestCalls, looks_past
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, looks_past
 from conformance.session_trim.run import first_rows, with_lists_sorted
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
 from conformance.swa_mapping.seen import is_read, pair_problems
@@ -58,6 +58,7 @@ class CacheRun:
     ) -> None:
         self.engine, self.exclude, self.config = engine, exclude, config
         self.stateful = "mamba" in config["components"]
+        self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
         self.law = Law(law.stem, first_state(config, self.stateful), strict, looks_past(exclude))
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
@@ -168,7 +169,10 @@ class CacheRun:
             what = f"request {request} reads {pages} pages of the tree, and holds nothing"
             raise Finding(name, self.law.sentence(name), what)
         st, size = self.law.state.tree, self.tree.page_size
-        handle = next(h for h in st.handles.items() if st.active(h) != 1)
+        handle = next((h for h in st.handles.items() if st.active(h) != 1), None)
+        if handle is None:
+            what = f"request {request} holds a node, and the rows hold as many as they can have"
+            raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
         return handle, held.node, held.top, read
 

@@ -71,6 +71,10 @@ class LockRefRun:
         ``tokens``: the key of the row. ``protected``: the length of its cached prefix in tokens, which callers must
         hold. ``cursor``: the SWA slots of the tokens below it were freed before.
         """
+        if max(cursor, protected) > len(tokens) or cursor % self.page_size or protected % self.page_size:
+            raise Misuse("cursor and cached prefix are whole pages of the row")
+        if cursor and not self.windowed:
+            raise Misuse("a tree without a window has no cursor")
         if protected and Key(tokens[:protected]) not in self.held_keys():
             raise Misuse("a request that shares a prefix with the tree holds it")
         if cursor and not protected <= cursor <= self.last_cursor(len(tokens)):

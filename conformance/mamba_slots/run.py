@@ -24,7 +24,7 @@ from conformance.lockstep import (
     Law,
     refusing,
 )
-from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, record_of, state_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.states import (
@@ -45,7 +45,6 @@ from spec.states import (
 )
 
 BadCall = Literal["free_padding", "free_outside", "free_again", "alloc_negative", "donate_nothing", "row_of_nobody"]
-DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": True, "lazy": False}
 
 
 class MambaSlotsRun:
@@ -58,10 +57,10 @@ class MambaSlotsRun:
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, exclude: Collection[str] = ()) -> None:
         self.engine, self.lacks, self.exclude = engine, engine.lacks, exclude
-        sizes = {**DEFAULTS, **config}
-        kind = (sizes["buffered"], sizes["doubled"], sizes["lazy"])
-        self.session_count: int = sizes["sessions"]
-        empty = law.initial(sizes["size"], sizes["requests"], self.session_count, sizes["size"] + 1, kind)
+        kind = (config["buffered"], config["doubled"], config["lazy"])
+        self.request_count: int = config["requests"]
+        self.session_count: int = config["sessions"]
+        empty = law.initial(config["size"], self.request_count, self.session_count, config["size"] + 1, kind)
         self.nodes: dict[Key, int] = {}
         self.here: dict[int, int] = {}
         self.lent: dict[int, int] = {}
@@ -81,6 +80,9 @@ class MambaSlotsRun:
 
         ``again``: the request object that was here before comes again.
         """
+        if request >= self.request_count:
+            raise Misuse(f"there is no request {request}: there are {self.request_count}, numbered from 0")
+        self._must_have_session(session)
         busy = session and session in self.here.values()
         if request in self.here or busy or (again and (request not in self.known or session)):
             raise Misuse("the request is there, or its session is busy")
@@ -96,7 +98,10 @@ class MambaSlotsRun:
             return
         self._explain_tree()
         if copied is not None:
-            slot = self.seen.requests[request].slots[OWN]
+            slot = record_of(self.seen, request).slots[OWN]
+            if copied not in self.nodes:
+                what = f"the match copied the state of node {list(copied)}, which has none"
+                raise Finding("alloc_for_match", self.law.sentence("alloc_for_match"), what)
             self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
 
     @operation
@@ -111,7 +116,7 @@ class MambaSlotsRun:
             return
         self._explain_tree()
         for request in requests:
-            named = self.seen.requests[request].slots
+            named = record_of(self.seen, request).slots
             new = [ABSENT if had else now for had, now in zip(before[request], named, strict=True)]
             self.law.caller_step("alloc", request, *new)
 
@@ -136,7 +141,7 @@ class MambaSlotsRun:
         role = across(self.state, request)
         if self.state.names(request, role) != ABSENT:
             return
-        slot = self.seen.requests[request].slots[role]
+        slot = record_of(self.seen, request).slots[role]
         if slot == ABSENT:
             self._explain_refusal("alloc_second", 1)
         else:
@@ -168,7 +173,7 @@ class MambaSlotsRun:
         self._explain_evictions()
         new = self._new_keys()
         role = kept(self.state, request)
-        was, now = self.state.table(request, role), self.seen.requests[request].slots[role]
+        was, now = self.state.table(request, role), record_of(self.seen, request).slots[role]
         for key in new:
             self._explain_copy(key, now if self.seen.nodes[key] == was else self.seen.nodes[key])
         if now == was:
@@ -232,6 +237,7 @@ class MambaSlotsRun:
     @operation
     def close(self, session: int) -> Calls:
         """A session ends between two turns."""
+        self._must_have_session(session or -1)
         if session in self.here.values():
             raise Misuse("a turn of the session is there")
         self.law.caller_step("close", self.session(session))
@@ -323,6 +329,10 @@ class MambaSlotsRun:
         tracks = 0 if not st.buffered else 2 if st.doubled and not st.lazy else 1
         return int(st.names(request, OWN) == ABSENT) + (tracks if bare else 0)
 
+    def _must_have_session(self, session: int) -> None:
+        if not 0 <= session <= self.session_count:
+            raise Misuse(f"there is no such session: there are {self.session_count}, numbered from 1")
+
     def _must_run(self, request: int) -> None:
         if request not in self.here or not self.running(request):
             raise Misuse("the request is not running")
@@ -365,9 +375,12 @@ class MambaSlotsRun:
         self.nodes[key] = number
 
     def _new_number(self) -> int:
-        """The number of an owner that is no node of the tree now."""
+        """The number of an owner that is no node of the tree now. Raises ``Finding`` if there is none."""
         st, taken = self.state, set(self.nodes.values())
-        return next(int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken)
+        number = next((int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken), None)
+        if number is None:
+            raise Finding("alloc_copy", self.law.sentence("alloc_copy"), "more nodes have a state than there are slots")
+        return number
 
     # What the driver needs.
 

@@ -13,7 +13,7 @@ from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnap
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Law
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import RequestCalls, looks_past
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, looks_past
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
@@ -43,6 +43,8 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
 
 class SessionTrimRun:
     """The operations of ``RequestCalls`` on rows and pools. ``TreePages`` follows the tree's pages."""
+
+    most_requests = MOST_REQUESTS
 
     def __init__(self, engine: RowEngine, config: Json, strict: bool = True, exclude: Collection[StrEnum] = ()) -> None:
         self.engine, self.lacks, self.exclude, self.config = engine, engine.lacks, exclude, config

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.diff import Names, changes, told_lines
-from conformance.engines.protocol import Json, Misuse
+from conformance.engines.protocol import Json, Misuse, Unsupported
 from conformance.lockstep import WORDS_OF_KIND, Finding
 from conformance.stems import start
 from conformance.story.picture import frame
