@@ -1,9 +1,9 @@
 """The configurations of the six stems: which keys there are, what they count, and the bounds of a trace file.
 
 A configuration is a plain dict, from which an engine is made and with which a run begins. These types say what it has;
-``conformance.trace_schema`` checks the traces of users with them. The bounds lie above what drawn runs use, which have
-at most 16 pages of at most 16 tokens. They are as small as they are so that a replay ends within seconds: the time of
-a step grows with the third power of the number of nodes.
+``conformance.trace_schema`` checks the traces of users with them. The bounds lie above what drawn runs use: those have
+at most 16 pages of at most 16 tokens, in a whole cache at most 8 pages. They are no larger, so that a replay ends
+within 5 s: the time of a step grows with the number of slots, and with the third power of the number of nodes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def whole(first: int, last: int) -> PlainValidator:
 
 
 Tokens = Annotated[int, whole(1, 4096)]
-PageSize = Annotated[int, whole(1, 64)]
-ManyPages = Annotated[int, whole(1, 256)]
-Pages = Annotated[int, whole(1, 64)]
-FewPages = Annotated[int, whole(1, 32)]
+PageSize = Annotated[int, whole(1, 32)]
+Pages = Annotated[int, whole(1, 32)]
+FewPages = Annotated[int, whole(1, 16)]
 States = Annotated[int, whole(1, 64)]
 Rows = Annotated[int, whole(1, 16)]
 FewRows = Annotated[int, whole(1, 8)]
@@ -70,8 +69,8 @@ class AllocatorConfig(TypedDict):
     """
 
     page_size: PageSize
-    size: ManyPages
-    size_swa: NotRequired[ManyPages]
+    size: Pages
+    size_swa: NotRequired[Pages]
     rows: Rows
     need_sort: bool
 
@@ -83,8 +82,8 @@ class SwaMappingConfig(TypedDict):
     """
 
     page_size: PageSize
-    size: ManyPages
-    size_swa: ManyPages
+    size: Pages
+    size_swa: Pages
     rows: Rows
     need_sort: bool
 

@@ -396,6 +396,8 @@ class RequestCalls:
         if self.prefilling(request) or more < 1:
             raise Misuse("a draft has a token, and follows a prompt")
         now = self.tokens(self.row_of[request])
+        if now + more > self.config["size"] * self.page_size:
+            raise Misuse("a draft fits into its row")
         yield from self._slide([request] if slide and self.fits([(now, now + more)]) else [])
         granted = yield Call("reserve", lambda: self.engine.reserve(request, more))
         self.run.follow_tree()

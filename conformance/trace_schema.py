@@ -22,7 +22,7 @@ from conformance.kinds import KEY, TOKENS, declared
 from conformance.stems import CALLERS, STEMS
 
 MOST_BYTES = 1 << 20  # of a file
-MOST_STEPS = 500  # a drawn run has 40 rules, each of which does a few operations
+MOST_STEPS = 200  # a drawn run has 40 rules; a kept trace has 9 steps at most
 MOST_DEPTH = 4  # a trace has objects and lists in each other: the file, its steps, a step, a list of numbers
 MOST_NUMBER = 4096  # of tokens and pages, and of rows, requests and sessions
 MOST_NUMBERS = 64  # in a list of rows or requests
