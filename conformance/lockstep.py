@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance.diff import Change, Names, against_lines, changes, value_of
-from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
+from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.plain import first_line, message_of
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
@@ -30,6 +30,7 @@ VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "u
 ANSWERED = "lawful_call_is_answered"
 ANSWERED_SENTENCE = "A lawful call is answered."
 REFUSED = "refused_changes_nothing"
+REFUSED_SENTENCE = "A call that does not fit is refused."
 ENOUGH = "enough_is_granted"
 ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
@@ -183,7 +184,7 @@ class Law:
     def must_fit(self, name: str, fits: bool) -> None:
         """Raises ``Finding`` if the engine granted a call that does not fit."""
         if not fits:
-            raise Finding(REFUSED, "A call that does not fit is refused.", f"{name} was granted")
+            raise Finding(REFUSED, REFUSED_SENTENCE, f"{name} was granted")
 
     def refused(self, name: str, fits: bool) -> None:
         """The engine refused a call for lack of memory. If the call fits, that is a finding, reported after all others
@@ -258,8 +259,9 @@ class LockStep:
     def do(self, op: str, **arguments: Any) -> None:
         """Does one operation and records it in ``trace``.
 
-        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now, or
-        where the stem has no operation with this name and these arguments.
+        Raises ``Finding`` where the engine breaks a law, and ``Unsupported`` where the engine lacks the operation in
+        this configuration. Raises ``Misuse`` where no caller may send the operation now, or where the stem has no
+        operation with this name and these arguments.
         """
         operation = self.run.operations.get(op)
         if operation is None:
@@ -271,7 +273,7 @@ class LockStep:
         self.trace.steps.append({"op": op, **arguments})
         self.law.operation, self.law.last = op, ""
         if op in self.run.lacks:
-            raise Misuse(f"the engine has no {op} in this configuration")
+            raise Unsupported(f"the engine has no {op} in this configuration")
         calls = operation(**arguments)
         call: Any = next(calls, _END)
         while call is not _END:
@@ -351,7 +353,7 @@ def _sent_to_engine(call: Call) -> Any:
     """
     try:
         return call.send()
-    except (Misuse, Finding, EngineError):
+    except (Misuse, Unsupported, Finding, EngineError):
         raise
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.diff import Names, changes, told_lines
-from conformance.engines.protocol import Json, Misuse
+from conformance.engines.protocol import Json, Misuse, Unsupported
 from conformance.lockstep import WORDS_OF_KIND, Finding
 from conformance.stems import start
 from conformance.story.picture import frame
@@ -60,6 +60,8 @@ def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) 
             errors = raised(finding, own)
         except Misuse as misuse:
             wrong, ended = [f"nobody may send this: {misuse}"], True
+        except Unsupported as reason:
+            wrong, ended = [f"not sent: {reason}"], True
         wrong = [f"latent: {in_words(finding)}" for finding in lock.law.latents[latents:]] + wrong
         after = _shown(lock.run, before)
         engine, deeper = calls.frames()

@@ -247,7 +247,7 @@ class CacheEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     # Mamba states.
 

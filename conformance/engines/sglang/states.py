@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from conformance.engines.protocol import Json, Key, Misuse, OutOfMemory, StatesSnapshot
+from conformance.engines.protocol import Json, Key, OutOfMemory, StatesSnapshot, Unsupported
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -220,7 +220,7 @@ class StateEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     def snapshot(self) -> StatesSnapshot:
         """The free list, the slots of a group, and the slots that requests, rows, sessions and nodes name."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot
+from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot, Unsupported
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import Release, TrackBuffers
 from spec.lengths import pages_needed
@@ -189,7 +189,7 @@ class TreeEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     def snapshot(self) -> TreeSnapshot:
         """The tree and the free pages of its pools."""
