@@ -60,10 +60,10 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Violation, latent, unsupported or conforms."""
-        if self.stopped and not any(b.severity == VIOLATION for b in self.breaks):
-            return UNSUPPORTED
-        return self.first.severity if self.first else CONFORMS
+        """Violation, latent, unsupported or conforms. What was found before a run stopped counts."""
+        if self.first is not None:
+            return self.first.severity
+        return UNSUPPORTED if self.stopped else CONFORMS
 
     def like(self, found: Break) -> Break | None:
         """The break that is about the law of ``found``."""
