@@ -69,7 +69,8 @@ def _store(pointer: Any, stored: Any, mask: Any = None, boundary_check: Any = ()
 
 
 def _where(condition: Any, x: Any, y: Any) -> Value:
-    return Value(np.where(converted(value(condition).data, BOOL), *pair(x, y))[()])
+    found: Data = np.where(converted(value(condition).data, BOOL), *pair(x, y))
+    return Value(found[()])
 
 
 def _minimum(x: Any, y: Any) -> Value:
@@ -126,7 +127,7 @@ def _broadcast_to(given: Value, *shape: Any) -> Value:
 def _sum(given: Value, axis: int | None = None, keep_dims: bool = False, dtype: Any = None) -> Value:
     data = _summable(given, dtype)
     _must_have(data, axis)
-    return Value(np.add.reduce(np.atleast_1d(data), axis=axis, keepdims=keep_dims, dtype=data.dtype))
+    return Value(_block(data).sum(axis=axis, keepdims=keep_dims, dtype=data.dtype))
 
 
 def _cumsum(given: Value, axis: int = 0, reverse: bool = False, dtype: Any = None) -> Value:
@@ -140,13 +141,17 @@ def _cumsum(given: Value, axis: int = 0, reverse: bool = False, dtype: Any = Non
 def _max(given: Value, axis: int | None = None, *, return_indices: bool = False, keep_dims: bool = False) -> Value:
     data = _comparable(given, return_indices)
     _must_have(data, axis)
-    return Value(np.maximum.reduce(np.atleast_1d(data), axis=axis, keepdims=keep_dims))
+    return Value(_block(data).max(axis=axis, keepdims=keep_dims))
 
 
 def _min(given: Value, axis: int | None = None, *, return_indices: bool = False, keep_dims: bool = False) -> Value:
     data = _comparable(given, return_indices)
     _must_have(data, axis)
-    return Value(np.minimum.reduce(np.atleast_1d(data), axis=axis, keepdims=keep_dims))
+    return Value(_block(data).min(axis=axis, keepdims=keep_dims))
+
+
+def _block(data: Data) -> Data:
+    return np.atleast_1d(data)
 
 
 def _must_have(data: Data, axis: int | None) -> None:

@@ -72,24 +72,29 @@ class ArrayKernel:
         """One launch. Raises ``OutOfBounds`` for an access outside a tensor, ``KernelDied`` if the kernel dies in
         Triton's interpreter, and ``EngineError`` for what neither the interpreter nor arrays can judge.
         """
-        if warmup:
-            return
+        if not warmup:
+            on_arrays = self._ready(args, grid, kwargs)
+            (on_arrays or functools.partial(self._in_triton, args, grid, kwargs))()
+
+    def _ready(self, args: tuple[Any, ...], grid: Any, kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
+        """The launch on arrays; ``None`` if the kernel or one of its arguments is refused."""
         run = self.on_arrays()
-        if run is not None:
-            try:
-                given = self._arguments(args, kwargs)
-                values = {name: self._converted(name, it) for name, it in given.items()}
-            except NotCovered as reason:
-                self.refused = str(reason)
-            else:
-                return self._launch(run, values, _size(grid, given))
-        self._in_triton(args, grid, kwargs)
+        if run is None:
+            return None
+        given = self._arguments(args, kwargs)
+        try:
+            values = {name: self._converted(name, it) for name, it in given.items()}
+        except NotCovered as reason:
+            self.refused = str(reason)
+            return None
+        return functools.partial(self._launch, run, values, _size(grid, given))
 
     def _launch(self, run: Callable[..., Any], values: dict[str, Any], grid: tuple[int, int, int]) -> None:
         Program.grid = grid
         try:
             with np.errstate(all="ignore"):  # integers wrap around
-                for Program.place in itertools.product(*map(range, grid)):
+                for x, y, z in itertools.product(*map(range, grid)):
+                    Program.place = (x, y, z)
                     run(**values)
         except NotCovered as reason:
             raise EngineError(

@@ -1,13 +1,17 @@
-"""Loads and stores of a kernel: each element that is touched must be inside the storage of the tensor argument.
+"""Loads and stores of a kernel, each checked against the storage of its tensor argument.
 
-A tensor may be a view of a larger storage, such as what is left of a free list. An access beyond the view and inside the
-storage finds what is stored there, as it does in Triton. An access outside the storage is an error, and so is every
-access to a tensor without elements: torch gives such a tensor the address 0.
+- A tensor may be a view of a larger storage, such as what is left of a free list. An access beyond the view and inside
+  the storage finds what is stored there, as it does in Triton.
+- A read outside the storage, but at most ``NEAR`` bytes away, finds garbage: always the same number, ``garbage``. On a
+  GPU and in Triton's interpreter such a read finds whatever lies there and the call goes on.
+- ``OutOfBounds`` is raised for any other read outside the storage, for every write outside it, and for every access to
+  a tensor without elements: torch gives such a tensor the address 0, so that a process dies of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,17 @@ import numpy as np
 from conformance.array_tl.values import BOOL, TYPES, Data, DType, NotCovered, Value, converted, new_axes, value
 
 _INT64 = TYPES["int64"]
+NEAR = 4096  # bytes before and after a storage which can be read: a page of the machine's memory
 
 
 class OutOfBounds(IndexError):
     """A kernel reads or writes outside a tensor."""
+
+
+@cache
+def garbage(dtype: DType) -> Data:
+    """What is read outside a storage: a large number, also after it is multiplied by a page size."""
+    return np.array(0x9E3779B97F4A7C15, np.uint64).astype(dtype)[()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +46,35 @@ class Argument:
     start: int
     count: int
 
-    def places(self, offset: Data, verb: str) -> Data:
-        """Offsets from the tensor's first element as places in the storage. ``OutOfBounds`` if one is outside."""
+    def read(self, offset: Data) -> Data:
+        """The elements at these offsets from the tensor's first element."""
         places = offset + self.start if self.start else offset
-        if isinstance(places, np.generic):
-            low = high = places
-        elif places.size:
-            low, high = places.min(), places.max()
-        else:
-            return places
-        if low < 0 or high >= len(self.data):
-            at = int(low if low < 0 else high) - self.start
-            raise OutOfBounds(f"{self.kernel} {verb} {self.name} at {at}, but it has {self.count} elements")
-        return places
+        return self.data[places] if self._inside(places) else self._near(places)
+
+    def write(self, offset: Data, stored: Data) -> None:
+        """Writes elements at these offsets from the tensor's first element."""
+        places = offset + self.start if self.start else offset
+        if not self._inside(places):
+            raise self._outside("writes", places)
+        self.data[places] = stored
+
+    def _inside(self, places: Data) -> bool:
+        if places.ndim == 0:
+            return bool(0 <= places < len(self.data))
+        return not places.size or bool(places.min() >= 0 and places.max() < len(self.data))
+
+    def _near(self, places: Data) -> Data:
+        """What is read where some of the places are outside the storage."""
+        last, away = len(self.data) - 1, NEAR // self.data.itemsize
+        if not self.count or np.min(places) < -away or np.max(places) > last + away:
+            raise self._outside("reads", places)
+        inside = (places >= 0) & (places <= last)
+        return np.where(inside, self.data[np.clip(places, 0, last)], garbage(self.data.dtype))[()]
+
+    def _outside(self, verb: str, places: Data) -> OutOfBounds:
+        low, high = int(np.min(places)), int(np.max(places))
+        at = (low if low < 0 else high) - self.start
+        return OutOfBounds(f"{self.kernel} {verb} {self.name} at {at}, but it has {self.count} elements")
 
 
 def argument(kernel: str, name: str, tensor: Any) -> Argument:
@@ -99,10 +126,10 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Value:
     if mask is None:
         if other is not None:
             raise ValueError("`other` without `mask`")
-        return Value(pointer.to.data[pointer.to.places(pointer.offset, "reads")])
+        return Value(pointer.to.read(pointer.offset))
     chosen, rest = _mask(mask), None if other is None else value(other).data
     dtype = pointer.to.data.dtype
-    if isinstance(pointer.offset, np.generic):
+    if pointer.offset.ndim == 0:
         return Value(_one(pointer, chosen, rest, dtype))
     offset, chosen = _together(pointer.offset, chosen)
     if rest is None:
@@ -111,7 +138,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Value:
         offset, rest = _together(offset, converted(rest, dtype))
         chosen = np.broadcast_to(chosen, offset.shape)
         found = rest.copy()
-    found[chosen] = pointer.to.data[pointer.to.places(offset[chosen], "reads")]
+    found[chosen] = pointer.to.read(offset[chosen])
     return Value(found)
 
 
@@ -121,18 +148,18 @@ def _one(pointer: Pointer, chosen: Data, rest: Data | None, dtype: DType) -> Dat
     if rest is not None:
         _must_be_scalar("Other", rest)
     if chosen:
-        return pointer.to.data[pointer.to.places(pointer.offset, "reads")]
+        return pointer.to.read(pointer.offset)
     return dtype.type(0) if rest is None else converted(rest, dtype)
 
 
 def store(pointer: Pointer, stored: Any, mask: Any = None) -> None:
-    """Writes to a pointer, where ``mask`` is true. Of two values for one address the later one stays. If one address
-    is outside, nothing is written.
+    """Writes to a pointer, where ``mask`` is true. Of two values for one address the later one stays. Where one address
+    is outside, nothing is written at all.
     """
     _must_be_pointer(pointer)
     data, offset = value(stored).data, pointer.offset
     chosen = None if mask is None else _mask(mask)
-    if isinstance(offset, np.generic):
+    if offset.ndim == 0:
         _must_be_scalar("Value", data)
         if chosen is not None:
             _must_be_scalar("Mask", chosen)
@@ -144,7 +171,7 @@ def store(pointer: Pointer, stored: Any, mask: Any = None) -> None:
             offset, chosen = _together(offset, chosen)
             data = np.broadcast_to(data, offset.shape)[chosen]
             offset = offset[chosen]
-    pointer.to.data[pointer.to.places(offset, "writes")] = converted(data, pointer.to.data.dtype)
+    pointer.to.write(offset, converted(data, pointer.to.data.dtype))
 
 
 def _must_be_pointer(pointer: Any) -> None:

@@ -254,7 +254,7 @@ def _floor_is_right(x: Data, y: Data) -> bool:
     """The divisor is one positive number, and no dividend is negative: then numpy's fast division is right."""
     if x.dtype == BOOL:
         raise NotCovered("a division of bools")
-    return bool(isinstance(y, np.generic) and y > 0 and x.min() >= 0)
+    return bool(y.ndim == 0 and y > 0 and x.min() >= 0)
 
 
 @cache
