@@ -49,9 +49,8 @@ def state_memory(release: Release, config: Json) -> SGLangMemory:
 class StateEngine:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
-    fragile = True
-
     def __init__(self, memory: SGLangMemory, sessions: int) -> None:
+        self.fragile = memory.release.fragile
         self.memory, self.sglang, self.pools, self.rows = memory, memory.release, memory.pools, memory.rows
         self.page_size, self.slots = memory.page_size, memory.state_slots
         self.tree = self.sglang.session_cache(memory.tree, memory.kind)

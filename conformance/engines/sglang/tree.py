@@ -51,9 +51,8 @@ class _Handle:
 class TreeEngine:
     """One tree over its pools, and the locks that callers have on it."""
 
-    fragile = True
-
     def __init__(self, memory: SGLangMemory) -> None:
+        self.fragile = memory.release.fragile
         self.memory, self.sglang, self.tree = memory, memory.release, memory.tree
         self.page_size = memory.page_size
         self.windowed, self.stateful = "swa" in memory.components, "mamba" in memory.components
