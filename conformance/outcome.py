@@ -60,10 +60,12 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Violation, latent, unsupported or conforms. What was found before a run stopped counts."""
-        if self.first is not None:
-            return self.first.severity
-        return UNSUPPORTED if self.stopped else CONFORMS
+        """Violation, latent, unsupported or conforms. An engine that lacks a call of the trace is unsupported, whatever
+        latent law it broke before; where it goes another way, so that no caller may send the rest, these laws count.
+        """
+        if self.stopped and not self.misused:
+            return UNSUPPORTED
+        return self.first.severity if self.first else UNSUPPORTED if self.stopped else CONFORMS
 
     def like(self, found: Break) -> Break | None:
         """The break that is about the law of ``found``."""

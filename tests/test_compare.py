@@ -64,8 +64,9 @@ def test_an_outcome_names_every_latent_law_and_the_violation() -> None:
     shown = Outcome((STALE, replace(STALE, law="enough_is_granted", step=3), replace(LEAK, step=5)))
     assert (shown.verdict, shown.first) == (VIOLATION, replace(LEAK, step=5))
     assert Outcome((STALE,)).verdict == LATENT
-    assert Outcome((STALE,), "no decode", 4).verdict == LATENT
-    assert Outcome((), "no decode", 4).verdict == UNSUPPORTED
+    assert Outcome((STALE,), "no decode", 4).verdict == UNSUPPORTED
+    assert Outcome((STALE,), "row 0 is empty", 4, misused=True).verdict == LATENT
+    assert Outcome((), "row 0 is empty", 4, misused=True).verdict == UNSUPPORTED
     assert Outcome().verdict == CONFORMS
 
 
