@@ -37,7 +37,7 @@ HOLDS, BROKEN, USAGE, FAILED = 0, 1, 3, 4
 LISTS = ("new", "worse", "incomparable", "known", "gone")
 ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
-ENDING = 2.0  # seconds of the budget that are kept for the end of the command
+ENDING = 5.0  # seconds of the budget that are kept for the end of the command
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
 
 

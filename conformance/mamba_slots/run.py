@@ -105,7 +105,7 @@ class MambaSlotsRun:
             if copied not in self.nodes:
                 what = f"the match copied the state of node {list(copied)}, which has none"
                 raise Finding("alloc_for_match", self.law.sentence("alloc_for_match"), what)
-            self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
+            self.law.engine_step("alloc_for_match", request, self.nodes[copied], slot)
 
     @operation
     def admit(self, requests: list[int]) -> Calls:
@@ -121,7 +121,7 @@ class MambaSlotsRun:
         for request in requests:
             named = record_of(self.seen, request).slots
             new = [ABSENT if had else now for had, now in zip(before[request], named, strict=True)]
-            self.law.caller_step("alloc", request, *new)
+            self.law.engine_step("alloc", request, *new)
 
     # A request works.
 
@@ -148,7 +148,7 @@ class MambaSlotsRun:
         if slot == ABSENT:
             self._explain_refusal("alloc_second", 1)
         else:
-            self.law.caller_step("alloc_second", request, slot)
+            self.law.engine_step("alloc_second", request, slot)
 
     @operation
     def settle(self, request: int) -> Calls:
@@ -186,10 +186,10 @@ class MambaSlotsRun:
         # slot, and its state is evicted.
         carrier = self.nodes[new[0]] if new else self._new_number()
         if not new:
-            self.law.caller_step("alloc_copy", carrier, now)
-        self.law.caller_step("donate_and_replace", request, carrier)
+            self.law.engine_step("alloc_copy", carrier, now)
+        self.law.engine_step("donate_and_replace", request, carrier)
         if not new:
-            self.law.caller_step("evict", carrier)
+            self.law.engine_step("evict", carrier)
 
     # A request leaves.
 
@@ -228,14 +228,14 @@ class MambaSlotsRun:
         self._explain_evictions()
         for key in self._new_keys():
             self.nodes[key] = number = self._new_number()
-            self.law.caller_step("donate", request, number)
+            self.law.engine_step("donate", request, number)
         phase = self.state.phase(request)
         if phase == IDLE:
             return
         if session and phase != LEAVING and self.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS:
-            self.law.caller_step("save", request, self.session(session))
+            self.law.engine_step("save", request, self.session(session))
         else:
-            self.law.caller_step("release", request)
+            self.law.engine_step("release", request)
 
     @operation
     def close(self, session: int) -> Calls:
@@ -366,7 +366,7 @@ class MambaSlotsRun:
     def _explain_evictions(self) -> None:
         shown, table = self.seen.nodes, self.state.table
         for key in [key for key, node in self.nodes.items() if shown.get(key) != table(node, OWN)]:
-            self.law.caller_step("evict", self.nodes.pop(key))
+            self.law.engine_step("evict", self.nodes.pop(key))
 
     def _new_keys(self) -> list[Key]:
         return [key for key in self.seen.nodes if key not in self.nodes]
@@ -374,7 +374,7 @@ class MambaSlotsRun:
     def _explain_copy(self, key: Key, slot: int) -> None:
         """Explains that a node of the tree has a new slot, into which a state was copied."""
         number = self._new_number()
-        self.law.caller_step("alloc_copy", number, slot)
+        self.law.engine_step("alloc_copy", number, slot)
         self.nodes[key] = number
 
     def _new_number(self) -> int:
