@@ -14,6 +14,7 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
+from driven import have
 
 from conformance import traces
 from conformance.engines import registry
@@ -22,7 +23,6 @@ from conformance.lockstep import ANSWERED, INVARIANT
 from conformance.story.pasted import as_test, assert_holds
 from conformance.traces import Trace
 from slotproof.documents import FINDINGS
-from tests.driven import have
 
 ROOT = Path(__file__).parents[1]
 # Engines of another package, the modules and the metadata of which are in one folder.

@@ -74,7 +74,10 @@ def wide():
         recurse(n)
 """
 CONFIG = {"size": 4, "page_size": 2, "rows": 2, "need_sort": False, "size_swa": 1}
-STEPS = [{"op": "extend", "rows": [0], "more": [3]}, {"op": "free", "row": 0, "first": 0, "last": 2}]
+STEPS: list[dict[str, Any]] = [
+    {"op": "extend", "rows": [0], "more": [3]},
+    {"op": "free", "row": 0, "first": 0, "last": 2},
+]
 TRACE = Trace("allocator", CONFIG, STEPS)
 
 
