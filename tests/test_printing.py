@@ -27,7 +27,7 @@ SHOWN = ("[/x] [red] [int64]", "\\x1b[31mred\\x1b[0m", "\\x07\\x9b2J", "\\u202eb
 class Hostile(ToyAllocator):
     """An allocator whose ``free`` raises an exception with a message of every kind."""
 
-    def free(self, _: Any) -> None:
+    def free(self, _slots: Any) -> None:
         raise ValueError(HOSTILE)
 
 
@@ -41,7 +41,7 @@ class Unsayable(Exception):
 class Silent(ToyAllocator):
     """An allocator whose ``free`` raises an exception of which no message can be made."""
 
-    def free(self, _: Any) -> None:
+    def free(self, _slots: Any) -> None:
         raise Unsayable
 
 
