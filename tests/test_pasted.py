@@ -52,7 +52,7 @@ def dying(config):
 
 class Raising(ToyAllocator):
     def free(self, slots):
-        raise KeyError("\\x1b[31mpage")
+        raise ValueError("\\x1b[31mpage")
 
 
 def raising(config):
@@ -140,13 +140,13 @@ def test_what_a_check_prints_fails_on_the_engine_and_passes_on_a_good_one(
 
 # Real releases: a trace, the release that breaks its law, and what holds. The first has a latent finding of another law
 # in the release that holds.
+DEATH = ("decode_on_empty_list", "0.5.14", None)
 CASES = [
     ("stale_tail_after_restore", "0.5.12", "0.5.14"),
     ("trimmed_slot_keeps_mapping", "0.5.12", "0.5.14"),
     ("saved_request_keeps_buffer", "0.5.12", "0.5.14"),
-    ("decode_on_empty_list", "0.5.14", None),
+    DEATH,
     ("inner_end_gives_back", "0.5.14", None),
-    ("cancelled_turn_stays", "0.5.14", None),
     ("insert_under_reader", "0.5.14", None),
 ]
 
@@ -172,7 +172,7 @@ def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(tm
     for (name, bad, _), failed, passed in zip(CASES, found[::2], found[1::2], strict=True):
         assert failed.startswith(f"AssertionError: sglang {bad} breaks {broken(name, bad)[0]} at step"), name
         assert passed == "", name
-    assert "srt/mem_cache/" in found[6], "the functions in which the process died"
+    assert "srt/mem_cache/" in found[CASES.index(DEATH) * 2], "the functions in which the process died"
 
 
 @pytest.mark.engine
@@ -195,12 +195,12 @@ def replay(engine: str, law: str, kind: str, trace: Trace = LEAK) -> None:
 
 @pytest.mark.usefixtures("theirs")
 def test_the_law_that_broke_fails_it() -> None:
-    with pytest.raises(AssertionError, match=r"leaking breaks (?P<law>\w+) at step 2, free\n"):
+    with pytest.raises(AssertionError, match=r"leaking breaks no_leak at step 2, free\n"):
         replay("leaking", *LEAKS)
     replay("whole", *LEAKS)
 
 
-LEAKS = ("held_by_a_row", INVARIANT)
+LEAKS = ("no_leak", INVARIANT)
 
 
 @pytest.mark.usefixtures("theirs")
@@ -215,7 +215,8 @@ def test_an_exception_is_shown_with_the_frames_of_the_engine_and_without_control
         replay("raising", ANSWERED, "answer")
     said = str(caught.value)
     assert "raising breaks lawful_call_is_answered at step 2" in said
-    assert "their_engines.py:28 Raising.free" in said
+    assert "their_engines.py:27 Raising.free" in said
+    assert "\\x1b[31mpage" in said
     assert "\x1b" not in said
 
 
@@ -228,9 +229,7 @@ def test_an_engine_that_dies_fails_it() -> None:
 @pytest.mark.usefixtures("theirs")
 def test_an_engine_that_cannot_be_sent_the_trace_skips_it() -> None:
     grouped = Trace("allocator", CONFIG, [{"op": "begin_group"}])
-    with pytest.raises(
-        SkipTest, match=r"whole: step 1, begin_group\(\), cannot be sent: the engine has no begin_group"
-    ):
+    with pytest.raises(SkipTest, match=r"whole: step 1, begin_group\(\), cannot be sent: the engine has no begin_"):
         replay("whole", *LEAKS, grouped)
     with pytest.raises(SkipTest, match="whole: it has no cache to drive"):
         replay("whole", *LEAKS, Trace("cache", CONFIG, []))

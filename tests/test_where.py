@@ -116,7 +116,7 @@ def test_a_story_names_the_functions_that_each_operation_called(engine: Any) -> 
             "-Pool.pages_of 1",
             "--helper 1",
             "-Pool.pages_of 1",
-        ),  # the generator runs twice: to its yield, and to its end
+        ),  # it runs to its yield, and then to its end
         *("-Pool.step 2", "--helper 1"),
     ]
     assert str(first.engine[0]) == f"pools.py:{line('def extend')} Pool.extend"
