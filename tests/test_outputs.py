@@ -221,8 +221,7 @@ def test_half_characters_reach_the_file_as_text(tmp_path: Path) -> None:
 
 
 def options(folder: Path, form: str = "text") -> checking.Options:
-    files = {"json": folder / "r.json", "junit": folder / "r.xml"}
-    return checking.Options(Subject("ours"), format=form, **files)
+    return checking.Options(Subject("ours"), json=folder / "r.json", junit=folder / "r.xml", format=form)
 
 
 @pytest.mark.parametrize("form", ["text", "github"])
@@ -483,6 +482,16 @@ def test_the_summary_shows_findings_as_code(leaks: Checked, raises: Checked) -> 
     assert all(line.isprintable() for line in raises.summary.splitlines())
 
 
+@pytest.mark.parametrize("text", ["a\n```\n# not a heading\n", "`````\n# not a heading", "</details># not a heading"])
+def test_no_text_ends_the_code_of_the_summary(text: str, many: Any) -> None:
+    many["new"][0]["detail"] = many["known"][0]["base"] = text
+    made = github.summary(many)
+    outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", made, flags=re.DOTALL | re.MULTILINE)
+    assert "# not a heading" in made
+    assert "# not a heading" not in outside
+    assert "```" not in outside
+
+
 def test_a_summary_that_is_too_long_is_cut_and_says_so(many: Any) -> None:
     many["new"] = [{**many["new"][0], "detail": "long " * 2_000}] * 200
     made = github.summary(many)
@@ -497,7 +506,24 @@ def test_text_needs_no_github(ours: Checked) -> None:
     assert ours.summary == ""
 
 
-def test_every_list_has_a_weight(leaks: Checked) -> None:
-    assert tuple(checking.LISTS) == LISTS == junit.LISTS
-    for name in LISTS:
-        assert isinstance(weigh.fails(name, leaks.report["new"][0], leaks.report), bool)
+# What fails a check: list, severity, whether the subject is our own, whether there is a base.
+FAILING = {
+    *((name, "violation", own, base) for name in ("new", "worse") for own in (True, False) for base in (True, False)),
+    *((name, "latent", True, base) for name in ("new", "worse") for base in (True, False)),
+    *(("known", "violation", own, False) for own in (True, False)),
+    ("known", "latent", True, False),
+    *(("gone", severity, own, False) for severity in ("violation", "latent") for own in (True, False)),
+}
+
+
+def test_what_fails_a_check() -> None:
+    assert tuple(checking.LISTS) == LISTS == junit.LISTS == github.LISTS
+    found = {
+        (name, severity, own, base)
+        for name in LISTS
+        for severity in ("violation", "latent")
+        for own in (True, False)
+        for base in (True, False)
+        if weigh.fails(name, {"severity": severity}, {"subject": {"own": own}, "base": {} if base else None})
+    }
+    assert found == FAILING
