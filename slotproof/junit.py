@@ -80,11 +80,16 @@ def _finding(title: str, where: str, name: str, row: Json) -> TestCase:
 
 
 def told(row: Json) -> list[str]:
-    """A finding in lines: the law, where it broke, what the base shows, and the operations."""
+    """A finding in lines: the law, where it broke, what the base shows, the operations, and the engine's exception."""
     base = [row["base"]] if row["base"] else []
     trace = Trace(**row["trace"])
     config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
     calls = [f"  {number}. {line}" for number, line in enumerate(trace.lines(), start=1)]
+    for raised in row["story"][-1]["raised"] if row["story"] else []:
+        calls += [
+            raised["what"],
+            *(f"  {frame['file']}:{frame['line']} {frame['function']}" for frame in raised["frames"]),
+        ]
     return [row["sentence"], f"step {row['step']}: {row['detail']}", *base, f"{trace.stem}: {config}", *calls]
 
 
