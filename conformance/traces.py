@@ -13,6 +13,7 @@ from pathlib import Path
 
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.naming import UsageError, unknown
 
 
 @dataclass
@@ -58,14 +59,14 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path. Raises ``ValueError``, which says what is wrong with it."""
+    """A kept trace by name, or any trace by path. Raises ``UsageError``, which says what is wrong with it."""
     kept = (path for path in _files() if path.stem == name_or_path)
     path = next(kept, Path(name_or_path))
     if not path.is_file():
-        raise ValueError(f"no trace {name_or_path!r}: give a file, or one of {', '.join(names()) or 'none kept'}")
+        raise UsageError(unknown("trace", name_or_path, names()))
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         trace = Trace(data["stem"], data["config"], data["steps"])
         return Kept(path.stem, data.get("law", ""), data.get("why", ""), data.get("caller", ""), trace)
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no trace: expected JSON with stem, config and steps ({error})") from error
+        raise UsageError(f"{path} is no trace: expected JSON with stem, config and steps ({error})") from error

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich.table import Table
-
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.naming import UsageError
 from conformance.replay import row, rows_elsewhere
+from slotproof.codes import USAGE
 from slotproof.documents import FINDINGS, write
 from slotproof.replays import as_json
-from slotproof.screen import broken, console, progress, table, write_json
+from slotproof.screen import Rows, broken, console, progress, table, write_json
 
 
 def run(json: Path | None) -> int:
@@ -36,9 +36,9 @@ def run(json: Path | None) -> int:
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    console.print(_verdicts(checks))
     write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], "traces": found})
     write_json(json, {"checks": checks, "traces": found})
+    console.print(_verdicts(checks))
     return write(check_only=False)
 
 
@@ -53,14 +53,21 @@ def _checked(engine: str, release: str) -> list[Json]:
         command = [sys.executable, "-m", "slotproof.cli", "check", engine, "--release", release, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not out.exists():
-            raise ValueError(f"{engine} {release}: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+            raise _failed(f"{engine} {release}", done)
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
     keys = ("stem", "verdict", "law", "kind", "steps", "seconds")
     named = {"subject": engine, "release": release}
     return [{**named, **{key: r[key] for key in keys}, "known": len(r["known"])} for r in results]
 
 
-def _verdicts(checks: Iterable[Json]) -> Table:
+def _failed(which: str, done: subprocess.CompletedProcess[str]) -> Exception:
+    """Why a check has no result: the release cannot be loaded, or Slotproof itself failed."""
+    if done.returncode == USAGE:
+        return UsageError(f"{which}: {done.stderr.strip()}")
+    return RuntimeError(f"the check of {which} ended with {done.returncode}: {done.stderr.strip() or 'no message'}")
+
+
+def _verdicts(checks: Iterable[Json]) -> Rows:
     columns = ("engine", "stem", "verdict", "what is broken", "known differences", "operations", "seconds")
     return table(
         "Releases",

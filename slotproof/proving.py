@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
 from proofs import counterexample, explore, prover
 from proofs.counterexample import REACHABLE, Counterexample
@@ -18,9 +18,11 @@ from proofs.hints import Hints, Mutant
 from proofs.obligations import START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof.screen import choose, console, progress, write_json
+from slotproof.codes import BROKEN, HOLDS, UNKNOWN
+from slotproof.screen import choose, console, progress, table, write_json
 
-HOLDS, BROKEN, UNKNOWN = 0, 1, 2
+COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
+REACHES = {REACHABLE: "bold red"}  # a lawful state from which a law breaks, and that no call leads to, is no bug
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     chosen = choose(stems, STEMS, "stem")
     start = time.perf_counter()
     verdicts = _prove(chosen)
-    _matrix(verdicts)
     witnesses, killed = _vacuity(chosen)
     failures = [_explain(v) for v in verdicts if not v.proved]
+    write_json(json, _data(chosen, verdicts, witnesses, killed))
+    _matrix(verdicts)
     for failure in failures:
         _print_failure(failure)
     empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
     _summary(verdicts, witnesses, killed, time.perf_counter() - start)
-    write_json(json, _data(chosen, verdicts, witnesses, killed))
     return _code(failures, empty)
 
 
@@ -127,7 +129,8 @@ def _explain(verdict: Verdict) -> Failure:
 
 def _print_failure(failure: Failure) -> None:
     v = failure.verdict
-    console.print(f"[bold red]{failure.reach}[/]: {v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})")
+    what = f": {v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})"
+    console.print(Text.assemble((failure.reach, REACHES.get(failure.reach, "yellow")), what))
     if failure.example:
         console.print(f"  from a lawful state, {failure.example}", markup=False)
     if failure.path:
@@ -139,12 +142,7 @@ def _matrix(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         by_stem[verdict.stem][verdict.transition].append(verdict)
     for stem, rows in by_stem.items():
-        table = Table(title=stem, title_justify="left")
-        for column in ("transition", "obligations", "z3", "cvc5", "seconds", "not proved"):
-            table.add_column(column)
-        for name, found in rows.items():
-            table.add_row(name, *_row(found))
-        console.print(table)
+        console.print(table(stem, COLUMNS, [(name, *_row(found)) for name, found in rows.items()]))
 
 
 def _row(found: list[Verdict]) -> list[str]:

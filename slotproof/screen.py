@@ -1,36 +1,49 @@
-"""What all commands share: the console, progress bars, tables, JSON files, and how a broken law is named."""
+"""What all commands share: the console, colours, progress bars, tables, and how a broken law is named."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from conformance.engines.protocol import Json
-from conformance.lockstep import WORDS_OF_KIND
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, WORDS_OF_KIND
+from conformance.naming import UsageError, unknown
 from conformance.traces import Trace
+from slotproof.output import write_json
 
-console = Console(width=None if os.isatty(1) else 120, highlight=False, soft_wrap=False)
+__all__ = ["broken", "choose", "console", "graded", "progress", "story", "table", "write_json"]
 
-# What was broken, by the kind of a finding; the name is that of a law or of a transition of the spec.
+PLAIN_WIDTH = 120  # characters a line, where the output is no terminal and COLUMNS is not set
+FIXED = not os.isatty(1) and "COLUMNS" not in os.environ
+console = Console(width=PLAIN_WIDTH if FIXED else None, highlight=False, soft_wrap=False)
+
+# Colours are left out where the output is no terminal or NO_COLOR is set; FORCE_COLOR brings them back (rich does it).
+STYLES = {VIOLATION: "bold red", LATENT: "yellow", CONFORMS: "green", UNSUPPORTED: "dim"}
+
+
+def graded(verdict: str) -> Text:
+    """A verdict in the colour of its severity."""
+    return Text(verdict, style=STYLES.get(verdict, ""))
 
 
 def broken(law: str | None, kind: str | None, quote: str = "") -> str:
-    """What a finding broke, for example "promise of revive_tombstone"; "-" if nothing is broken."""
+    """What a finding broke, for example "promise of revive_tombstone"; "-" if nothing is broken. ``kind`` is the kind
+    of the finding; ``law`` is the name of a law or of a transition of the spec.
+    """
     if not law:
         return "-"
     return WORDS_OF_KIND.get(kind or "", "{}").format(f"{quote}{law}{quote}")
 
 
 def progress() -> Progress:
-    """A progress bar on standard error; it disappears when the work is done."""
+    """A progress bar on standard error, if that is a terminal; it disappears when the work is done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -38,31 +51,64 @@ def progress() -> Progress:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2))
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> Table:
-    """A table of plain text. An engine's messages may contain brackets, so no cell is read as markup."""
-    made = Table(title=Text(title), title_justify="left", show_lines=lines)
-    for column in columns:
-        made.add_column(column)
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    return made
+class Rows:
+    """A table; where the console is so narrow that a word would be cut, a list with one line for each cell."""
+
+    def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]], lines: bool) -> None:
+        self.title, self.columns, self.rows, self.lines = title, columns, rows, lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._least_width() <= options.max_width:
+            yield self._table()
+        else:
+            yield from self._list()
+
+    def _least_width(self) -> int:
+        """The characters a line that the table needs, if no word is to be cut."""
+        columns = zip([Text(name) for name in self.columns], *self.rows, strict=True)
+        words = [max((len(word) for cell in column for word in cell.plain.split()), default=1) for column in columns]
+        return sum(words) + 3 * len(words) + 1
+
+    def _table(self) -> Table:
+        made = Table(title=Text(self.title), title_justify="left", show_lines=self.lines)
+        for column in self.columns:
+            made.add_column(column)
+        for row in self.rows:
+            made.add_row(*row)
+        return made
+
+    def _list(self) -> Iterable[Any]:
+        """The first cell of each row, and below it each other cell with the name of its column."""
+        yield Text(self.title, style="italic")
+        for first, *others in self.rows:
+            yield first
+            for name, cell in zip(self.columns[1:], others, strict=True):
+                if cell.plain not in ("", "-"):
+                    yield Padding(Text.assemble((f"{name}: ", "dim"), cell, overflow="fold"), (0, 0, 0, 2))
 
 
-def write_json(path: Path | None, data: Any) -> None:
-    """Writes ``data`` as JSON, if a file is given."""
-    if path is not None:
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> Rows:
+    """A table of plain text, with verdicts in the colour of their severity. An engine's messages may contain brackets,
+    so no cell is read as markup.
+    """
+    return Rows(title, [*columns], [[_cell(cell) for cell in row] for row in rows], lines)
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    return graded(value) if isinstance(value, str) and value in STYLES else Text(str(value))
 
 
 def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
-    """The given names, or all known names if none is given; ``ValueError`` for a name that is not known."""
+    """The given names, or all known names if none is given; ``UsageError`` for a name that is not known."""
     known, names = list(known), list(names)
     for name in names:
         if name not in known:
-            raise ValueError(f"no {what} {name!r}: there are {', '.join(known)}")
+            raise UsageError(unknown(what, name, known))
     return names or known
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.engines.protocol import EngineError, Json
+from conformance.naming import unknown
 
 GROUP = "slotproof.engines"
 SHARED = ("adapters", "protocol", "registry")  # the modules of this folder that are no engines
@@ -111,7 +112,7 @@ def plugin(name: str) -> Plugin:
             except Exception as error:
                 raise EngineError(f"{where} cannot be imported: {error}") from error
             return _plugin_of(found, where)
-    raise EngineError(f"no engine {name!r}: there are {', '.join(names())}")
+    raise EngineError(unknown("engine", name, names()))
 
 
 def plugins() -> Iterator[Plugin]:
