@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+import spec
 from conformance import known, traces
 from conformance.check import Result, Search, check
 from conformance.engines import registry
@@ -77,7 +78,7 @@ def _replayed(difference: Known, loaded: Loaded) -> Json:
 
 def excluded(stem: str, listed: list[Known]) -> frozenset[StrEnum]:
     """What new runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
+    stems, waiting = set(), [import_module(f"{spec.__name__}.{stem}").stem]
     while waiting:
         found = waiting.pop()
         stems.add(found.name)

@@ -16,13 +16,11 @@ from conformance.engines.protocol import EngineError
 from conformance.naming import UsageError
 from proofs.registry import STEMS
 from slotproof import codes, output, version
-from slotproof.watch import watched
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, rich_markup_mode=None)
 DEBUG = "SLOTPROOF_DEBUG"
-QUICK = {"--help", "--version", "list"}  # words of a command that loads nothing that can hang
 
 
 class NamesEngines(TyperCommand):
@@ -192,11 +190,6 @@ def names(
     raise typer.Exit(listing.run(kind or [], json))
 
 
-def main() -> None:
-    """The console script; ``slotproof.codes`` has its exit codes."""
-    sys.exit(run() if QUICK & set(sys.argv[1:]) else watched(run))
-
-
 def run() -> int:
     """Runs the command in this process. Bad usage is one line on standard error, a failure of ours a short report."""
     if sys.stdout is not None:
@@ -231,4 +224,6 @@ def _complain(message: str, code: int = codes.USAGE) -> int:
 
 
 if __name__ == "__main__":
+    from slotproof.__main__ import main
+
     main()

@@ -17,13 +17,14 @@ from conformance.engines.protocol import Json
 from conformance.naming import UsageError
 from conformance.replay import row, rows_elsewhere
 from slotproof.codes import USAGE
-from slotproof.documents import FINDINGS, write
+from slotproof.documents import FINDINGS, needed_checkout, write
 from slotproof.replays import as_json
 from slotproof.screen import Rows, broken, console, progress, table, write_json
 
 
 def run(json: Path | None) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them."""
+    needed_checkout("engines")
     names, own = traces.names(), registry.load(registry.own().name)
     checks: list[Json] = []
     found = {name: [as_json(row(traces.load(name), own))] for name in names}
@@ -50,7 +51,7 @@ def _lasting(checked: Json) -> Json:
 def _checked(engine: str, release: str) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
-        command = [sys.executable, "-m", "slotproof.cli", "check", engine, "--release", release, "--json", str(out)]
+        command = [sys.executable, "-m", "slotproof", "check", engine, "--release", release, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not out.exists():
             raise _failed(f"{engine} {release}", done)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from conformance import stems
 from conformance.diff import Names, changes, told_lines
+from conformance.engines import registry
 from conformance.engines.protocol import Json, Misuse
 from conformance.lockstep import WORDS_OF_KIND, Finding
 from conformance.stems import start
@@ -66,8 +68,8 @@ def as_test(trace: Trace, engine: str, release: str | None) -> str:
     steps = ",\n        ".join(map(repr, trace.steps))
     where = f'load("{engine}"' + (f', release="{release}")' if release else ")")
     return f'''def test_found_by_slotproof() -> None:
-    from conformance.engines.registry import load
-    from conformance.stems import start
+    from {registry.__name__} import load
+    from {stems.__name__} import start
 
     config = {trace.config!r}
     run = start("{trace.stem}", {where}.makers["{trace.stem}"], config)
