@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
+from conformance.cache_folder import cache_folder
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
 from conformance.naming import UsageError
@@ -194,6 +195,7 @@ def run() -> int:
     """Runs the command in this process. Bad usage is one line on standard error, a failure of ours a short report."""
     if sys.stdout is not None:
         sys.stdout = output.Outlet(sys.stdout)
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))  # not where the user is
     try:
         return app(standalone_mode=False) or codes.HOLDS
     except TyperException as error:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -55,27 +56,42 @@ def progress() -> Progress:
 
 
 class Rows:
-    """A table; where the console is so narrow that a word would be cut, a list with one line for each cell."""
+    """A table in which no word is cut; where the console is too narrow for it, a list with one line for each cell."""
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]], lines: bool) -> None:
         self.title, self.columns, self.rows, self.lines = title, columns, rows, lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._least_width() <= options.max_width:
-            yield self._table()
-        else:
+        widths = self._widths(options.max_width - 3 * len(self.columns) - 1)  # without borders and padding
+        if widths is None:
             yield from self._list()
+        else:
+            yield self._table(widths)
 
-    def _least_width(self) -> int:
-        """The characters a line that the table needs, if no word is to be cut."""
-        columns = zip([Text(name) for name in self.columns], *self.rows, strict=True)
-        words = [max((len(word) for cell in column for word in cell.plain.split()), default=1) for column in columns]
-        return sum(words) + 3 * len(words) + 1
+    def _widths(self, room: int) -> list[int] | None:
+        """The width of each column: the widest are made narrower until all fit, but none is narrower than its longest
+        word. ``None`` if they cannot fit.
+        """
+        columns = [*zip(map(Text, self.columns), *self.rows, strict=True)]
+        least = [_longest(column, str.split) for column in columns]
+        full = [_longest(column, str.splitlines) for column in columns]
 
-    def _table(self) -> Table:
+        def under(cap: int) -> list[int]:
+            return [max(low, min(high, cap)) for low, high in zip(least, full, strict=True)]
+
+        if sum(least) > room:
+            return None
+        cap = max((cap for cap in range(1, room + 1) if sum(under(cap)) <= room), default=1)
+        widths = under(cap)
+        for number, high in enumerate(full):
+            if widths[number] == cap < high and sum(widths) < room:
+                widths[number] += 1
+        return widths
+
+    def _table(self, widths: Sequence[int]) -> Table:
         made = Table(title=Text(self.title), title_justify="left", show_lines=self.lines)
-        for column in self.columns:
-            made.add_column(column)
+        for column, width in zip(self.columns, widths, strict=True):
+            made.add_column(column, width=width)
         for row in self.rows:
             made.add_row(*row)
         return made
@@ -88,6 +104,11 @@ class Rows:
             for name, cell in zip(self.columns[1:], others, strict=True):
                 if cell.plain not in ("", "-"):
                     yield Padding(Text.assemble((f"{name}: ", "dim"), cell, overflow="fold"), (0, 0, 0, 2))
+
+
+def _longest(cells: Iterable[Text], parts: Callable[[str], list[str]]) -> int:
+    """The characters of the longest part of the cells."""
+    return max((cell_len(part) for cell in cells for part in parts(cell.plain)), default=1)
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> Rows:

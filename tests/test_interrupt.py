@@ -35,8 +35,10 @@ def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]
     """The command in a session of its own, once it has begun to work."""
     root = str(Path(__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": root, "SLOTPROOF_CACHE": str(folder / "cache"), MARK: str(folder)}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, env=env, text=True, start_new_session=True, **streams) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=env, text=True, start_new_session=True, stdout=pipe, stderr=pipe
+    ) as process:
         try:
             while not psutil.Process(process.pid).children() and process.poll() is None:
                 time.sleep(0.005)

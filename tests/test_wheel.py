@@ -121,17 +121,24 @@ def test_a_process_of_a_release_is_started(installed: Installed) -> None:
     assert "not a release number" in done.stderr
 
 
+def contents(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix != ".pyc"}
+
+
 def test_nothing_is_written_beside_the_package(installed: Installed) -> None:
     code = "from slotproof.conformance.cache_folder import cache_folder; print(cache_folder())"
     assert installed.run("-c", code).stdout.strip() == str(installed.home / "cache" / "slotproof")
-    assert not (installed.packages / ".cache").exists()
+    before = contents(installed.packages), contents(installed.user)
+    assert installed.run("-m", "slotproof", "check", "ours", "allocator", "--examples", "2").returncode == 0
+    assert (contents(installed.packages), contents(installed.user)) == before
 
 
 def test_a_users_tests_may_import_both(installed: Installed) -> None:
     """As under pytest in a user's repository: his package `spec` and ours are used in one process."""
     (installed.user / "spec" / "__init__.py").write_text("MINE = 1\n")
     try:
-        code = "import spec; from slotproof.spec import allocator; print(spec.MINE, allocator.stem.name)"
+        code = "import spec; from slotproof.spec import allocator; from slotproof.plugin import SimplePlugin as p; "
+        code += "print(spec.MINE, allocator.stem.name)"
         assert installed.run("-c", code).stdout == "1 allocator\n"
     finally:
         (installed.user / "spec" / "__init__.py").write_text(NOT_OURS)
