@@ -340,9 +340,8 @@ def test_colours_are_for_who_wants_them(environment: dict[str, str], coloured: b
 
 
 def test_what_an_engine_of_ones_own_needs_has_one_place() -> None:
-    shown = vars(plugin)
-    assert {"SimplePlugin", "PoolEngine", "PoolSnapshot", "CacheEngine", "Unsupported", "EngineError"} <= set(
-        plugin.__all__
-    )
-    assert all(shown[name] is getattr(protocol, name, None) or name in vars(registry) for name in plugin.__all__)
-    assert "dataclass" not in plugin.__all__
+    of_protocol = {
+        name for name, value in vars(protocol).items() if getattr(value, "__module__", "") == protocol.__name__
+    }
+    assert {*plugin.__all__} == {*of_protocol, "Json", "Loaded", "Plugin", "SimplePlugin", "load"}
+    assert all(getattr(plugin, name) is getattr(protocol, name) for name in of_protocol)
