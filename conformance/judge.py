@@ -13,6 +13,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
+import spec
 from conformance import known, traces
 from conformance.check import Result, Search, check
 from conformance.compare import Status
@@ -68,7 +69,7 @@ def _listed(asked: Json) -> list[Known]:
 
 def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
     """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
+    stems, waiting = set(), [import_module(f"{spec.__name__}.{stem}").stem]
     while waiting:
         found = waiting.pop()
         stems.add(found.name)
@@ -206,7 +207,7 @@ def _gravest(rows: Iterable[Json]) -> str | None:
 
 def _looked(runs: int, steps: int, transitions: dict[str, int], stem: str) -> Json:
     """How hard was looked: runs, operations, refusals, and the transitions of the law that no run reached."""
-    names = import_module(f"spec.{stem}").stem.transitions
+    names = import_module(f"{spec.__name__}.{stem}").stem.transitions
     return {
         "runs": runs,
         "steps": steps,

@@ -50,7 +50,7 @@ def _shown(found: Outcome) -> Json:
 
 def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool = False) -> list[Json]:
     """The rows of one release, made in a process of its own. Raises ``EngineError`` if the release cannot be loaded."""
-    command = [sys.executable, "-m", "conformance.replay", engine, release, "told" if told else "plain", *names]
+    command = [sys.executable, "-m", f"{__package__}.replay", engine, release, "told" if told else "plain", *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or "no message").splitlines()[-1]
     if done.returncode == 3:

@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 from conformance.configs import CONFIGS, EXPECTED, INCOMPLETE, exact, whole
 from conformance.engines.protocol import Json
 from conformance.kinds import KEY, TOKENS, declared
+from conformance.naming import UsageError
 from conformance.stems import CALLERS, STEMS
 
 MOST_BYTES = 1 << 20  # of a file
@@ -34,7 +35,7 @@ TokenIds = Annotated[list[Annotated[int, whole(1, MOST_TOKEN)]], Field(min_lengt
 Text = Annotated[str, StringConstraints(max_length=2000)]
 
 
-class TraceError(ValueError):
+class TraceError(UsageError):
     """A file is no trace, or a trace sends what no caller may send. The message is one line that says where."""
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.naming import UsageError, unknown
 
 
 @dataclass
@@ -58,20 +58,18 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path. Raises ``ValueError``, which says what is wrong, and where."""
+    """A kept trace by name, or any trace by path. Raises ``UsageError``, which says what is wrong, and where."""
     from conformance import trace_schema  # it knows the operations of every run, and runs have traces
 
     kept = (path for path in _files() if path.stem == name_or_path)
     path = next(kept, Path(name_or_path))
     try:
         if not path.is_file():
-            near = get_close_matches(name_or_path, names(), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(names()) or 'none kept'}"
-            raise ValueError(f"no trace {name_or_path!r}: {hint}")
+            raise UsageError(unknown("trace", name_or_path, names()))
         with path.open("rb") as file:
             data = trace_schema.read(file.read(trace_schema.MOST_BYTES + 1))
     except OSError as error:
-        raise ValueError(f"no trace {name_or_path!r}: {error.strerror}") from error
+        raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
     except trace_schema.TraceError as error:
         raise trace_schema.TraceError(f"{path} is no trace: {error}") from error
     trace = Trace(data["stem"], data["config"], data["steps"])

@@ -25,15 +25,16 @@ from conformance.compare import Status, compare, in_words
 from conformance.connection import EngineDied, Served, Subject, ToolError
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import LATENT, VIOLATION
+from conformance.naming import UsageError
 from conformance.outcome import Outcome
 from conformance.traces import Trace
 from slotproof import emit, weigh
 from slotproof.again import Again
+from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.screen import choose, progress
 from slotproof.subjects import Base, base_of
 
 SCHEMA = 1
-HOLDS, BROKEN, USAGE, FAILED = 0, 1, 3, 4
 LISTS = ("new", "worse", "incomparable", "known", "gone")
 ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
@@ -285,7 +286,7 @@ def seconds(budget: str | None, source: Path | None) -> float | None:
     except ValueError:
         asked = 0.0
     if not MINIMUM_BUDGET <= asked <= MAXIMUM_BUDGET:
-        raise ValueError(f"--budget {budget}: expected a time from 5s to 24 hours, such as 60s or 10m")
+        raise UsageError(f"--budget {budget}: expected a time from 5s to 24 hours, such as 60s or 10m")
     return asked
 
 

@@ -16,9 +16,11 @@ from proofs.hints import Hints, Mutant
 from proofs.obligations import START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
+from slotproof.codes import BROKEN, HOLDS, UNKNOWN
 from slotproof.screen import choose, progress, say, show, table, write_json
 
-HOLDS, BROKEN, UNKNOWN = 0, 1, 2
+COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
+REACHES = {REACHABLE: "bold red"}  # a lawful state from which a law breaks, and that no call leads to, is no bug
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,14 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     chosen = choose(stems, STEMS, "stem")
     start = time.perf_counter()
     verdicts = _prove(chosen)
-    _matrix(verdicts)
     witnesses, killed = _vacuity(chosen)
     failures = [_explain(v) for v in verdicts if not v.proved]
+    write_json(json, _data(chosen, verdicts, witnesses, killed))
+    _matrix(verdicts)
     for failure in failures:
         _print_failure(failure)
     empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
     _summary(verdicts, witnesses, killed, time.perf_counter() - start)
-    write_json(json, _data(chosen, verdicts, witnesses, killed))
     return _code(failures, empty)
 
 
@@ -126,7 +128,7 @@ def _explain(verdict: Verdict) -> Failure:
 def _print_failure(failure: Failure) -> None:
     v = failure.verdict
     where = f"{v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})"
-    say((failure.reach, "bold red"), f": {where}")
+    say((failure.reach, REACHES.get(failure.reach, "yellow")), f": {where}")
     if failure.example:
         say(f"  from a lawful state, {failure.example}")
     if failure.path:
@@ -138,8 +140,7 @@ def _matrix(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         by_stem[verdict.stem][verdict.transition].append(verdict)
     for stem, rows in by_stem.items():
-        columns = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
-        show(table(stem, columns, [(name, *_row(found)) for name, found in rows.items()]))
+        show(table(stem, COLUMNS, [(name, *_row(found)) for name, found in rows.items()]))
 
 
 def _row(found: list[Verdict]) -> list[str]:

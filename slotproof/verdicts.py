@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.table import Table
-
 from conformance.engines.protocol import Json
 from conformance.story.pasted import as_test
 from conformance.story.tell import Told
 from conformance.traces import Trace
-from slotproof.screen import broken, say, show, story, table
+from slotproof.screen import Rows, broken, say, show, story, table
 
 HEADS = {
     "new": "new: the base holds this law on the trace",
@@ -63,7 +61,7 @@ def line_of(name: str, row: Json) -> str:
     return f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})"
 
 
-def _looked(results: list[Json]) -> Table:
+def _looked(results: list[Json]) -> Rows:
     columns = ("stem", "verdict", "runs", "operations", "refused", "new", "known", "seconds")
     rows = [
         (

@@ -25,7 +25,7 @@ from slotproof.screen import broken, console, table
 def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "slotproof.cli", *words], capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-m", "slotproof", *words], capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -145,11 +145,7 @@ def replayed(data: bytes, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
     """The exit code of ``slotproof replay FILE ours``, and what it says on standard error."""
     path.write_bytes(data)
     monkeypatch.setattr(sys, "argv", ["slotproof", "replay", str(path), "ours"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    code = ended.value.code
-    assert isinstance(code, int)
-    return code, capsys.readouterr().err
+    return cli.run(), capsys.readouterr().err
 
 
 def test_a_trace_that_sends_what_no_caller_may_send_is_bad_usage(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.engines.protocol import EngineError, Json
+from conformance.naming import unknown
 
 GROUP = "slotproof.engines"
 SHARED = ("adapters", "protocol", "registry")  # the modules of this folder that are no engines
@@ -114,7 +115,7 @@ def roots_of(makers: Iterable[Callable[..., Any]]) -> tuple[Path, ...]:
 def _built_in() -> tuple[str, ...]:
     """The modules of this folder that have a ``PLUGIN``."""
     modules = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
-    return tuple(name for name in modules if hasattr(import_module(f"conformance.engines.{name}"), "PLUGIN"))
+    return tuple(name for name in modules if hasattr(import_module(f"{__package__}.{name}"), "PLUGIN"))
 
 
 def names() -> list[str]:
@@ -129,7 +130,7 @@ def names() -> list[str]:
 def plugin(name: str) -> Plugin:
     """The engine of this name. Raises ``EngineError`` if there is none or if it cannot be imported."""
     if name in _built_in():
-        return _plugin_of(import_module(f"conformance.engines.{name}").PLUGIN, f"engines/{name}")
+        return _plugin_of(import_module(f"{__package__}.{name}").PLUGIN, f"engines/{name}")
     for point in entry_points(group=GROUP):
         if point.name == name:
             where = f"the entry point {GROUP} {name}"
@@ -138,7 +139,7 @@ def plugin(name: str) -> Plugin:
             except Exception as error:
                 raise EngineError(f"{where} cannot be imported: {error}") from error
             return _plugin_of(found, where)
-    raise EngineError(f"no engine {name!r}: there are {', '.join(names())}")
+    raise EngineError(unknown("engine", name, names()))
 
 
 def plugins() -> Iterator[Plugin]:
@@ -150,7 +151,7 @@ def plugins() -> Iterator[Plugin]:
 
 def _plugin_of(found: Any, where: str) -> Plugin:
     if not all(hasattr(found, attribute) for attribute in ("name", "releases", "folder", "own", "load")):
-        raise EngineError(f"{where} is no engine: expected an object like conformance.engines.registry.Plugin")
+        raise EngineError(f"{where} is no engine: expected an object like {__name__}.Plugin")
     known: Plugin = found
     return known
 

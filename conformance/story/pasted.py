@@ -138,7 +138,7 @@ def _played_elsewhere(asked: Json) -> Played:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"  # not standard output: an engine may print
         done = subprocess.run(
-            [sys.executable, "-P", "-X", "faulthandler", "-m", "conformance.story.pasted", str(answer)],
+            [sys.executable, "-P", "-X", "faulthandler", "-m", __name__, str(answer)],
             input=json.dumps(asked),
             env={**os.environ, "PYTHONPATH": places},
             capture_output=True,
@@ -206,7 +206,7 @@ def as_test(
     return f"""\
 def test_found_by_slotproof_{re.sub(r"[^A-Za-z0-9_]", "_", law)}_{number}() -> None:
     # Fails as long as {printable(name).replace(chr(10), " ")} breaks the law. Each replay is a process of its own.
-    from conformance.story.pasted import assert_holds
+    from {__name__} import assert_holds
 
     assert_holds(
         law={law!r},
