@@ -148,6 +148,7 @@ class RequestCalls:
         # The requests that the engine turned away, each with the session that it named. In the place of each the engine
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
+        self.ended = False  # ``quiesce`` was sent
         self.operations = operations_of(self)
 
     # Where requests and sessions are.
@@ -548,7 +549,12 @@ class RequestCalls:
 
     @operation
     def quiesce(self) -> Calls:
-        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free."""
+        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free. Sent once
+        in a run.
+        """
+        if self.ended:
+            raise Misuse("everything has ended already")
+        self.ended = True
         if self.run.rows.pools.group:
             yield from self._then(self.end_group())
         for request in self._deepest_first():
