@@ -11,6 +11,8 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from test_house import SMALL
+from trace_fuzz import Json, damaged, originals, well_formed
 
 from conformance import trace_schema, traces
 from conformance.engines import registry
@@ -19,8 +21,6 @@ from conformance.lockstep import Calls
 from conformance.stems import STEMS, start
 from conformance.trace_schema import TraceError
 from slotproof import cli
-from tests.test_house import SMALL
-from tests.trace_fuzz import Json, damaged, originals, well_formed
 
 KEPT = Path(traces.__file__).parent / "engines" / "sglang" / "traces" / "insert_under_reader.json"
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from driven import Variant
 
 from conformance.engines import registry
 from conformance.engines.protocol import Json, LockHold, Misuse, SlotNames, Unsupported
 from conformance.lockstep import Finding, LockStep
 from conformance.stems import start
-from tests.driven import Variant
 
 OURS = registry.load("ours").makers
 POOLS: Json = {"page_size": 2, "size": 4, "size_swa": 4, "rows": 3, "need_sort": False}
@@ -105,9 +105,7 @@ UNKNOWN: dict[str, list[Json]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("stem", "step"), [(stem, step) for stem, steps in UNKNOWN.items() for step in steps], ids=str
-)
+@pytest.mark.parametrize(("stem", "step"), [(stem, step) for stem, steps in UNKNOWN.items() for step in steps], ids=str)
 def test_what_there_is_not_is_misuse(stem: str, step: Json) -> None:
     lock = begun(stem)
     if step["op"] in lock.run.lacks:

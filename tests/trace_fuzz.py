@@ -24,7 +24,25 @@ HERE = Path(__file__).parent
 SCHEMA = json.loads((HERE / "trace_schema.json").read_text(encoding="utf-8"))
 MOST_BYTES = 1024 * 1024
 NUMBERS = (0, 1, 2, 3, 5, 7, 64, 100, 255, 4096, 4097, -1, -4096, 2**31, 2**63, -(2**64), 10**30, 10**150)
-ODD = (None, True, False, 1.0, 0.5, -0.0, 1e300, float("nan"), float("inf"), "", "1", "x", [], {}, [0], [[0]], {"a": 1})
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    1.0,
+    0.5,
+    -0.0,
+    1e300,
+    float("nan"),
+    float("inf"),
+    "",
+    "1",
+    "x",
+    [],
+    {},
+    [0],
+    [[0]],
+    {"a": 1},
+)
 WORDS = ("", " ", "op", "config", "steps", "size", "more", "x" * 5000, "../etc", "[red]")
 UNICODE = ("\u0000", "\ud800", "名前", "e\u0301", "\u202e")
 

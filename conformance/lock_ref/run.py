@@ -8,14 +8,14 @@ restored tombstone and eviction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
-from conformance.lockstep import Call, Calls, Finding, Law, refusing
+from conformance.lockstep import Call, Calls, Finding, Law, Operation, refusing
 from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
@@ -57,7 +57,7 @@ class LockRefRun:
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
         self.early: set[int] = set()
-        self.operations = operations_of(self)
+        self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: KeyedTree = self.snapshot()
         self._pages = {name: frozenset(free) for name, free in self.seen.tree.free.items()}
         self._lawful: tuple[Any, dict[Key, list[int]]] = (None, {})

@@ -6,7 +6,7 @@ who names which slot, and takes the law's step for each slot that was handed out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from conformance.diff import Change, Names
@@ -22,6 +22,7 @@ from conformance.lockstep import (
     Calls,
     Finding,
     Law,
+    Operation,
     refusing,
 )
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, record_of, state_problems
@@ -69,7 +70,7 @@ class MambaSlotsRun:
         self.law = Law(law.stem, empty, strict)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
-        self.operations = operations_of(self)
+        self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: StatesSnapshot = engine.snapshot()
 
     # A request comes.
