@@ -254,7 +254,7 @@ class LacksAWord(Whole):
 
 
 class LacksATypo(Whole):
-    lacks = ("aloc", "begin_group", "end_group", "backup", "restore", "bad")  # type: ignore[assignment]
+    lacks = ("aloc", "begin_group", "end_group", "backup", "restore", "bad")
 
 
 class LacksSnapshot(Whole):
