@@ -50,7 +50,7 @@ engines: $(READY) ## check every release of every engine, replay every kept trac
 report: $(READY) ## an HTML page with every proof and finding, build/report/index.html
 	$(BIN)/slotproof report -o build/report
 
-bench: $(READY) ## operations a second of the lock-step, and our implementation beside an engine
+bench: $(READY) ## operations a second of the lock-step, times of --help, and our implementation beside an engine
 	$(BIN)/python -m benchmarks
 
 gpu: $(READY) ## the tests and the check that need a CUDA device

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, locks, lockstep, tables, transitions
+from benchmarks import engines, locks, lockstep, startup, tables, transitions
 from benchmarks.engines import Comparison
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
@@ -31,7 +31,7 @@ def main(
     operations: Annotated[int, typer.Option(min=1, help="Operations of the lock-step to time, for each stem.")] = 1000,
     to: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:
-    """Measures the lock-step of every stem, the spec alone, and our implementation beside an engine."""
+    """Measures the lock-step of every stem, the spec alone, the help texts, and our implementation beside an engine."""
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("this machine has no CUDA device", param_hint="--device")
     torch.set_num_threads(1)
@@ -42,14 +42,20 @@ def main(
 
 
 def speeds(operations: int) -> dict[str, Any]:
-    """The lock-step with our implementation, and the spec alone."""
+    """The lock-step with our implementation, the spec alone, and the help texts."""
     own = registry.load(registry.own().name)
     runs = [lockstep.measure(stem, own, operations) for stem in _progress(list(STEMS), "lock-step")]
     out.print(tables.lock_step(runs))
     out.print(tables.time_spent(runs))
     alone = [transitions.measure(stem) for stem in _progress(list(transitions.STEMS), "spec")]
     out.print(tables.spec_alone(alone))
-    return {"lockstep": [asdict(r) for r in runs], "transitions": [asdict(r) for r in alone]}
+    helps = [startup.measure(command) for command in _progress(startup.commands(), "help")]
+    out.print(tables.helps(helps))
+    return {
+        "lockstep": [asdict(r) for r in runs],
+        "transitions": [asdict(r) for r in alone],
+        "help": [asdict(r) for r in helps],
+    }
 
 
 def comparison(engine: str | None, release: str | None, device: torch.device, seconds: float) -> dict[str, Any]:

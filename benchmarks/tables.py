@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, locks, lockstep, transitions
+from benchmarks import engines, locks, lockstep, startup, transitions
 from conformance.lockstep import OFTEN
 
 INTERPRETED = (
@@ -54,6 +54,15 @@ def spec_alone(rates: Sequence[transitions.Rate]) -> Table:
     return table
 
 
+def helps(rows: Sequence[startup.Row]) -> Table:
+    """Seconds until a help text has been shown, one line a command."""
+    caption = f"Wall time of a process, median. A user may have to wait {startup.LIMIT_S} s."
+    table = _table("--help of each command, seconds", caption, "command", "seconds", "")
+    for r in rows:
+        table.add_row(r.command or "(none)", f"{r.seconds:.2f}", "too slow" if r.late else "")
+    return table
+
+
 def side_by_side(rows: Sequence[engines.Row], label: str, device: str) -> Table:
     """Our allocators and an engine's, one line a case."""
     caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (CHECKS if device == "cpu" else "")
@@ -92,6 +101,6 @@ def _time(us: float | None) -> str:
 def _table(title: str, caption: str, *headings: str) -> Table:
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE)
     for heading in headings:
-        text = heading in {"stem", "pools", "call"}
+        text = heading in {"stem", "pools", "call", "command"}
         table.add_column(heading, justify="left" if text else "right", no_wrap=len(heading) < 12)
     return table

@@ -122,7 +122,7 @@ class Served:
         self.subject = subject
         self.scratch = Path(tempfile.mkdtemp(prefix="slotproof-"))
         self.path = str(self.scratch / "socket")
-        command = [sys.executable, "-m", "conformance.served", self.path, str(self.scratch)]
+        command = [sys.executable, "-m", f"{__package__}.served", self.path, str(self.scratch)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
         )

@@ -126,35 +126,58 @@ class Said(NamedTuple):
     value: Callable[[Change, Any, Any, Names], str]  # the change, the part that has it, the value
 
 
-def against_law(change: Change, names: Names) -> str:
-    """A difference in one sentence: what the engine shows, and what the law has."""
-    known = _said(change)
-    was, now = known.value(change, change.old, change.was, names), known.value(change, change.new, change.now, names)
-    return f"{known.what(change, names)} is {now}, the law has {was}"
+def against_lines(differs: list[Change], names: Names) -> list[str]:
+    """Differences between the law and the engine, one sentence each: what the engine shows, and what the law has.
+    Neighbouring slots of the mapping, and pages in one place, share a sentence.
+    """
+    return [
+        f"{what} {'are' if several else 'is'} {now}, the law has {was}"
+        for what, was, now, several in (_words(group, names) for group in _groups(differs, names))
+    ]
 
 
 def told_lines(differs: list[Change], names: Names) -> list[str]:
-    """What an operation has changed, one line for each change. Pages or slots that changed in one way share a line.
+    """What an operation has changed, one line for each change. Neighbouring slots of the mapping, and pages that went
+    from one place to another, share a line.
 
     Left out are fields that follow from others (the tables of rows and nodes, sizes) and fields that only the law has.
     """
-    alike: dict[tuple[Any, ...], list[Change]] = {}
+    shown = [c for c in differs if (type(c.new), c.field) in SAID and (type(c.new), c.field) not in FOLLOWS]
+    return [f"{what}: {was} → {now}" for what, was, now, _ in (_words(group, names) for group in _groups(shown, names))]
+
+
+def _groups(differs: list[Change], names: Names) -> list[list[Change]]:
+    """The changes that are told together, in the order of the first of each group."""
+    groups: list[list[Change]] = []
+    place: dict[tuple[Any, ...], list[Change]] = {}
     for change in differs:
         known = type(change.new), change.field
-        if known in SAID and known not in FOLLOWS:
-            alike.setdefault(_likeness(change, names), []).append(change)
-    return [_told(group, names) for group in alike.values()]
+        if known == (Pair, "to_page") and groups and _goes_on(groups[-1][-1], change):
+            groups[-1].append(change)
+            continue
+        alike = place.get(key := (change.path, *_values(change, names))) if known == (Pool, "place") else None
+        if alike is None:
+            groups.append(alike := [])
+        alike.append(change)
+        if known == (Pool, "place"):
+            place[key] = alike
+    return groups
 
 
-def _likeness(change: Change, names: Names) -> tuple[Any, ...]:
-    """What changes of one line have in common: pages that went from one place to one place, slots mapped from page to
-    page.
+def _goes_on(last: Change, change: Change) -> bool:
+    """The mapping of the next slot changed as the mapping of the last slot did: from nothing or from the next slot, to
+    nothing or to the next slot.
     """
-    if (type(change.new), change.field) == (Pool, "place"):
-        return (change.path, "place", *_values(change, names))
-    if (type(change.new), change.field) == (Pair, "to_page"):
-        return (change.path, "to_page", change.key[0], change.was[0], change.now[0])
-    return (change.path, change.field, change.key)
+    if (type(last.new), last.field, last.path) != (type(change.new), change.field, change.path):
+        return False
+    size = change.new.full.page_size
+    pairs = ((last.key, change.key), (last.was, change.was), (last.now, change.now))
+    (key, *targets) = [(_slot_of(a, size), _slot_of(b, size)) for a, b in pairs]
+    return key[1] == key[0] + 1 and all((a and b == a + 1) or not (a or b) for a, b in targets)
+
+
+def _slot_of(place: tuple[int, int], size: int) -> int:
+    return place[0] * size + place[1]
 
 
 def _values(change: Change, names: Names) -> tuple[str, str]:
@@ -162,25 +185,46 @@ def _values(change: Change, names: Names) -> tuple[str, str]:
     return value(change, change.old, change.was, names), value(change, change.new, change.now, names)
 
 
-def _told(group: list[Change], names: Names) -> str:
+def _words(group: list[Change], names: Names) -> tuple[str, str, str, bool]:
+    """A group of changes in words: what changed, the two values, and whether "what" is a plural."""
     first, last = group[0], group[-1]
     was, now = _values(first, names)
-    what = _said(first).what(first, names)
-    if len(group) > 1 and first.field == "place":
-        what = f"{_side(first)}pages {', '.join(str(change.key) for change in group)}"
-    if len(group) > 1 and first.field == "to_page":
+    if (type(first.new), first.field) == (Pair, "to_page") and len(group) > 1:
         size = first.new.full.page_size
-        slots = [change.key[0] * size + change.key[1] for change in (first, last)]
-        what = f"the mapping of full slots {slots[0]} to {slots[1]}"
-        was, now = (
-            f"{a} to {_slot_number(b)}" if a != "nothing" else a
-            for a, b in zip((was, now), _values(last, names), strict=True)
+        slots, before, after = (
+            _slots(_slot_of(a, size), _slot_of(b, size), size, pool)
+            for a, b, pool in (
+                (first.key, last.key, "full"),
+                (first.was, last.was, "SWA"),
+                (first.now, last.now, "SWA"),
+            )
         )
-    return f"{what}: {was} → {now}"
+        return f"the mapping of {slots}", before, after, False
+    if (type(first.new), first.field) == (Pool, "place") and len(group) > 1:
+        return f"{_side(first)}pages {ranges([c.key for c in group])}", was, now, True
+    return _said(first).what(first, names), was, now, False
 
 
-def _slot_number(said: str) -> str:
-    return said.removeprefix("SWA slot ")
+def _slots(first: int, last: int, size: int, pool: str) -> str:
+    """Slots that follow each other, in words: as pages where they fill pages. Slot 0 is nothing."""
+    if not first:
+        return "nothing"
+    slots = f"slots {first} to {last}"
+    if size == 1 or first % size or (last + 1) % size:
+        return f"{pool} {slots}"
+    pages = first // size, last // size
+    return f"{pool} {f'page {pages[0]}' if pages[0] == pages[1] else f'pages {pages[0]} to {pages[1]}'} ({slots})"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers in words, where three or more that follow each other are a range: ``1 to 4, 7, 8``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 FOLLOWS = {

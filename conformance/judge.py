@@ -13,12 +13,14 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
+import spec
 from conformance import known, traces
 from conformance.check import Result, Search, check
 from conformance.compare import Status
 from conformance.connection import Connection
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.engines.registry import Loaded
 from conformance.hunt import Difference, Hunt, Hunted, Limits
 from conformance.known import Known
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
@@ -31,36 +33,34 @@ Make = Callable[[Json], Any]
 Progress = Callable[[str, Trace | None, Json | None, int], None]
 
 
-def outcome_of(make: Make, asked: Json, _: Progress) -> Json:
+def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
     """What ``asked["trace"]`` shows on the engine."""
-    return outcome(Trace(**asked["trace"]), make).as_json()
+    return outcome(Trace(**asked["trace"]), loaded.makers[asked["stem"]]).as_json()
 
 
-def told(make: Make, asked: Json, _: Progress) -> list[Json]:
+def told(loaded: Loaded, asked: Json, _: Progress) -> list[Json]:
     """The story of ``asked["trace"]`` on the engine."""
-    return [asdict(step) for step in tell(Trace(**asked["trace"]), make)]
+    return _story(Trace(**asked["trace"]), loaded)
 
 
 # An engine alone.
 
 
-def alone(make: Make, asked: Json, progress: Progress) -> Json:
+def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
     begun, stem = time.monotonic(), asked["stem"]
+    make = loaded.makers[stem]
     listed = _listed(asked)
     replayed = [_replayed(stem, k, make, progress) for k in listed if k.stem == stem]
     result = _draw(make, asked, excluded(stem, listed), begun, progress)
-    found = [] if result.law is None else [_found(result, make)]
+    found = [] if result.law is None else [_found(result, loaded)]
     rows = {
         status: [row for is_known, row in replayed if is_known == (status == "known")] for status in ("known", "gone")
     }
     judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
-    broken = [*found, *rows["known"]]
-    verdict = _gravest(broken) or (CONFORMS if result.runs else UNSUPPORTED)
-    shown = next((row for row in broken if row["severity"] == verdict), None)
-    told = {key: shown and shown[key] for key in ("law", "kind", "sentence", "detail", "trace")}
+    verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
     seconds = round(time.monotonic() - begun, 1)
-    return {"stem": stem, "verdict": verdict, **told, **judged, "seconds": seconds, "new": found, **rows}
+    return {"stem": stem, "verdict": verdict, **judged, "seconds": seconds, "new": found, **rows}
 
 
 def _listed(asked: Json) -> list[Known]:
@@ -69,7 +69,7 @@ def _listed(asked: Json) -> list[Known]:
 
 def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
     """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [import_module(f"spec.{stem}").stem]
+    stems, waiting = set(), [import_module(f"{spec.__name__}.{stem}").stem]
     while waiting:
         found = waiting.pop()
         stems.add(found.name)
@@ -83,12 +83,12 @@ def _replayed(stem: str, difference: Known, make: Make, progress: Progress) -> t
     progress(kept.name, kept.trace, None, 0)
     first = outcome(kept.trace, make).first
     if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
-        return True, _finding(stem, first, kept.trace, name=kept.name, why=kept.why)
+        return True, _finding(stem, first, kept.trace, name=kept.name)
     today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
     listed = Break(
         difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, f"listed, but today it {today}"
     )
-    return False, _finding(stem, listed, kept.trace, name=kept.name, why=kept.why)
+    return False, _finding(stem, listed, kept.trace, name=kept.name)
 
 
 def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, progress: Progress) -> Result:
@@ -118,7 +118,7 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
     return result
 
 
-def _found(result: Result, make: Make) -> Json:
+def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
     severity = LATENT if result.verdict == LATENT else VIOLATION
@@ -130,13 +130,13 @@ def _found(result: Result, make: Make) -> Json:
         result.sentence or "",
         result.detail or "",
     )
-    return {**_finding(result.stem, found, result.trace), "story": [asdict(t) for t in tell(result.trace, make)]}
+    return {**_finding(result.stem, found, result.trace), "story": _story(result.trace, loaded)}
 
 
 # An engine beside a base.
 
 
-def beside(make: Make, asked: Json, progress: Progress) -> Json:
+def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
     with Connection(asked["base"]) as base:
@@ -147,14 +147,17 @@ def beside(make: Make, asked: Json, progress: Progress) -> Json:
         limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
         kept = [(k.name, k.trace) for k in map(traces.load, traces.names()) if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
-        hunted = Hunt(stem, make, on_base, limits, progress).run([*again, *kept], excluded(stem, _listed(asked)))
-    return _beside(hunted, make)
+        hunted = Hunt(stem, loaded.makers[stem], on_base, limits, progress).run(
+            [*again, *kept], excluded(stem, _listed(asked))
+        )
+    return _beside(hunted, loaded)
 
 
-def _beside(hunted: Hunted, make: Make) -> Json:
+def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     stem = hunted.stem
     lists: dict[str, list[Json]] = {
-        str(status): [_difference(stem, d, make) for d in hunted.differences if d.status is status] for status in Status
+        str(status): [_difference(stem, d, loaded) for d in hunted.differences if d.status is status]
+        for status in Status
     }
     lists["gone"] = [
         {
@@ -175,20 +178,26 @@ def _beside(hunted: Hunted, make: Make) -> Json:
     }
 
 
-def _difference(stem: str, found: Difference, make: Make) -> Json:
+def _difference(stem: str, found: Difference, loaded: Loaded) -> Json:
     row = _finding(stem, found.found, found.trace, name=found.name, base=found.base)
     row = {**row, "times": found.times, "shrunk": found.shrunk}
     if found.status is Status.KNOWN:
         return row
-    return {**row, "story": [asdict(step) for step in tell(found.trace, make)]}
+    return {**row, "story": _story(found.trace, loaded)}
 
 
 # What both have.
 
 
+def _story(trace: Trace, loaded: Loaded) -> list[Json]:
+    """The operations of a trace as plain data, each with the engine's functions that it called."""
+    return [asdict(step) for step in tell(trace, loaded.makers[trace.stem], loaded.roots)]
+
+
 def _finding(stem: str, found: Break, trace: Trace, **more: Any) -> Json:
-    """A finding as plain data: what is broken, and the run that breaks it."""
-    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **more}
+    """A finding as plain data: what is broken, and the run that breaks it. All findings have all fields."""
+    common = {"name": "", "base": "", "times": 1, "shrunk": True, "story": []}
+    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **common, **more}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:
@@ -198,7 +207,7 @@ def _gravest(rows: Iterable[Json]) -> str | None:
 
 def _looked(runs: int, steps: int, transitions: dict[str, int], stem: str) -> Json:
     """How hard was looked: runs, operations, refusals, and the transitions of the law that no run reached."""
-    names = import_module(f"spec.{stem}").stem.transitions
+    names = import_module(f"{spec.__name__}.{stem}").stem.transitions
     return {
         "runs": runs,
         "steps": steps,

@@ -11,6 +11,7 @@ A stem gives the driver a ``StemRun``: its operations, and the projection of a s
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import inspect
 import os
 import signal
@@ -18,15 +19,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from conformance.diff import Change, Names, against_law, changes, value_of
-from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory
+from conformance.diff import Change, Names, against_lines, changes, value_of
+from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
+from conformance.plain import first_line, message_of
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
 
 VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "unsupported"
 # Names of laws that a finding can have beside those of the invariants and transitions in ``spec/``.
 ANSWERED = "lawful_call_is_answered"
+ANSWERED_SENTENCE = "A lawful call is answered."
 REFUSED = "refused_changes_nothing"
+REFUSED_SENTENCE = "A call that does not fit is refused."
 ENOUGH = "enough_is_granted"
 ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
@@ -41,6 +45,7 @@ WORDS_OF_KIND = {
     DIFFERENCE: "difference after {}",
     ANSWER: "answer: {}",
 }
+MOST_OF_STACK = 1 << 16  # bytes, what a pipe holds
 OFTEN = 64  # every 64th judgement evaluates all laws, also where the engine shows the law's own state
 
 
@@ -50,11 +55,13 @@ class Finding(AssertionError):
     ``law``: the name of the broken law. ``kind``: what was broken, namely an invariant, a promise or a choice of a
     transition, a difference after one, or an answer. ``sentence``: the law in English. ``detail``: where it broke,
     with the values. ``latent``: no caller can tell yet; it harms only who reads a value that nobody may read now.
+    ``stack``: the functions in which the process died, as ``faulthandler`` writes them; empty if it did not die.
     """
 
     def __init__(self, law: str, sentence: str, detail: str, latent: bool = False, kind: str = ANSWER) -> None:
         super().__init__(f"{law}: {sentence} ({detail})")
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
+        self.stack = ""
 
 
 Ignores = Callable[[Finding], bool]
@@ -105,7 +112,7 @@ class Law:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.latents: list[Finding] = []  # one for each law and kind, in the order of their first occurrence
         self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
-        self.last = ""  # the transition that was taken last
+        self.last = ""  # the transition that the operation has taken last; empty where it has taken none
         self.operation = ""  # the operation that runs
 
     def sentence(self, name: str) -> str:
@@ -177,7 +184,7 @@ class Law:
     def must_fit(self, name: str, fits: bool) -> None:
         """Raises ``Finding`` if the engine granted a call that does not fit."""
         if not fits:
-            raise Finding(REFUSED, "A call that does not fit is refused.", f"{name} was granted")
+            raise Finding(REFUSED, REFUSED_SENTENCE, f"{name} was granted")
 
     def refused(self, name: str, fits: bool) -> None:
         """The engine refused a call for lack of memory. If the call fits, that is a finding, reported after all others
@@ -237,19 +244,24 @@ class StemRun(Protocol):
 
 
 class LockStep:
-    """One run: each operation is done to the law and to the engine, and the two are compared after each call."""
+    """One run: each operation is done to the law and to the engine, and the two are compared after each call.
+
+    ``watch``: entered around each call to the engine (not around snapshots), for who tells which functions it calls.
+    """
 
     def __init__(self, run: StemRun, config: Json) -> None:
         self.run, self.law = run, run.law
         self.trace = Trace(self.law.stem.name, dict(config))
         self.judged = 0
+        self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._theorems = [law for law in self.law.stem.invariants.values() if law.theorem]
 
     def do(self, op: str, **arguments: Any) -> None:
         """Does one operation and records it in ``trace``.
 
-        Raises ``Finding`` where the engine breaks a law, and ``Misuse`` where no caller may send the operation now, or
-        where the stem has no operation with this name and these arguments.
+        Raises ``Finding`` where the engine breaks a law, and ``Unsupported`` where the engine lacks the operation in
+        this configuration. Raises ``Misuse`` where no caller may send the operation now, or where the stem has no
+        operation with this name and these arguments.
         """
         operation = self.run.operations.get(op)
         if operation is None:
@@ -259,9 +271,9 @@ class LockStep:
         except TypeError as error:
             raise Misuse(f"{op}({', '.join(arguments)}): {error}") from None
         self.trace.steps.append({"op": op, **arguments})
-        self.law.operation = op
+        self.law.operation, self.law.last = op, ""
         if op in self.run.lacks:
-            raise Misuse(f"the engine has no {op} in this configuration")
+            raise Unsupported(f"the engine has no {op} in this configuration")
         calls = operation(**arguments)
         call: Any = next(calls, _END)
         while call is not _END:
@@ -278,9 +290,12 @@ class LockStep:
 
     def _answer(self, call: Call) -> Any:
         """The engine's answer to a lawful call. The death of the process is a finding, and so is an exception."""
-        if call.risky and (died_of := killed_by(call.send)):
-            raise Finding(ANSWERED, "A lawful call is answered.", f"{call.name} killed the process: {died_of}")
-        return _sent_to_engine(call)
+        if call.risky and (death := killed_by(call.send)):
+            finding = Finding(ANSWERED, ANSWERED_SENTENCE, f"{call.name} killed the process: {death.signal}")
+            finding.stack = death.stack
+            raise finding
+        with self.watch():
+            return _sent_to_engine(call)
 
     def judge(self, op: str) -> None:
         """Compares the engine with the law, and raises the first finding.
@@ -293,7 +308,7 @@ class LockStep:
         observed = run.project()
         differs = changes(law.state, observed)
         self._laws(observed, differs)
-        told = [against_law(change, law.names) for change in differs if not run.hidden(change)] + run.beyond_state()
+        told = against_lines([change for change in differs if not run.hidden(change)], law.names) + run.beyond_state()
         if told:
             name = law.last or op
             raise Finding(name, law.sentence(name), "; ".join(told), kind=DIFFERENCE)
@@ -306,7 +321,7 @@ class LockStep:
         if not broken:
             return
         visible = [change for change in differs if not self.run.hidden(change)]
-        words = [against_law(change, self.law.names) for change in visible or differs] + self.run.beyond_state()
+        words = against_lines(visible or differs, self.law.names) + self.run.beyond_state()
         detail = "; ".join(words) or "nothing else differs from the law"
         for law in sorted(broken, key=lambda law: law.latent):
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
@@ -338,14 +353,13 @@ def _sent_to_engine(call: Call) -> Any:
     """
     try:
         return call.send()
-    except (Misuse, Finding, EngineError):
+    except (Misuse, Unsupported, Finding, EngineError):
         raise
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):
             return REFUSAL
-        first = str(error).splitlines()[0] if str(error) else ""
-        what = f"{call.name} raised {type(error).__name__}: {first}"
-        raise Finding(ANSWERED, "A lawful call is answered.", what) from error
+        what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
+        raise Finding(ANSWERED, ANSWERED_SENTENCE, what) from error
 
 
 def _sent(calls: Calls, answer: Any) -> Any:
@@ -370,14 +384,27 @@ def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
     return Call(kind, send)
 
 
-def killed_by(call: Callable[[], Any]) -> str:
-    """The name of the signal that kills a forked process which makes the call; empty if it survives. An exception is
-    no death.
+class Death(NamedTuple):
+    """How a process died. ``signal``: the name of the signal. ``stack``: the Python functions in which it was then, as
+    ``faulthandler`` writes them; empty if it was not given the time, as with SIGKILL.
     """
+
+    signal: str
+    stack: str
+
+
+def killed_by(call: Callable[[], Any]) -> Death | None:
+    """How a forked process dies that makes the call; ``None`` if it survives. An exception is no death."""
+    readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
+            faulthandler.enable(writable, all_threads=False)
             call()
         os._exit(0)
+    os.close(writable)
     _, status = os.waitpid(child, 0)
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+    os.set_blocking(readable, False)  # a process that the call started may still have the pipe open
+    with open(readable, "rb", buffering=0) as pipe:
+        stack = (pipe.read(MOST_OF_STACK) or b"").decode(errors="replace")
+    return Death(signal.Signals(os.WTERMSIG(status)).name, stack) if os.WIFSIGNALED(status) else None

@@ -131,7 +131,7 @@ class StemMachine(RuleBasedStateMachine):
         try:
             for step in steps:
                 self.lock.do(**step)
-        except (Finding, Misuse):
+        except (Finding, Misuse, Unsupported):
             self.failed = True
 
     @invariant()

@@ -44,12 +44,14 @@ class Outcome:
 
     ``breaks``: the laws that break, in the order of their steps: latent findings, and a violation last, since it ends
     the run. ``stopped``: why an operation could not be sent to the engine, empty if all could; ``stopped_at``: the
-    number of this operation.
+    number of this operation. ``misused``: no caller may send this operation in the state that the run is in, whatever
+    the engine.
     """
 
     breaks: tuple[Break, ...] = ()
     stopped: str = ""
     stopped_at: int | None = None
+    misused: bool = False
 
     @property
     def first(self) -> Break | None:
@@ -58,10 +60,12 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Violation, latent, unsupported or conforms."""
-        if self.stopped and not any(b.severity == VIOLATION for b in self.breaks):
+        """Violation, latent, unsupported or conforms. An engine that lacks a call of the trace is unsupported, whatever
+        latent law it broke before; where it goes another way, so that no caller may send the rest, these laws count.
+        """
+        if self.stopped and not self.misused:
             return UNSUPPORTED
-        return self.first.severity if self.first else CONFORMS
+        return self.first.severity if self.first else UNSUPPORTED if self.stopped else CONFORMS
 
     def like(self, found: Break) -> Break | None:
         """The break that is about the law of ``found``."""
@@ -74,7 +78,7 @@ class Outcome:
     @classmethod
     def from_json(cls, data: Json) -> Outcome:
         """The outcome that ``as_json`` made plain."""
-        return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"])
+        return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"], data["misused"])
 
 
 def outcome(trace: Trace, make: Callable[[Json], Any]) -> Outcome:
@@ -91,16 +95,18 @@ def outcome(trace: Trace, make: Callable[[Json], Any]) -> Outcome:
     breaks: list[Break] = []
     for number, step in enumerate(trace.steps, start=1):
         latents = len(lock.law.latents)
-        violation, stopped = None, ""
+        violation, stopped, misused = None, "", False
         try:
             lock.do(**step)
         except Finding as finding:
             violation = Break.of(finding, number)
+        except Unsupported as reason:
+            stopped = str(reason)
         except Misuse as misuse:
-            stopped = str(misuse)
+            stopped, misused = str(misuse), True
         breaks += [Break.of(latent, number) for latent in lock.law.latents[latents:]]
         if violation is not None:
             return Outcome((*breaks, violation))
         if stopped:
-            return Outcome(tuple(breaks), stopped, number)
+            return Outcome(tuple(breaks), stopped, number, misused)
     return Outcome(tuple(breaks))

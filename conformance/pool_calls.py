@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from conformance.engines.protocol import Json
-from conformance.lockstep import CHOICE, Call, Calls, Finding, Law, Operation, refusing
+from conformance.engines.protocol import Json, Misuse
+from conformance.kinds import operation, operations_of
+from conformance.lockstep import CHOICE, Call, Calls, Finding, Law, refusing
 from spec.finite import Seq, Set
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.pool import Pool, length
 
 HOLE = -1  # in a table of slots: the row does not own the slot of this token
+BadCall = Literal["free_again", "free_padding", "alloc_negative", "free_outside", "end_group"]
 FILLED = "slots_fill_pages"
 FILLED_SENTENCE = "A row's slots fill its pages in order."
 
@@ -80,20 +82,7 @@ class PoolCalls:
         self.page_size: int = config["page_size"]
         self.slots: dict[int, list[int]] = {row: [] for row in range(config["rows"])}
         self._saved: dict[int, list[int]] | None = None
-        self.operations: dict[str, Operation] = {
-            "alloc": self.alloc,
-            "extend": self.extend,
-            "decode": self.decode,
-            "free": self.free,
-            "trim": self.trim,
-            "finish": self.finish,
-            "begin_group": self.begin_group,
-            "end_group": self.end_group,
-            "backup": self.backup,
-            "restore": self.restore,
-            "clear": self.clear,
-            "bad": self.bad,
-        }
+        self.operations = operations_of(self)
 
     # The caller's table.
 
@@ -105,6 +94,20 @@ class PoolCalls:
     def tokens(self, row: int) -> int:
         """The length of the row, in tokens."""
         return in_tokens(length(self.pool, row), self.page_size)
+
+    def must_have(self, *rows: int) -> None:
+        """Raises ``Misuse`` for a row that the caller does not have, and for one that is named twice."""
+        for row in rows:
+            if row not in self.slots:
+                raise Misuse(f"there is no row {row}: the caller has {len(self.slots)}, numbered from 0")
+        if len(set(rows)) < len(rows):
+            raise Misuse("a row stands in a batch once")
+
+    def must_have_pages(self, row: int, first: int, last: int) -> None:
+        """Raises ``Misuse`` unless the row has a page at an index in ``[first, last)``."""
+        self.must_have(row)
+        if not first < last or first >= touched(length(self.pool, row)):
+            raise Misuse(f"row {row} has no pages [{first}, {last})")
 
     def owned(self, row: int, first: int, last: int) -> list[int]:
         """The slots that the row owns among its tokens ``[first, last)``."""
@@ -131,19 +134,31 @@ class PoolCalls:
 
     # Growing.
 
+    @operation
     def alloc(self, row: int, pages: int) -> Calls:
         """A row whose last page is full gets ``pages`` whole pages."""
+        self.must_have(row)
+        if pages < 1:
+            raise Misuse("a row gets one page at least")
         tokens = pages * self.page_size
         return self._grow("alloc", [row], [tokens], lambda: self.engine.alloc(tokens))
 
+    @operation
     def extend(self, rows: list[int], more: list[int]) -> Calls:
         """A batch of rows grows, each by its number of tokens, as in a prefill."""
+        self.must_have(*rows)
+        if not rows or len(rows) != len(more) or min(more) < 1:
+            raise Misuse("each row of a batch grows by a number of tokens, at least one")
         before, last = [self.tokens(r) for r in rows], [self.last_slot(r) for r in rows]
         after = [b + m for b, m in zip(before, more, strict=True)]
         return self._grow("alloc_extend", rows, more, lambda: self.engine.extend(before, after, last))
 
+    @operation
     def decode(self, rows: list[int]) -> Calls:
         """A batch of rows grows by one token each."""
+        self.must_have(*rows)
+        if not rows:
+            raise Misuse("a batch has a row")
         after, last = [self.tokens(r) + 1 for r in rows], [self.last_slot(r) for r in rows]
         return self._grow("alloc_decode", rows, [1] * len(rows), lambda: self.engine.decode(after, last))
 
@@ -191,22 +206,30 @@ class PoolCalls:
 
     # Freeing.
 
+    @operation
     def free(self, row: int, first: int, last: int) -> Calls:
         """The pages ``[first, last)`` of a row are freed."""
+        self.must_have_pages(row, first, last)
         slots = self.page_slots(row, first, last)
         self.law.caller_step("free", *self.named(slots))
         yield Call("free", lambda: self.engine.free(slots))
         self.forget(slots)
 
+    @operation
     def trim(self, row: int, tokens: int) -> Calls:
         """A row is cut to ``tokens`` tokens. The caller frees the pages that keep no token."""
+        self.must_have(row)
         tail = self._tail(row, tokens)
         self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
         yield Call("free", lambda: self._free_parts(tail))
         self.slots[row] = self.slots[row][:tokens]
 
+    @operation
     def finish(self, row: int, committed: int) -> Calls:
         """A row ends. Its committed tokens are freed, then the pages after them, into which decoding had run ahead."""
+        self.must_have(row)
+        if committed > self.tokens(row):
+            raise Misuse(f"row {row} has {self.tokens(row)} tokens, and so no {committed} that are committed")
         head, tail = self.owned(row, 0, committed), self._tail(row, committed)
         self.law.caller_step("trim", row, NOTHING)
         yield Call("free", lambda: self._free_parts(head, tail))
@@ -222,22 +245,26 @@ class PoolCalls:
 
     # Free groups, backups, and bad input.
 
+    @operation
     def begin_group(self) -> Calls:
         """A free group opens."""
         self.law.caller_step("free_group_begin")
         yield Call("free_group_begin", self.engine.begin_group)
 
+    @operation
     def end_group(self) -> Calls:
         """A free group ends."""
         self.law.caller_step("free_group_end")
         yield Call("free_group_end", self.engine.end_group)
 
+    @operation
     def backup(self) -> Calls:
         """The engine takes a backup, and the caller saves its tables."""
         self.law.caller_step("backup_state")
         yield Call("backup_state", self.engine.backup)
         self._saved = {row: list(table) for row, table in self.slots.items()}
 
+    @operation
     def restore(self) -> Calls:
         """The last backup is restored, with the caller's tables."""
         self.law.caller_step("restore_state")
@@ -245,13 +272,15 @@ class PoolCalls:
         assert self._saved is not None, "the law allows a restore only after a backup"
         self.slots = {row: list(table) for row, table in self._saved.items()}
 
+    @operation
     def clear(self) -> Calls:
         """Every page becomes free."""
         self.law.caller_step("clear")
         yield Call("clear", self.engine.clear)
         self.slots = {row: [] for row in self.slots}
 
-    def bad(self, kind: str, row: int) -> Calls:
+    @operation
+    def bad(self, kind: BadCall, row: int) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change.
 
         The end of a group is bad input only where none is open; else ``free_padding`` is sent in its place.

@@ -4,7 +4,7 @@ pools).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -12,6 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from conformance.engines.protocol import Json
 from conformance.known import AllocatorExclusion as Exclusion
 from conformance.machine import StemMachine, started
+from conformance.pool_calls import BadCall
 from spec.lengths import in_pages, touched
 from spec.pool import PADDING, Pool, length
 
@@ -26,7 +27,7 @@ SIZES = {
     "size_swa": st.integers(1, 4),
     "need_sort": st.booleans(),
 }
-BAD = ("free_again", "free_padding", "alloc_negative", "free_outside", "end_group")
+BAD = get_args(BadCall)
 
 
 def busy(machine: Any) -> bool:

@@ -14,6 +14,7 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.lockstep import LATENT, UNSUPPORTED, VIOLATION
 from conformance.outcome import Outcome, outcome
+from conformance.trace_schema import TraceError
 from conformance.traces import Kept
 
 
@@ -22,15 +23,19 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     conforms. ``step`` counts from 1.
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
-    it. ``told``: with the story too, where a law is broken. Raises ``EngineError`` for a trace of an unknown stem.
+    it. ``told``: with the story too, where a law is broken. Raises ``EngineError`` for a trace of an unknown stem, and
+    ``TraceError`` if our own implementation shows that the trace sends what no caller may send.
     """
     make = loaded.makers.get(kept.trace.stem)
     shown = outcome(kept.trace, make) if make else Outcome((), f"it has no {kept.trace.stem} to drive", 1)
+    if shown.misused and loaded.own:
+        what = f"the trace sends at step {shown.stopped_at} what no caller may send"
+        raise TraceError(f"{kept.name}: {what}: {shown.stopped}")
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
     if told and make and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell
 
-        found["story"] = [asdict(step) for step in tell(kept.trace, make)]
+        found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)]
     return found
 
 
@@ -45,7 +50,7 @@ def _shown(found: Outcome) -> Json:
 
 def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool = False) -> list[Json]:
     """The rows of one release, made in a process of its own. Raises ``EngineError`` if the release cannot be loaded."""
-    command = [sys.executable, "-m", "conformance.replay", engine, release, "told" if told else "plain", *names]
+    command = [sys.executable, "-m", f"{__package__}.replay", engine, release, "told" if told else "plain", *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or "no message").splitlines()[-1]
     if done.returncode == 3:

@@ -9,28 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot
-from conformance.kinds import Tokens
-from conformance.lockstep import QUIESCENT, QUIET, Call, Calls, Finding, Law, Operation, refusing
+from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
+from conformance.kinds import Tokens, operation, operations_of
+from conformance.lockstep import (
+    QUIESCENT,
+    QUIET,
+    REFUSED,
+    REFUSED_SENTENCE,
+    Call,
+    Calls,
+    Finding,
+    Law,
+    refusing,
+)
 from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
+from conformance.swa_mapping.seen import swa_slot
 from spec.finite import Seq
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import length
 from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 
+BadCall = Literal[
+    "row_outside",
+    "row_twice",
+    "longer_than_a_row",
+    "shrinks",
+    "nobodys_slot",
+    "not_finished",
+    "empty_prompt",
+    "tracks_what_is_not_computed",
+]
+MOST_REQUESTS = 1 << 16  # where the law has no state slots of requests
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
 
 
 class RowRun(Protocol):
-    """A run of rows: its rows in the law and in the snapshot, and how it explains what rows and the tree exchange."""
+    """A run of rows: its rows in the law and in the snapshot, and how it explains what rows and the tree exchange.
+
+    ``most_requests``: requests have smaller numbers.
+    """
 
     law: Law
     engine: Any
     lacks: Collection[str]
+    most_requests: int
 
     @property
     def rows(self) -> Rows:
@@ -104,24 +130,7 @@ class RequestCalls:
         # The requests that the engine turned away, each with the session that it named. In the place of each the engine
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
-        self.operations: dict[str, Operation] = {
-            "look": self.look,
-            "admit": self.admit,
-            "chunk": self.chunk,
-            "decode": self.decode,
-            "reserve": self.reserve,
-            "commit": self.commit,
-            "finish": self.finish,
-            "abort": self.abort,
-            "retract": self.retract,
-            "cancel": self.cancel,
-            "close": self.close,
-            "overlapping_turn": self.overlapping_turn,
-            "begin_group": self.begin_group,
-            "end_group": self.end_group,
-            "quiesce": self.quiesce,
-            "bad": self.bad,
-        }
+        self.operations = operations_of(self)
 
     # Where requests and sessions are.
 
@@ -130,9 +139,9 @@ class RequestCalls:
         return name not in self.run.lacks
 
     def must_offer(self, name: str) -> None:
-        """Raises ``Misuse`` if the engine lacks the call."""
+        """Raises ``Unsupported`` if the engine lacks the call."""
         if not self.offers(name):
-            raise Misuse(f"the engine has no {name} in this configuration")
+            raise Unsupported(f"the engine has no {name} in this configuration")
 
     def view(self, request: int) -> RowSnapshot:
         """The row of a request that runs, as the engine shows it. Raises ``Finding`` if it shows none."""
@@ -220,6 +229,7 @@ class RequestCalls:
             raise Misuse("a request arrives once, and then waits")
         if waits:
             return waits
+        self._must_have(request, session)
         if session and self.turns(session):
             raise Misuse("a session has one request at a time")
         text = list(self.texts.get(session, []))
@@ -228,12 +238,20 @@ class RequestCalls:
         self.requests[request] = new
         return new
 
+    def _must_have(self, request: int, session: int) -> None:
+        """Raises ``Misuse`` for a session that there is not, and for a request that owns no states in the law."""
+        if session and not self.run.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
+        if request >= self.run.most_requests:
+            raise Misuse(f"there is no request {request}: a run has {self.run.most_requests}, numbered from 0")
+
     def _may_arrive(self, new: Request) -> None:
         row = self.run.rows.slot(new.session) - 1
         tree = lengths_of(self.run.rows, row).protected if new.session and row >= 0 else 0
         if not tree < len(new.tokens) <= self.config["size"] * self.page_size:
             raise Misuse("an input must be longer than its session's cached prefix, and fit into a row")
 
+    @operation
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
         """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork)
@@ -242,6 +260,7 @@ class RequestCalls:
         self._matched(known, prefix)
         self.run.waits(request)
 
+    @operation
     def admit(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0) -> Calls:
         """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
         known = self.arrive(request, more, session, fork)
@@ -256,6 +275,13 @@ class RequestCalls:
             return
         self._begin(request, known, answer.prefix)
         yield from self._prefilled(request, upto)
+
+    def _idle_row(self) -> int:
+        """A row of the law for a request that was admitted. Raises ``Finding`` if none is idle."""
+        row = next((r for r in range(self.limit) if self.run.rows.phase(r) == IDLE), None)
+        if row is None:
+            raise Finding(REFUSED, REFUSED_SENTENCE, f"admit was granted, and all {self.limit} rows are in use")
+        return row
 
     def _matched(self, known: Request, prefix: int) -> None:
         if known.session and self.run.rows.slot(known.session):
@@ -273,7 +299,7 @@ class RequestCalls:
             row = self.run.rows.slot(known.session) - 1
             self.run.resume_row(request, known.session)
         else:
-            row = next(r for r in range(self.limit) if self.run.rows.phase(r) == IDLE)
+            row = self._idle_row()
             if prefix % self.page_size:
                 what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
                 raise Finding("admit", self.law.sentence("admit"), what)
@@ -284,6 +310,7 @@ class RequestCalls:
 
     # A request grows.
 
+    @operation
     def chunk(self, request: int, chunk: int = 0) -> Calls:
         """The next ``chunk`` pages of a prompt are computed (0: the rest)."""
         known, row = self.running(request), self.row_of[request]
@@ -320,12 +347,16 @@ class RequestCalls:
         row, view = self.row_of[request], self.view(request)
         chosen = row_pages(full_pool(self.run.rows), row, before := self.tokens(row), view.slots[before:upto])
         mapping = self.run.rows_seen.pools.mapping
-        pages = Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
+        size = self.page_size
+        pages = Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
         to = [] if name == "decode" else [in_pages(upto, self.page_size)]
         self.law.engine_step(name, row, *to, *pages)
 
+    @operation
     def decode(self, requests: list[int], slide: bool = False) -> Calls:
         """One decode step of a batch. ``slide``: the windows move first."""
+        if not requests or len(set(requests)) < len(requests):
+            raise Misuse("a batch has a request, and none twice")
         if not all(self.decoding(r) for r in requests):
             raise Misuse("a request decodes when nothing is allocated beyond what is computed")
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
@@ -340,12 +371,15 @@ class RequestCalls:
             self.grow("decode", request, self.tokens(self.row_of[request]) + 1)
             self.requests[request].sampled.append(one)
 
+    @operation
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
         """A request gets slots for ``more`` draft tokens. ``slide``: its window moves first."""
         self.running(request)
         if self.prefilling(request) or more < 1:
             raise Misuse("a draft has a token, and follows a prompt")
         now = self.tokens(self.row_of[request])
+        if now + more > self.config["size"] * self.page_size:
+            raise Misuse("a draft fits into its row")
         yield from self._slide([request] if slide and self.fits([(now, now + more)]) else [])
         granted = yield Call("reserve", lambda: self.engine.reserve(request, more))
         self.run.follow_tree()
@@ -354,6 +388,7 @@ class RequestCalls:
             return
         self.grow("reserve", request, now + more)
 
+    @operation
     def commit(self, request: int, count: Tokens) -> Calls:
         """A draft is verified: ``count`` of its tokens are accepted."""
         known, row = self.running(request), self.row_of[request]
@@ -375,6 +410,7 @@ class RequestCalls:
 
     # A request leaves.
 
+    @operation
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all)."""
         known = self.running(request)
@@ -384,6 +420,7 @@ class RequestCalls:
         yield Call("finish", lambda: self.engine.finish(request, out))
         self._left(request, known.tokens + known.sampled[:out])
 
+    @operation
     def abort(self, request: int) -> Calls:
         """A request is aborted while it runs."""
         known = self.running(request)
@@ -392,6 +429,7 @@ class RequestCalls:
         yield Call("abort", lambda: self.engine.abort(request))
         self._left(request, known.text)
 
+    @operation
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all)."""
         known = self.running(request)
@@ -417,6 +455,7 @@ class RequestCalls:
         else:
             self.run.free_row(row, known.text)
 
+    @operation
     def cancel(self, request: int) -> Calls:
         """A request that waits is aborted."""
         if request not in self.requests or request in self.row_of:
@@ -429,13 +468,14 @@ class RequestCalls:
 
     # Sessions.
 
+    @operation
     def close(self, session: int) -> Calls:
         """A session ends, unless the engine puts that off because of a turn."""
+        if not self.run.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
         turns = self.turns(session)
         if turns:
             self.must_offer("close_running" if set(turns) & set(self.row_of) else "close_waiting")
-        if not self.run.rows.sessions.has(session):
-            raise Misuse(f"there is no session {session}")
         closed = yield Call("close", lambda: self.engine.close(session))
         self.run.follow_tree()
         if not closed and not turns:
@@ -446,11 +486,13 @@ class RequestCalls:
                 self.run.close_slot(session)
             self.texts.pop(session, None)
 
+    @operation
     def overlapping_turn(self, request: int, session: int, more: Tokens = 1, unsupported: bool = False) -> Calls:
         """A request of a session arrives while another one of it runs or waits, or one that streaming sessions do not
         serve.
         """
-        if request in self.requests or not (unsupported or self.turns(session)):
+        self._must_have(request, session)
+        if request in self.requests or not session or not (unsupported or self.turns(session)):
             raise Misuse("an overlapping request arrives while another one of its session is there")
         new = [OVERLAPPING + n for n in range(more)]
         kind, text = yield Call(
@@ -462,22 +504,26 @@ class RequestCalls:
 
     # Free groups, and bad input.
 
+    @operation
     def begin_group(self) -> Calls:
         """A free group opens, as while an engine processes the results of a batch."""
         self.law.caller_step("free_group_begin")
         yield Call("free_group_begin", self.engine.begin_group)
 
+    @operation
     def end_group(self) -> Calls:
         """The free group ends."""
         self.law.caller_step("free_group_end")
         yield Call("free_group_end", self.engine.end_group)
 
-    def bad(self, kind: str) -> Calls:
+    @operation
+    def bad(self, kind: BadCall) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
     # The end of a run.
 
+    @operation
     def quiesce(
         self, accept_drafts: bool = False, finish_retracted: bool = False, admit_waiting: bool = False
     ) -> Calls:

@@ -8,6 +8,7 @@ avoids known differences of the engine. Each run ends with ``quiesce``: everythi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -15,7 +16,7 @@ from hypothesis.stateful import precondition, rule
 from conformance.engines.protocol import Json
 from conformance.known import SessionTrimExclusion as Exclusion
 from conformance.machine import StemMachine, started
-from conformance.request_calls import RequestCalls
+from conformance.request_calls import BadCall, RequestCalls
 from conformance.session_trim.seen import lengths_of
 from spec import rows as noun
 from spec.lengths import in_pages
@@ -31,16 +32,7 @@ CONFIG = {
 }
 sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
 picks, few, forks, chunks = st.integers(0, 11), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2)
-BAD = (
-    "row_outside",
-    "row_twice",
-    "longer_than_a_row",
-    "shrinks",
-    "nobodys_slot",
-    "not_finished",
-    "empty_prompt",
-    "tracks_what_is_not_computed",
-)
+BAD = get_args(BadCall)
 
 # The arguments of ``quiesce``, and the known difference that each of them avoids.
 AVOIDED_AT_THE_END = {

@@ -58,7 +58,8 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     isolation = isolate(scratch)
     loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"])
     _warm_up(loaded)
-    hello = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
+    hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
+    hello["roots"] = [str(root) for root in loaded.roots]
     says = None if source is None else registry.release_of(wanted["engine"], source)
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded
 
@@ -126,10 +127,9 @@ class _Handler(socketserver.StreamRequestHandler):
             "tell": judge.told,
         }
         progress = Progress(self._say, self.scratch / f"run-{asked['stem']}")
-        make = self.loaded.makers.get(asked["stem"])
-        if make is None:
+        if asked["stem"] not in self.loaded.makers:
             raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
-        return does[asked["do"]](make, asked, progress)
+        return does[asked["do"]](self.loaded, asked, progress)
 
 
 class Progress:

@@ -71,8 +71,8 @@ class Shrinker:
                 lock.do(**step)
             except Finding as finding:
                 return (finding, _cut(trace, number)) if self._is_wanted(finding) else None
-            except (Misuse, IndexError, KeyError):
-                return None  # an operation that this one needs was left out
+            except (Misuse, Unsupported):
+                return None  # an operation that this one needs was left out, or the engine lacks it
             for latent in lock.law.latents[latents:]:
                 if self._is_wanted(latent):
                     return latent, _cut(trace, number)

@@ -16,6 +16,8 @@ from conformance.lockstep import Ignores, LockStep, nothing
 from conformance.machine import StemMachine
 from conformance.mamba_slots.rules import MambaSlotsMachine
 from conformance.mamba_slots.run import MambaSlotsRun
+from conformance.pool_calls import PoolCalls
+from conformance.request_calls import RequestCalls
 from conformance.session_trim.rules import SessionTrimMachine
 from conformance.session_trim.run import SessionTrimRun
 from conformance.swa_mapping.rules import SwaMappingMachine
@@ -36,6 +38,15 @@ STEMS: dict[str, Driven] = {
     "session_trim": Driven(SessionTrimMachine, SessionTrimRun),
     "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun),
     "cache": Driven(CacheMachine, CacheRun),
+}
+# For each stem the classes whose marked methods are the operations of its runs.
+CALLERS: dict[str, tuple[type, ...]] = {
+    "allocator": (PoolCalls,),
+    "swa_mapping": (PoolCalls, SwaMappingRun),
+    "lock_ref": (LockRefRun,),
+    "session_trim": (RequestCalls, SessionTrimRun),
+    "mamba_slots": (MambaSlotsRun,),
+    "cache": (RequestCalls, CacheRun),
 }
 
 

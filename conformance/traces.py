@@ -6,13 +6,13 @@ the law that breaks (``law``), what goes wrong in plain words (``why``) and who 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.naming import UsageError, unknown
 
 
 @dataclass
@@ -58,14 +58,19 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path. Raises ``ValueError``, which says what is wrong with it."""
+    """A kept trace by name, or any trace by path. Raises ``UsageError``, which says what is wrong, and where."""
+    from conformance import trace_schema  # it knows the operations of every run, and runs have traces
+
     kept = (path for path in _files() if path.stem == name_or_path)
     path = next(kept, Path(name_or_path))
-    if not path.is_file():
-        raise ValueError(f"no trace {name_or_path!r}: give a file, or one of {', '.join(names()) or 'none kept'}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        trace = Trace(data["stem"], data["config"], data["steps"])
-        return Kept(path.stem, data.get("law", ""), data.get("why", ""), data.get("caller", ""), trace)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no trace: expected JSON with stem, config and steps ({error})") from error
+        if not path.is_file():
+            raise UsageError(unknown("trace", name_or_path, names()))
+        with path.open("rb") as file:
+            data = trace_schema.read(file.read(trace_schema.MOST_BYTES + 1))
+    except OSError as error:
+        raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
+    except trace_schema.TraceError as error:
+        raise trace_schema.TraceError(f"{path} is no trace: {error}") from error
+    trace = Trace(data["stem"], data["config"], data["steps"])
+    return Kept(path.stem, data.get("law", ""), data.get("why", ""), data.get("caller", ""), trace)

@@ -13,5 +13,5 @@ def hints_of(stem: str) -> Hints:
     """The hints of a stem; ``KeyError`` where there is no such stem."""
     if stem not in STEMS:
         raise KeyError(f"no stem {stem!r}; there are: {', '.join(STEMS)}")
-    hints: Hints = import_module(f"proofs.{stem}").HINTS
+    hints: Hints = import_module(f"{__package__}.{stem}").HINTS
     return hints

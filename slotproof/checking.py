@@ -24,20 +24,21 @@ from rich.progress import Progress
 from conformance.compare import Status, compare, in_words
 from conformance.connection import EngineDied, Served, Subject, ToolError
 from conformance.engines.protocol import EngineError, Json
-from conformance.lockstep import LATENT, UNSUPPORTED, VIOLATION
+from conformance.lockstep import LATENT, VIOLATION
+from conformance.naming import UsageError
 from conformance.outcome import Outcome
 from conformance.traces import Trace
-from slotproof import verdicts
+from slotproof import emit, weigh
 from slotproof.again import Again
-from slotproof.screen import choose, progress, write_json
+from slotproof.codes import BROKEN, FAILED, HOLDS
+from slotproof.screen import choose, progress
 from slotproof.subjects import Base, base_of
 
 SCHEMA = 1
-HOLDS, BROKEN, USAGE, FAILED = 0, 1, 3, 4
 LISTS = ("new", "worse", "incomparable", "known", "gone")
 ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
-ENDING = 2.0  # seconds of the budget that are kept for the end of the command
+ENDING = 5.0  # seconds of the budget that are kept for the end of the command
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
 
 
@@ -58,6 +59,8 @@ class Options:
     budget: float | None = None
     workers: int = 2
     json: Path | None = None
+    junit: Path | None = None
+    format: str = emit.TEXT
     again: bool = True
 
 
@@ -77,9 +80,10 @@ class Bench:
 
 def run(options: Options) -> int:
     """Checks the stems, writes the report, prints it, and returns the exit code."""
-    report = report_of(options)
-    write_json(options.json, report)
-    verdicts.show(report)
+    with emit.muted(options.format):
+        report = report_of(options)
+        emit.write(report, options.json, options.junit, options.format)
+    emit.show(report, options.format)
     return int(report["exit"])
 
 
@@ -175,7 +179,7 @@ def _judge(
                 break
             except EngineDied:
                 deaths.append(_death(stem, bench))
-    judged = judged or verdicts.nothing_judged(stem)
+    judged = judged or weigh.nothing_judged(stem)
     for status, row in deaths:
         judged[status] = [*judged.get(status, []), row]
         if status in (Status.NEW, Status.WORSE):
@@ -212,8 +216,7 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
 def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) -> Json:
     subject = bench.subject.hello
     lists = {name: [row for j in judged for row in j.get(name, [])] for name in LISTS}
-    results = [{**j, **{name: len(j.get(name, [])) for name in LISTS}} for j in judged]
-    beside = bench.base is not None
+    results = [_result(j) for j in judged]
     report = {
         "schema": SCHEMA,
         "slotproof": version("slotproof"),
@@ -228,34 +231,46 @@ def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) 
         **lists,
         "results": results,
     }
-    code, reason = _exit(results, lists, beside, bench.own, options)
+    code, reason = _exit(report)
     return {**report, "exit": code, "reason": reason}
+
+
+def _result(judged: Json) -> Json:
+    """The judgement on a stem without its findings, which are in the lists: only the first of the gravest is named."""
+    rows = [row for name in ("new", "worse", "known") for row in judged.get(name, [])]
+    gravest = next((row for row in rows if row["severity"] == judged["verdict"]), {"law": None, "kind": None})
+    looked = ("runs", "steps", "refused", "transitions", "never_reached", "cut_short", "seconds")
+    return {
+        **{"stem": judged["stem"], "verdict": judged["verdict"], "law": gravest["law"], "kind": gravest["kind"]},
+        "enough": not judged["cut_short"] or judged["steps"] >= ENOUGH,
+        **{key: judged[key] for key in looked},
+        **{name: len(judged.get(name, [])) for name in LISTS},
+    }
 
 
 def _subject(asked: Subject, hello: Json) -> Json:
     source = None if asked.source is None else str(asked.source)
     named = {"engine": asked.engine, "label": hello["label"], "release": asked.release, "source": source}
-    return {**named, "own": hello["own"], "isolation": hello["isolation"]}
+    return {**named, "own": hello["own"], "isolation": hello["isolation"], "roots": hello["roots"]}
 
 
-def _exit(
-    results: list[Json], lists: dict[str, list[Json]], beside: bool, own: bool, options: Options
-) -> tuple[int, str]:
+def _exit(report: Json) -> tuple[int, str]:
     """The exit code and its reason. A latent finding alone fails only our own implementation."""
-    graver = [row for name in ("new", "worse") for row in lists[name] if own or row["severity"] == VIOLATION]
-    if graver:
+    beside = report["base"] is not None
+    failing = {name for name in LISTS for row in report[name] if weigh.fails(name, row, report)}
+    if failing & {"new", "worse"}:
         return BROKEN, "something new is broken" if beside else "a law is broken"
-    if not beside and any(row["severity"] == VIOLATION or own for row in lists["known"]):
+    if "known" in failing:
         return BROKEN, "a law is broken, as is known of this release"
-    if not beside and lists["gone"]:
+    if "gone" in failing:
         return BROKEN, "a known difference of this release no longer occurs: take it off its list"
-    few = [r["stem"] for r in results if r["cut_short"] and r["steps"] < ENOUGH]
+    few = [r["stem"] for r in report["results"] if not r["enough"]]
     if few:
         return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
-    without = [r["stem"] for r in results if r["verdict"] == UNSUPPORTED and r["runs"] == 0]
-    if without and (not beside or options.stems):
+    without = [r["stem"] for r in report["results"] if weigh.undecided(r, report)]
+    if without:
         return BROKEN, f"no run could be started on {', '.join(without)}"
-    latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in lists[name])
+    latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in report[name])
     if beside:
         return HOLDS, "nothing new but latent findings" if latent else "nothing new"
     return HOLDS, "no violation" if latent else "every law holds"
@@ -271,7 +286,7 @@ def seconds(budget: str | None, source: Path | None) -> float | None:
     except ValueError:
         asked = 0.0
     if not MINIMUM_BUDGET <= asked <= MAXIMUM_BUDGET:
-        raise ValueError(f"--budget {budget}: expected a time from 5s to 24 hours, such as 60s or 10m")
+        raise UsageError(f"--budget {budget}: expected a time from 5s to 24 hours, such as 60s or 10m")
     return asked
 
 

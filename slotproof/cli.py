@@ -1,25 +1,28 @@
-"""slotproof: the law of a KV cache's bookkeeping, proved, and compared with running engines.
-
-Exit codes: 0 every law holds; 1 a law is broken; 2 something is not proved; 3 bad usage, or an engine does not load.
-"""
+"""slotproof: the law of a KV cache's bookkeeping, proved, and compared with running engines."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
+from conformance.cache_folder import cache_folder
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
+from conformance.naming import UsageError
+from conformance.plain import printable
 from proofs.registry import STEMS
+from slotproof import codes, output, version
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, rich_markup_mode=None)
-USAGE = 3
+HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, rich_markup_mode=None)
+DEBUG = "SLOTPROOF_DEBUG"
 
 
 class NamesEngines(TyperCommand):
@@ -34,8 +37,43 @@ class NamesEngines(TyperCommand):
 
 STEMS_HELP = f"Stems, the parts of the law: {', '.join(STEMS)}; default: all."
 Stems = Annotated[list[str] | None, typer.Argument(help=STEMS_HELP)]
-Out = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, as JSON.")]
+
+
+def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuses a file that cannot be written, before any work is done."""
+    return output.file_to_write(value, parameter.opts[0])
+
+
+def _folder(parameter: typer.CallbackParam, value: Path) -> Path:
+    """Refuses a folder that cannot be written to, before any work is done."""
+    return output.folder_to_write(value, parameter.opts[0])
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(version.line())
+        raise typer.Exit
+
+
+Out = Annotated[
+    Path | None, typer.Option("--json", help="Also write the result to this file, as JSON.", callback=_file)
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the random runs; without it every call draws the same runs.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show the traceback where Slotproof itself fails, as {DEBUG}=1 does.")
+    ] = False,
+    show_version: Annotated[  # noqa: ARG001 (its callback answers)
+        bool,
+        typer.Option("--version", help="Show the version and where it is installed.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """The options of every command."""
+    if debug:
+        os.environ[DEBUG] = "1"
 
 
 @app.command()
@@ -55,7 +93,7 @@ def check(
     stem: Stems = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed.")
+        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
     ] = None,
     base: Annotated[
         str | None,
@@ -76,6 +114,12 @@ def check(
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     json: Out = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
+    ] = None,
+    form: Annotated[
+        Literal["text", "github"], typer.Option("--format", help="github: with annotations for GitHub Actions.")
+    ] = "text",
 ) -> None:
     """Run an engine beside the law and compare them.
 
@@ -96,6 +140,8 @@ def check(
                 budget=checking.seconds(budget, source),
                 workers=workers or checking.workers(),
                 json=json,
+                junit=junit,
+                format=form,
             )
         )
     )
@@ -103,7 +149,7 @@ def check(
 
 @app.command()
 def faults(
-    name: Annotated[list[str] | None, typer.Argument(help="Names of faults; default: all.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="Faults, see `slotproof list faults`; default: all.")] = None,
     seed: Seed = None,
     json: Out = None,
 ) -> None:
@@ -119,7 +165,7 @@ def faults(
 
 @app.command(cls=NamesEngines)
 def replay(
-    trace: Annotated[str, typer.Argument(help="The name of a kept trace, or a JSON file.")],
+    trace: Annotated[str, typer.Argument(help="A kept trace, see `slotproof list traces`, or a JSON file.")],
     engine: Annotated[
         list[str] | None, typer.Argument(help="Engines; default: our own, and every engine that has releases.")
     ] = None,
@@ -146,7 +192,7 @@ def engines(json: Out = None) -> None:
 
 
 @app.command()
-def report(out: Annotated[Path, typer.Option("-o", help="The folder to write to.")]) -> None:
+def report(out: Annotated[Path, typer.Option("-o", help="The folder to write to.", callback=_folder)]) -> None:
     """Write an HTML page with every finding drawn.
 
     It also shows the proofs and the law.
@@ -169,15 +215,40 @@ def docs(
     raise typer.Exit(documents.write(check_only=check))
 
 
-def main() -> None:
-    """The console script: bad usage ends with one clear line and exit code 3, without a traceback."""
+@app.command("list")
+def names(
+    kind: Annotated[
+        list[str] | None, typer.Argument(help="What to list: stems, faults, traces, engines; default: all of them.")
+    ] = None,
+    json: Out = None,
+) -> None:
+    """List the names of stems, faults, kept traces and engines."""
+    from slotproof import listing
+
+    raise typer.Exit(listing.run(kind or [], json))
+
+
+def run() -> int:
+    """Runs the command in this process. Bad usage is one line on standard error, a failure of ours a short report."""
+    if sys.stdout is not None:
+        sys.stdout = output.Outlet(sys.stdout)
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))  # not where the user is
     try:
-        code = app(args=_with_values(sys.argv[1:]), standalone_mode=False)
+        return app(args=_with_values(sys.argv[1:]), standalone_mode=False) or codes.HOLDS
     except TyperException as error:
-        sys.exit(_complain(error.format_message()))
-    except (EngineError, ValueError) as error:
-        sys.exit(_complain(str(error)))
-    sys.exit(code or 0)
+        return _complain(_message(error))
+    except (EngineError, UsageError) as error:
+        return _complain(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", codes.INTERRUPTED)
+    except Exception as error:
+        from slotproof import failure
+
+        print(failure.told(error, debug=bool(os.environ.get(DEBUG))), file=sys.stderr)
+        return codes.FAILED
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def _with_values(words: list[str]) -> list[str]:
@@ -186,10 +257,18 @@ def _with_values(words: list[str]) -> list[str]:
     return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 
 
-def _complain(message: str) -> int:
-    print(f"slotproof: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE
+def _message(error: TyperException) -> str:
+    """What is wrong on the command line; for an unknown option, with the options that are close to it."""
+    near = getattr(error, "possibilities", None)
+    return f"{error.message}. Did you mean {' or '.join(near)}?" if near else error.format_message()
+
+
+def _complain(message: str, code: int = codes.USAGE) -> int:
+    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
+    from slotproof.__main__ import main
+
     main()

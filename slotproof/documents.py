@@ -19,23 +19,30 @@ from markupsafe import Markup, escape
 from rich.console import Console
 
 from conformance import traces
+from conformance.cache_folder import checkout
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
 from conformance.faults.show import show_all
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.naming import UsageError
+from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
+from slotproof.codes import BROKEN, HOLDS
+from slotproof.output import write_text
 from slotproof.replays import merged, shown
-from slotproof.screen import broken, console
+from slotproof.screen import broken, say, show
+from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
 
-ROOT = Path(__file__).parent.parent
-FINDINGS = ROOT / "docs" / "findings.json"
+ROOT = checkout()
+PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
+FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
+TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
-OUT_OF_DATE = 1
 VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
 
 Rows = list[Json]
@@ -57,6 +64,7 @@ def environment(html: bool = False) -> Environment:
     made.filters["own"] = own_laws
     made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
     made.filters["merged"] = merged
+    made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
     made.globals.update(label=label, broken=broken)
     return made
 
@@ -72,21 +80,31 @@ def _html_line(text: str | None) -> Markup:
 
 def write(check_only: bool) -> int:
     """Writes the documents that are out of date, or only says which they are (exit code 1)."""
-    stale = [(path, text) for path, text in _documents() if not path.exists() or path.read_text("utf-8") != text]
-    names = ", ".join(str(path.relative_to(ROOT)) for path, _ in stale)
+    root = needed_checkout("docs")
+    stale = [(path, text) for path, text in _documents(root) if not path.exists() or path.read_text("utf-8") != text]
+    names = ", ".join(str(path.relative_to(root)) for path, _ in stale)
     if check_only:
-        console.print(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
-        return OUT_OF_DATE if stale else 0
+        say(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
+        return BROKEN if stale else HOLDS
     for path, text in stale:
-        path.write_text(text, encoding="utf-8")
-    console.print(f"written: {names}" if stale else "nothing to write: all documents were up to date")
+        write_text(path, text)
+    say(f"written: {names}" if stale else "nothing to write: all documents were up to date")
     return 0
+
+
+def needed_checkout(command: str) -> Path:
+    """The root of the checkout, whose documents the command writes. Raises ``UsageError`` in an installed package."""
+    if ROOT is None:
+        raise UsageError(
+            f"`slotproof {command}` writes the documents of the repository: it needs a checkout of Slotproof"
+        )
+    return ROOT
 
 
 def kept_findings() -> Json:
     """The verdicts that ``slotproof engines`` found last."""
     if not FINDINGS.exists():
-        raise ValueError("docs/findings.json is missing: run make engines first")
+        raise UsageError("docs/findings.json is missing: run make engines first")
     found: Json = json.loads(FINDINGS.read_text("utf-8"))
     return found
 
@@ -106,9 +124,9 @@ def labels(findings: Findings) -> list[str]:
     return list(dict.fromkeys(label(row) for _, rows in findings for row in rows))
 
 
-def _documents() -> list[tuple[Path, str]]:
+def _documents(root: Path) -> list[tuple[Path, str]]:
     found, pages = kept_findings(), environment()
-    findings, docs, readme = with_rows(found), ROOT / "docs", ROOT / "README.md"
+    findings, docs, readme = with_rows(found), root / "docs", root / "README.md"
     stems = [hints_of(name).stem for name in STEMS]
     parts = _parts(pages, findings)
     made = {
@@ -121,6 +139,7 @@ def _documents() -> list[tuple[Path, str]]:
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
+        (docs / TUTORIAL, played((docs / TUTORIAL).read_text("utf-8"))),
         (readme, filled(readme.read_text("utf-8"), parts)),
     ]
 
@@ -193,7 +212,7 @@ def _replay(kept: Kept, rows: Rows) -> str:
     out = io.StringIO()
     page = Console(file=out, width=110, highlight=False, color_system=None)
     for part in shown(kept, [row for row in rows if row["verdict"] != UNSUPPORTED]):
-        page.print(part, markup=False)
+        show(part, on=page)
     lines = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
     return f"```\n$ slotproof replay {kept.name}\n{lines}\n```"
 
@@ -206,5 +225,5 @@ def filled(text: str, parts: dict[str, Callable[[], str]]) -> str:
             part = make().strip()
             text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part}\n{match[2]}", text)  # type: ignore[misc]
         elif name in REQUIRED:
-            raise ValueError(f"README.md has no part <!-- generated: {name} -->")
+            raise UsageError(f"README.md has no part <!-- generated: {name} -->")
     return text

@@ -11,19 +11,20 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich.table import Table
-
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.naming import UsageError
 from conformance.replay import row, rows_elsewhere
-from slotproof.documents import FINDINGS, write
+from slotproof.codes import USAGE
+from slotproof.documents import FINDINGS, needed_checkout, write
 from slotproof.replays import as_json
-from slotproof.screen import broken, console, progress, table, write_json
+from slotproof.screen import Rows, broken, progress, show, table, write_json
 
 
 def run(json: Path | None) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them."""
+    needed_checkout("engines")
     names, own = traces.names(), registry.load(registry.own().name)
     checks: list[Json] = []
     found = {name: [as_json(row(traces.load(name), own))] for name in names}
@@ -36,9 +37,11 @@ def run(json: Path | None) -> int:
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    console.print(_verdicts(checks))
     write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], "traces": found})
     write_json(json, {"checks": checks, "traces": found})
+    show(_verdicts(checks))
+    if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
+        raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")
     return write(check_only=False)
 
 
@@ -50,17 +53,24 @@ def _lasting(checked: Json) -> Json:
 def _checked(engine: str, release: str) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
-        command = [sys.executable, "-m", "slotproof.cli", "check", engine, "--release", release, "--json", str(out)]
+        command = [sys.executable, "-m", "slotproof", "check", engine, "--release", release, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not out.exists():
-            raise ValueError(f"{engine} {release}: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+            raise _failed(f"{engine} {release}", done)
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
-    keys = ("stem", "verdict", "law", "kind", "steps", "seconds")
+    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone")
     named = {"subject": engine, "release": release}
-    return [{**named, **{key: r[key] for key in keys}, "known": len(r["known"])} for r in results]
+    return [{**named, **{key: r[key] for key in keys}} for r in results]
 
 
-def _verdicts(checks: Iterable[Json]) -> Table:
+def _failed(which: str, done: subprocess.CompletedProcess[str]) -> Exception:
+    """Why a check has no result: the release cannot be loaded, or Slotproof itself failed."""
+    if done.returncode == USAGE:
+        return UsageError(f"{which}: {done.stderr.strip()}")
+    return RuntimeError(f"the check of {which} ended with {done.returncode}: {done.stderr.strip() or 'no message'}")
+
+
+def _verdicts(checks: Iterable[Json]) -> Rows:
     columns = ("engine", "stem", "verdict", "what is broken", "known differences", "operations", "seconds")
     return table(
         "Releases",

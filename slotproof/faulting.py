@@ -8,9 +8,8 @@ from pathlib import Path
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
 from conformance.faults.show import Shown, show_all
-from slotproof.screen import broken, choose, console, progress, table, write_json
-
-BROKEN = 1
+from slotproof.codes import BROKEN, HOLDS
+from slotproof.screen import broken, choose, progress, say, show, table, write_json
 
 
 def run(names: Sequence[str], seed: int | None, json: Path | None) -> int:
@@ -19,9 +18,9 @@ def run(names: Sequence[str], seed: int | None, json: Path | None) -> int:
     with progress() as bar:
         task = bar.add_task("known bugs", total=len(chosen))
         shown = show_all([FAULTS[name] for name in chosen], seed, lambda _: bar.advance(task))
-    _print(shown)
     write_json(json, {"faults": [_data(s) for s in shown]})
-    return BROKEN if any("missed" in (s.proof, s.found) for s in shown) else 0
+    _print(shown)
+    return BROKEN if any("missed" in (s.proof, s.found) for s in shown) else HOLDS
 
 
 def _data(shown: Shown) -> Json:
@@ -49,10 +48,10 @@ def _print(shown: list[Shown]) -> None:
         )
         for s in shown
     ]
-    console.print(table("Known bugs", columns, rows))
+    show(table("Known bugs", columns, rows))
     for s in shown:
-        console.print(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}", markup=False)
-        console.print(f"  proof: {s.example}", markup=False)
+        say(f"{s.fault.name} ({s.seconds:.1f} s): {s.fault.sentence}")
+        say(f"  proof: {s.example}")
         if s.run.trace is not None:
-            console.print(f"  run:   {'; '.join(s.run.trace.lines())}", markup=False)
-            console.print(f"         {s.run.detail}", markup=False)
+            say(f"  run:   {'; '.join(s.run.trace.lines())}")
+            say(f"         {s.run.detail}")

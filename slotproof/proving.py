@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from proofs import counterexample, explore, prover
 from proofs.counterexample import REACHABLE, Counterexample
 from proofs.explore import Path as Route
@@ -18,9 +16,11 @@ from proofs.hints import Hints, Mutant
 from proofs.obligations import START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof.screen import choose, console, progress, write_json
+from slotproof.codes import BROKEN, HOLDS, UNKNOWN
+from slotproof.screen import choose, progress, say, show, table, write_json
 
-HOLDS, BROKEN, UNKNOWN = 0, 1, 2
+COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
+REACHES = {REACHABLE: "bold red"}  # a lawful state from which a law breaks, and that no call leads to, is no bug
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     chosen = choose(stems, STEMS, "stem")
     start = time.perf_counter()
     verdicts = _prove(chosen)
-    _matrix(verdicts)
     witnesses, killed = _vacuity(chosen)
     failures = [_explain(v) for v in verdicts if not v.proved]
+    write_json(json, _data(chosen, verdicts, witnesses, killed))
+    _matrix(verdicts)
     for failure in failures:
         _print_failure(failure)
     empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
     _summary(verdicts, witnesses, killed, time.perf_counter() - start)
-    write_json(json, _data(chosen, verdicts, witnesses, killed))
     return _code(failures, empty)
 
 
@@ -127,11 +127,12 @@ def _explain(verdict: Verdict) -> Failure:
 
 def _print_failure(failure: Failure) -> None:
     v = failure.verdict
-    console.print(f"[bold red]{failure.reach}[/]: {v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})")
+    where = f"{v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})"
+    say((failure.reach, REACHES.get(failure.reach, "yellow")), f": {where}")
     if failure.example:
-        console.print(f"  from a lawful state, {failure.example}", markup=False)
+        say(f"  from a lawful state, {failure.example}")
     if failure.path:
-        console.print("  shortest path from the first state: " + (_words(failure.path) or ""), markup=False)
+        say("  shortest path from the first state: " + (_words(failure.path) or ""))
 
 
 def _matrix(verdicts: list[Verdict]) -> None:
@@ -139,12 +140,7 @@ def _matrix(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         by_stem[verdict.stem][verdict.transition].append(verdict)
     for stem, rows in by_stem.items():
-        table = Table(title=stem, title_justify="left")
-        for column in ("transition", "obligations", "z3", "cvc5", "seconds", "not proved"):
-            table.add_column(column)
-        for name, found in rows.items():
-            table.add_row(name, *_row(found))
-        console.print(table)
+        show(table(stem, COLUMNS, [(name, *_row(found)) for name, found in rows.items()]))
 
 
 def _row(found: list[Verdict]) -> list[str]:
@@ -156,7 +152,7 @@ def _row(found: list[Verdict]) -> list[str]:
 def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any], seconds: float) -> None:
     proved, seen = sum(v.proved for v in verdicts), sum(bool(w["witness"]) for w in witnesses)
     killed = sum(m["killed"] for m in mutations)
-    console.print(
+    say(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size; "
         f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants are refuted by "
         f"their law, alone or first; {seconds:.0f} s"

@@ -6,27 +6,24 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
-
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import VIOLATION
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
-from slotproof.screen import broken, choose, console, progress, table, write_json
-
-BROKEN = 1
+from slotproof.codes import BROKEN, HOLDS
+from slotproof.screen import Rows, broken, choose, progress, show, table, write_json
 
 
 def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None) -> int:
     """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law."""
     found = traces.load(trace)
     rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases)
-    for part in shown(found, rows):
-        console.print(part, markup=False)
     write_json(json, {"trace": found.name, "rows": rows})
-    return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else 0
+    for part in shown(found, rows):
+        show(part)
+    return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS
 
 
 def judged() -> list[str]:
@@ -34,7 +31,7 @@ def judged() -> list[str]:
     return list(dict.fromkeys(plugin.name for plugin in (registry.own(), *registry.released())))
 
 
-def shown(found: Kept, rows: Sequence[Json]) -> list[str | Table]:
+def shown(found: Kept, rows: Sequence[Json]) -> list[str | Rows]:
     """The operations of the trace, and a table of what it shows."""
     columns = ("engine", "verdict", "step", "what is broken", "detail")
     lines = [

@@ -12,25 +12,28 @@ from conformance.faults import FAULTS
 from conformance.faults.show import Shown, show_all
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.replay import rows_elsewhere
+from conformance.story.pasted import as_test
 from conformance.story.picture import frame
-from conformance.story.tell import as_test, tell
+from conformance.story.tell import tell
 from proofs import prover
 from proofs.obligations import ATOMIC, CALLS
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import documents
+from slotproof.codes import HOLDS
 from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
+from slotproof.output import write_text
 from slotproof.proving import assumptions, mutants, vacuity
-from slotproof.screen import console, progress
+from slotproof.screen import progress, say
 from spec.logic import Stem
 
 PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
+NO_FINDINGS = "The page has no findings in engines: docs/findings.json is missing, `slotproof engines` writes it."
 Release = tuple[str, str]  # an engine and its release
 
 
 def run(folder: Path) -> int:
     """Proves, plants the known bugs, replays the findings, and writes ``index.html``; exit code 0."""
-    folder.mkdir(parents=True, exist_ok=True)
     findings = documents.with_rows(documents.kept_findings()) if FINDINGS.exists() else []
     with progress() as bar:
         proving = bar.add_task("proving", total=len(prover.tasks(STEMS)))
@@ -44,9 +47,12 @@ def run(folder: Path) -> int:
             stories |= stories_of(release, names)
             bar.advance(replaying)
     page = _page(verdicts, faults, findings, stories)
-    (folder / "index.html").write_text(page, encoding="utf-8")
-    console.print(f"written: {folder / 'index.html'}")
-    return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "index.html", page)
+    if not findings:
+        say(NO_FINDINGS)
+    say(f"written: {folder / 'index.html'}")
+    return HOLDS
 
 
 def _page(verdicts: list[Verdict], faults: list[Json], findings: Findings, stories: dict[str, Json]) -> str:
@@ -58,6 +64,7 @@ def _page(verdicts: list[Verdict], faults: list[Json], findings: Findings, stori
         assumptions=assumptions(STEMS),
         faults=faults,
         traces=findings,
+        no_findings=NO_FINDINGS,
         stories=stories,
         engines=documents.labels(findings),
         test=as_test,

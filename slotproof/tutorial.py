@@ -31,14 +31,14 @@ PARTS = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 TEST = re.compile(r"^def test_.*?(?=^\S|\Z)", re.DOTALL | re.MULTILINE)
-COMMANDS = {"slotproof": "slotproof.cli", "pytest": "pytest"}  # how a command is run by this Python
+COMMANDS = {"slotproof": "slotproof", "pytest": "pytest"}  # how a command is run by this Python
 # What differs between two machines or two runs, and what the tutorial shows in its place.
 VARIES = (
     (re.compile(r"network [^,]*, home"), "network none, home"),
     (re.compile(r"\(\d+\.\d s\)"), "(… s)"),
-    (re.compile(r"(?<=│ )\d+\.\d(?= +│$)", re.MULTILINE), "…"),
     (re.compile(r"\bin \d+\.\d+s\b"), "in …s"),
 )
+CELL = re.compile(r"(?<=│ )\d+\.\d(?= +│$)", re.MULTILINE)  # a time in the last column of a table
 
 
 class Printed(NamedTuple):
@@ -128,7 +128,8 @@ def steady(text: str, folder: Path) -> str:
     """What a command has printed, without what differs between two runs: times, and where the folder is."""
     text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), ".")
     for pattern, shown in VARIES:
-        text = pattern.sub(lambda found, shown=shown: shown.ljust(len(found[0])) if "│" in found.string[found.end():found.end() + 9] else shown, text)  # type: ignore[misc]
+        text = pattern.sub(shown, text)
+    text = CELL.sub(lambda found: "…".ljust(len(found[0])), text)
     return "".join(f"{line.rstrip()}\n" for line in text.strip().splitlines())
 
 

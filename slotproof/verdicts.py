@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-from rich.text import Text
+from pathlib import Path
 
 from conformance.engines.protocol import Json
-from conformance.story.tell import as_test
+from conformance.story.pasted import as_test
+from conformance.story.tell import Told
 from conformance.traces import Trace
-from slotproof.screen import broken, console, table
+from slotproof.screen import Rows, broken, say, show, story, table
 
 HEADS = {
     "new": "new: the base holds this law on the trace",
@@ -19,32 +18,21 @@ HEADS = {
 }
 
 
-def show(report: Json) -> None:
+def show_report(report: Json) -> None:
     """Prints the report."""
     for line in _heading(report):
-        _say(line, "dim")
+        say(line, style="dim")
     beside = report["base"] is not None
     for name in ("new", "worse", "incomparable"):
         for row in report[name]:
             _finding(row, HEADS[name] if beside else "found", report)
     for name in ("gone", "known"):
         for row in report[name]:
-            _line(name, row)
-    console.print(_looked(report["results"]))
+            say(line_of(name, row), style="dim")
+    show(_looked(report["results"]))
     for result in report["results"]:
         _reach(result)
-    _say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", "bold")
-
-
-def nothing_judged(stem: str) -> Json:
-    """The judgement on a stem on which no search came to its end."""
-    empty: dict[str, Any] = {name: [] for name in ("new", "worse", "incomparable", "known", "gone")}
-    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True}
-    return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}
-
-
-def _say(line: str, style: str = "") -> None:
-    console.print(Text(line, style=style))
+    say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", style="bold")
 
 
 def _heading(report: Json) -> Iterable[str]:
@@ -55,39 +43,25 @@ def _heading(report: Json) -> Iterable[str]:
 
 
 def _finding(row: Json, head: str, report: Json) -> None:
-    what = broken(row["law"], row["kind"])
-    console.print(Text.assemble((f"{row['stem']}: {what}", "bold red"), f" ({row['severity']}, {head})"))
-    _say(f"  {row['sentence']}")
-    _say(f"  step {row['step']}: {row['detail']}")
+    say((f"{row['stem']}: {broken(row['law'], row['kind'])}", "bold red"), f" ({row['severity']}, {head})")
+    say(f"  {row['sentence']}")
+    say(f"  step {row['step']}: {row['detail']}")
     if row.get("base"):
-        _say(f"  {row['base']}")
-    if row.get("story"):
-        _story(row)
-    subject = report["subject"]
-    trace = Trace(**row["trace"])
-    _say("A pytest test that fails while the finding is there:", "dim")
-    _say(as_test(trace, subject["engine"], subject["release"]))
+        say(f"  {row['base']}")
+    subject, source = report["subject"], report["subject"]["source"]
+    trace, folder = Trace(**row["trace"]), None if source is None else Path(source)
+    asked = subject["engine"], subject["release"], folder, report["options"]["device"]
+    story(trace, [Told.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked))
 
 
-def _story(row: Json) -> None:
-    lines = []
-    for number, told in enumerate(row["story"], start=1):
-        changed = Text(told["changed"])
-        if told["wrong"]:
-            changed.append(f"\n{told['wrong']}", style="bold red")
-        lines.append((number, told["call"], changed))
-    config = ", ".join(f"{name}={value}" for name, value in row["trace"]["config"].items())
-    console.print(table(f"{row['stem']}: {config}", ("", "operation", "what it changed"), lines, lines=True))
-
-
-def _line(name: str, row: Json) -> None:
+def line_of(name: str, row: Json) -> str:
     """One line about a finding that needs no story."""
     where = f"trace {row['name']}" if row["name"] else f"a run of {len(row['trace']['steps'])} operations"
-    times = f", in {row['times']} runs" if row.get("times", 1) > 1 else ""
-    _say(f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})", "dim")
+    times = f", in {row['times']} runs" if row["times"] > 1 else ""
+    return f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})"
 
 
-def _looked(results: list[Json]) -> Any:
+def _looked(results: list[Json]) -> Rows:
     columns = ("stem", "verdict", "runs", "operations", "refused", "new", "known", "seconds")
     rows = [
         (
@@ -102,4 +76,4 @@ def _looked(results: list[Json]) -> Any:
 def _reach(result: Json) -> None:
     missed = ", ".join(result["never_reached"])
     if missed:
-        _say(f"{result['stem']}: no run reached {missed}", "dim")
+        say(f"{result['stem']}: no run reached {missed}", style="dim")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from benchmarks import engines, lockstep, runs, transitions
+from benchmarks import engines, lockstep, runs, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
@@ -26,6 +26,15 @@ def test_the_lock_step_of_every_stem_is_measured(stem: str) -> None:
     assert min(rate.a_second, rate.every_law, rate.no_laws) > 0
     assert tuple(rate.shares) == lockstep.SHARES
     assert sum(rate.shares.values()) == pytest.approx(100, abs=0.5)
+
+
+def test_every_help_is_timed() -> None:
+    assert {"", "check", "list", "prove"} <= set(startup.commands())
+    row = startup.measure("list", repetitions=1)
+    assert row.seconds > 0
+    assert startup.Row("", startup.LIMIT_S + 1).late
+    assert not startup.Row("", startup.LIMIT_S / 2).late
+    assert tables.helps([row]).row_count == 1
 
 
 def test_the_runs_are_the_same_in_every_process() -> None:

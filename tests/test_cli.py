@@ -11,17 +11,13 @@ from typing import Any
 
 import pytest
 
-from conformance import known, lockstep, traces
-from conformance.check import Result
-from conformance.engines.registry import load
-from conformance.known import Known
+from conformance import lockstep
 from conformance.lockstep import CONFORMS, VIOLATION
 from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
-from slotproof import checking, proving, replays
-from slotproof.checking import Options
+from slotproof import proving, replays
 from slotproof.documents import filled
 from slotproof.screen import broken, console, table
 
@@ -29,7 +25,7 @@ from slotproof.screen import broken, console, table
 def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "slotproof.cli", *words], capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-m", "slotproof", *words], capture_output=True, text=True, check=False, timeout=600
     )
 
 
@@ -81,14 +77,6 @@ def test_check_ours_conforms_and_counts(tmp_path: Path) -> None:
     assert result["transitions"]["alloc_extend done"] > 0
 
 
-def test_check_goes_on_until_so_many_steps_are_done() -> None:
-    options = Options("ours", None, None, "cpu", (), examples=2, steps=400, seed=None)
-    result = checking.one(load("ours"), "allocator", options)
-    assert result.verdict == CONFORMS
-    assert 400 <= result.steps < 800
-    assert sum(n for name, n in result.transitions.items() if name.endswith(" done")) > 200
-
-
 def test_replay_on_ours(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     done = slotproof("replay", "stale_tail_after_restore", "ours", "--json", str(out))
@@ -134,39 +122,6 @@ def test_unknown_and_not_inductive_exit_2() -> None:
     assert proving._code([unknown], []) == 2
     assert proving._code([], ["a transition without a witness"]) == 2
     assert proving._code([], []) == 0
-
-
-def test_a_known_difference_that_is_gone_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page")
-    monkeypatch.setattr(known, "of_release", lambda *_: [gone])
-    loaded = load("ours")
-    result = checking.one(loaded, "swa_mapping", Options("ours", None, None, "cpu", (), 2, 0, None))
-    assert (result.verdict, result.law) == (VIOLATION, checking.GONE)
-
-
-def test_a_known_violation_is_the_verdict() -> None:
-    found = {"verdict": VIOLATION, "law": "mapping_keeps_offset", "kind": "invariant", "step": 1, "detail": "slot 3"}
-    row = {"trace": "tail_inside_page", **found, "occurs": True}
-    result = Result("swa_mapping", CONFORMS, 10, {}, known=[row])
-    checking._judge_known(result)
-    assert (result.verdict, result.law, result.kind) == (VIOLATION, "mapping_keeps_offset", "invariant")
-    assert result.detail == "slot 3"
-    assert result.trace == traces.load("tail_inside_page").trace
-
-
-def test_new_runs_leave_out_what_is_known_of_a_stem_and_of_its_parts() -> None:
-    listed = [
-        Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page"),
-        Known("second_retract_detaches", "no_leak", VIOLATION, "session_trim.retract_twice"),
-        Known("nested_group_forgets_allocator", "no_leak", VIOLATION, "allocator.nested_group"),
-        Known("restore_under_reader", "one_owner", VIOLATION, ""),
-    ]
-    left_out = {stem: {str(e) for e in checking.excluded(stem, listed)} for stem in ("allocator", "cache", "lock_ref")}
-    assert left_out == {
-        "allocator": {"allocator.nested_group"},
-        "cache": {"swa_mapping.tail_inside_page", "session_trim.retract_twice"},
-        "lock_ref": set(),
-    }
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from driven import Variant, found, judge
 
-from conformance import check, known, replay, traces
+from conformance import check, known, traces
 from conformance.check import Search
 from conformance.engines import registry
 from conformance.engines.protocol import Json, Misuse
@@ -18,10 +18,10 @@ from conformance.faults import FAULTS, Fault
 from conformance.faults.show import show
 from conformance.lock_ref.seen import OWNED
 from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, QUIESCENT, VIOLATION, Finding, LockStep
+from conformance.outcome import outcome
 from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
-from conformance.story.tell import as_test, tell
-from conformance.traces import Trace
+from conformance.story.tell import tell
 from proofs.registry import hints_of
 
 OURS = registry.load("ours").makers
@@ -76,8 +76,8 @@ def test_every_fault_is_refuted_and_found(fault: Fault) -> None:
 @pytest.mark.parametrize("name", traces.names())
 def test_kept_traces_hold_on_ours(name: str) -> None:
     kept = traces.load(name)
-    shown = replay.outcome(kept, OURS[kept.trace.stem])
-    assert shown["verdict"] == CONFORMS or shown["detail"] in NOT_OURS, shown
+    shown = outcome(kept.trace, OURS[kept.trace.stem])
+    assert shown.verdict == CONFORMS or shown.stopped in NOT_OURS, shown
 
 
 def test_kept_traces_say_what_they_are() -> None:
@@ -168,18 +168,6 @@ def test_a_story_says_what_changed_and_what_broke() -> None:
     told = tell(traces.load("tail_inside_page").trace, FAULTS["tail_inside_page"].make)
     assert "the mapping of full slot 3: nothing → SWA slot 2" in told[-1].changed
     assert "mapping_keeps_offset" in told[-1].wrong
-
-
-def test_the_pasted_test_runs() -> None:
-    trace = traces.load("stale_tail_after_restore").trace
-    names: dict[str, Any] = {}
-    exec(as_test(trace, "ours", None), names)
-    names["test_found_by_slotproof"]()
-
-
-def test_the_pasted_test_says_true_and_false_as_python_does() -> None:
-    steps = [{"op": "decode", "requests": [0], "slide": False}]
-    assert "{'op': 'decode', 'requests': [0], 'slide': False}," in as_test(Trace("cache", {}, steps), "ours", None)
 
 
 def test_a_trace_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:

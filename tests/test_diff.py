@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_law, changes, told_lines
+from conformance.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_lines, changes, ranges, told_lines
 from conformance.engines import registry
 from conformance.stems import STEMS, start
 from spec.finite import Map
@@ -116,7 +117,7 @@ def test_every_field_that_differs_is_found(place: Any, key: tuple[int, int], val
         assert value in change.now
     (back,) = changes(now, state)
     assert (back.was, back.now) == (change.now, change.was)
-    assert against_law(change, Names())
+    assert against_lines([change], Names())
 
 
 @given(
@@ -188,7 +189,7 @@ def test_words_name_no_field_and_say_both_values(stem: str) -> None:
         if (cls, SECOND.get((cls, name), name)) not in SAID:
             continue
         for change in changes(state, changed(state, path, name, (1, 1), 3)):
-            said = against_law(change, Names())
+            (said,) = against_lines([change], Names())
             assert ", the law has " in said
             assert "_" not in said, said
             told = told_lines([change], Names())
@@ -201,22 +202,74 @@ def test_pages_that_moved_alike_stand_on_one_line() -> None:
     now = state
     for page in (1, 2, 4):
         now = changed(now, ("now", "full"), "place", (page, 0), 1)
-    assert told_lines(changes(state, now), Names()) == ["full pages 1, 2, 4: free → on the release list"]
+    differs = changes(state, now)
+    assert told_lines(differs, Names()) == ["full pages 1, 2, 4: free → on the release list"]
+    assert against_lines(differs, Names()) == ["full pages 1, 2, 4 are on the release list, the law has free"]
 
 
-def test_neighbouring_slots_that_are_mapped_alike_stand_on_one_line() -> None:
-    state = FIRST["swa_mapping"]
-    now = state
-    for offset in (0, 1):
-        now = changed(now, ("now",), "to_page", (2, offset), 3)
-        now = changed(now, ("now",), "to_offset", (2, offset), offset)
-    assert told_lines(changes(state, now), Names()) == ["the mapping of full slots 4 to 5: nothing → SWA slot 6 to 7"]
+def test_three_pages_that_follow_each_other_are_a_range() -> None:
+    assert ranges([1, 2, 3, 4, 7, 8, 10]) == "1 to 4, 7, 8, 10"
+    assert ranges([5]) == "5"
+
+
+def mapped(entries: dict[int, int], size: int = 16) -> Any:
+    """Two pools of pages of ``size`` tokens, with these entries of the mapping from full to SWA slots."""
+    config = {**CONFIG, "page_size": size}
+    state = start("swa_mapping", OURS["swa_mapping"], config).law.state
+    for full, swa in entries.items():
+        key = divmod(full, size)
+        state = changed(state, ("now",), "to_page", key, swa // size)
+        state = changed(state, ("now",), "to_offset", key, swa % size)
+    return state
+
+
+WHOLE = {16 + n: 48 + n for n in range(16)}  # full page 1 is mapped to SWA page 3
+MAPPINGS: dict[str, tuple[dict[int, int], str]] = {
+    "one page": (WHOLE, "the mapping of full page 1 (slots 16 to 31): nothing → SWA page 3 (slots 48 to 63)"),
+    "two pages": (
+        {16 + n: 32 + n for n in range(32)},
+        "the mapping of full pages 1 to 2 (slots 16 to 47): nothing → SWA pages 2 to 3 (slots 32 to 63)",
+    ),
+    "part of a page": (
+        {20 + n: 52 + n for n in range(12)},
+        "the mapping of full slots 20 to 31: nothing → SWA slots 52 to 63",
+    ),
+    "one slot": ({20: 52}, "the mapping of full slot 20: nothing → SWA slot 52"),
+    "to another place in the page": (
+        {16 + n: 49 + n for n in range(15)},
+        "the mapping of full slots 16 to 30: nothing → SWA slots 49 to 63",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entries", "line"), MAPPINGS.values(), ids=MAPPINGS)
+def test_neighbouring_slots_that_are_mapped_alike_stand_on_one_line(entries: dict[int, int], line: str) -> None:
+    before, after = mapped({}), mapped(entries)
+    assert told_lines(changes(before, after), Names()) == [line]
+    what, was, now = re.match(r"(.*): (.*) → (.*)", line).groups()  # type: ignore[union-attr]
+    assert against_lines(changes(before, after), Names()) == [f"{what} is {now}, the law has {was}"]
+    assert told_lines(changes(after, before), Names()) == [f"{what}: {now} → {was}"]
+
+
+def test_slots_that_are_mapped_in_another_way_have_a_line_of_their_own() -> None:
+    odd = {**WHOLE, 24: 32}
+    assert told_lines(changes(mapped({}), mapped(odd)), Names()) == [
+        "the mapping of full slots 16 to 23: nothing → SWA slots 48 to 55",
+        "the mapping of full slot 24: nothing → SWA slot 32",
+        "the mapping of full slots 25 to 31: nothing → SWA slots 57 to 63",
+    ]
+    assert told_lines(changes(mapped(WHOLE), mapped({**WHOLE, 24: 0})), Names()) == [
+        "the mapping of full slot 24: SWA slot 56 → nothing"
+    ]
+    assert told_lines(changes(mapped({}, 1), mapped({2: 3, 3: 4}, 1)), Names()) == [
+        "the mapping of full slots 2 to 3: nothing → SWA slots 3 to 4"
+    ]
 
 
 def test_a_field_without_words_is_said_by_its_path() -> None:
     state = FIRST["allocator"]
     (change,) = changes(state, changed(state, (), "group", (0, 0), 2))
-    assert against_law(change, Names()) == "group is 2, the law has 0"
+    assert against_lines([change], Names()) == ["group is 2, the law has 0"]
     assert told_lines([change], Names()) == []
 
 
@@ -225,4 +278,4 @@ def test_a_length_is_said_in_tokens() -> None:
     both = changed(changed(state, (), "committed", (1, 0), 1), (), "committed_rest", (1, 0), 1)
     (change,) = changes(state, both)
     assert isinstance(change, Change)
-    assert against_law(change, Names()) == "the committed length of row 1 is 3 tokens, the law has 0 tokens"
+    assert against_lines([change], Names()) == ["the committed length of row 1 is 3 tokens, the law has 0 tokens"]

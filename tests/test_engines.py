@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance import judge
 from conformance.check import Search, check
 from conformance.engines import registry, toy
 from conformance.engines.adapters import PairAdapter, PoolAdapter
@@ -22,6 +23,7 @@ from conformance.stems import STEMS, start
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 from slotproof import checking
+from slotproof.weigh import undecided
 
 POOL: Json = {"page_size": 2, "size": 4, "size_swa": 3, "rows": 2, "need_sort": False}
 
@@ -137,11 +139,14 @@ def test_a_check_without_a_supported_configuration_fails() -> None:
     def none(_: Json) -> Any:
         raise Unsupported("nothing fits")
 
-    other = registry.Loaded("toy", None, {"allocator": none})
-    options = checking.Options("toy", None, None, "cpu", ("allocator",), 3, 100, None)
-    result = checking.one(other, "allocator", options)
-    assert (result.verdict, result.steps) == (UNSUPPORTED, 0)
-    assert checking.fails(result, other)
+    asked = {"stem": "allocator", "engine": "toy", "listed": None, "examples": 3, "steps": 100}
+    judged = judge.alone(
+        registry.Loaded("toy", None, {"allocator": none}),
+        {**asked, "seed": None, "seconds": None, "strict": False},
+        lambda *_: None,
+    )
+    assert (judged["verdict"], judged["steps"]) == (UNSUPPORTED, 0)
+    assert undecided({**checking._result(judged)}, {"base": None}) == "no verdict: no run could be started"
 
 
 # The worked example.

@@ -68,7 +68,7 @@ def test_a_stem_is_in_all_four_folders(stem: str) -> None:
 
 def test_conformance_has_a_folder_for_each_stem_and_for_what_all_of_them_share() -> None:
     found = {path.name for path in (ROOT / "conformance").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert found == {*STEMS, "engines", "faults", "story"}
+    assert found == {*STEMS, "array_tl", "engines", "faults", "story"}
 
 
 def test_every_stem_is_driven() -> None:
@@ -493,3 +493,38 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
             "slotproof/templates/page.html.j2:2 sglang",
         ]
     )
+
+
+# The names of our packages: in a wheel they are below ``slotproof`` (docs/adr/0011-names-in-site-packages.md).
+
+MODULE = re.compile(r"(spec|proofs|impl|conformance)\.(?!py$)[\w.]*")
+IMPORT = re.compile(r"^\s*(from|import)\s+(spec|proofs|impl|conformance)\b", re.MULTILINE)
+
+
+def fixed_names(path: Path, root: Path = ROOT) -> list[str]:
+    """Strings, other than docstrings, that name a module of ours by the place that it has in the checkout."""
+    module = tree_of(path)
+    prose = {id(n.value) for n in ast.walk(module) if isinstance(n, ast.Expr)}
+    texts = {n: n.value for n in ast.walk(module) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return [
+        f"{where(path, node, root)} {text.strip()[:60]!r}"
+        for node, text in sorted(texts.items(), key=lambda item: item[0].lineno)
+        if id(node) not in prose and (MODULE.fullmatch(text) or IMPORT.search(text))
+    ]
+
+
+def test_no_string_fixes_where_our_packages_are() -> None:
+    """Write ``__name__``, ``__package__`` or the ``__name__`` of a module that is imported."""
+    assert [
+        line for path in sources("spec", "proofs", "impl", "conformance", "slotproof") for line in fixed_names(path)
+    ] == []
+
+
+def test_a_fixed_name_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(
+        '"""spec.rows"""\n'
+        'a = f"spec.{1}", "conformance.replay", "the spec.logic of", __name__\n'
+        'b = """\n    from conformance.stems import start"""\n'
+    )
+    assert [line.split(" ")[0] for line in fixed_names(path, tmp_path)] == ["x.py:2", "x.py:2", "x.py:3"]

@@ -13,8 +13,7 @@ from driven import Variant
 from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from conformance import check as checking
-from conformance import known
+from conformance import check, known
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.known import (
@@ -81,8 +80,8 @@ def sent(stem: str, examples: int, left_out: StrEnum | None) -> list[Trace]:
     fixed |= {"run_class": staticmethod(run_class), "teardown": teardown, "exclude": {left_out} - {None}}
     fixed |= {"do": do} if stem in ("session_trim", "cache") else {}
     machine: Any = type(rules.__name__, (rules,), fixed)
-    search = checking.Search(examples=examples)
-    run_state_machine_as_test(seed(1)(machine), settings=checking._settings(search))
+    search = check.Search(examples=examples)
+    run_state_machine_as_test(seed(1)(machine), settings=check._settings(search))
     return found
 
 
@@ -135,7 +134,9 @@ def test_what_is_looked_past_does_not_end_a_run() -> None:
 
     config = {"page_size": 2, "size": 8, "size_swa": 8, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
     for left_out, ends in ((frozenset[StrEnum](), True), (known.exclusions(["session_trim.short"]), False)):
-        lock: LockStep = LockStep(STEMS["session_trim"].run(refuses(config), config, True, left_out), config)
+        lock: LockStep = LockStep(
+            STEMS["session_trim"].run(refuses(config), config, True, looks_past(left_out)), config
+        )
         lock.do("admit", request=0, more=3)
         if ends:
             with pytest.raises(Finding, match=ENOUGH):

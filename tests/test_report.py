@@ -132,7 +132,7 @@ def test_the_worst_row_is_told() -> None:
 
 
 def test_a_stem_made_of_parts_says_so() -> None:
-    laws = (documents.ROOT / "docs" / "laws.md").read_text()
+    laws = documents.FINDINGS.with_name("laws.md").read_text()
     whole = laws[laws.index("## cache") :]
     assert "Made of `session_trim` (`rows`), `lock_ref` (`tree`) and `mamba_slots` (`states`)" in whole
     assert "`lock_ref.acquire`, `session_trim.admit`" in whole

@@ -12,11 +12,11 @@ from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handl
 from conformance.cache.states import CacheStates
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
-from conformance.kinds import Tokens
+from conformance.kinds import Tokens, operation, operations_of
 from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, nothing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
-from conformance.request_calls import RequestCalls
+from conformance.request_calls import MOST_REQUESTS, RequestCalls
 from conformance.session_trim.run import first_rows, with_lists_sorted
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
 from conformance.swa_mapping.seen import is_read, pair_problems
@@ -52,17 +52,12 @@ class CacheRun:
     def __init__(self, engine: CacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
+        self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
         self.law = Law(law.stem, first_state(config, self.stateful), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
         self.calls = self.states.calls = RequestCalls(self, config)
-        self.operations = {
-            **self.calls.operations,
-            "evict": self.evict,
-            "track": self.track,
-            "boundary": self.boundary,
-            "settle": self.settle,
-        }
+        self.operations = operations_of(self.calls, self)
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
         self.seen: CacheSnapshot = self.snapshot()
         self.engine_rows = frozenset(self.seen.rows.free_rows)  # the engine's numbers of its rows: all are idle now
@@ -158,7 +153,10 @@ class CacheRun:
             what = f"request {request} reads {pages} pages of the tree, and holds nothing"
             raise Finding(name, self.law.sentence(name), what)
         st, size = self.law.state.tree, self.tree.page_size
-        handle = next(h for h in st.handles.items() if st.active(h) != 1)
+        handle = next((h for h in st.handles.items() if st.active(h) != 1), None)
+        if handle is None:
+            what = f"request {request} holds a node, and the rows hold as many as they can have"
+            raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
         return handle, held.node, held.top, read
 
@@ -251,6 +249,7 @@ class CacheRun:
         self.states.tracked(request)
         return True
 
+    @operation
     def track(self, request: int) -> Calls:
         """A tracking boundary: the state is written to the track buffer."""
         self.calls.running(request)
@@ -259,6 +258,7 @@ class CacheRun:
         self.states.tracked(request)
         yield Call("track", lambda: self.engine.track(request))
 
+    @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
@@ -266,12 +266,14 @@ class CacheRun:
         self.follow_tree()
         self.states.second(request)
 
+    @operation
     def settle(self, request: int) -> Calls:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
         self.law.caller_step("state_give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
 
+    @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa, states))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from conformance.cache.nodes import CacheNodes
 from conformance.engines.protocol import Key, StatesSnapshot, Three
 from conformance.lockstep import Finding, Law
+from conformance.mamba_slots.seen import record_of
 from conformance.request_calls import RequestCalls
 from spec.finite import Seq
 from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, kept, needed
@@ -34,8 +35,8 @@ class CacheStates:
         return {key: self.state.first_node + n for key, n in self.nodes.at.items()}
 
     def named(self, request: int) -> Three:
-        """The slots that a request names now."""
-        return self.seen.requests[request].slots
+        """The slots that a request names now. Raises ``Finding`` if the engine shows no record of the request."""
+        return record_of(self.seen, request).slots
 
     # A request comes.
 
@@ -64,7 +65,22 @@ class CacheStates:
         if not on_path:
             what = f"request {request} has a copy, and no node on its path has a state"
             raise Finding("state_match", self.law.sentence("state_match"), what)
-        self._copy(request, self.nodes.at[max(on_path, key=len)], named.slots[OWN])
+        self._copy(request, self._number(max(on_path, key=len)), named.slots[OWN])
+
+    def _number(self, key: Key) -> int:
+        """The law's number of a node that has a state. Raises ``Finding`` if the tree does not have the node."""
+        if key not in self.nodes.at:
+            raise self._no_node(key, "has a state, and is not in the tree")
+        return self.nodes.at[key]
+
+    def _slot(self, key: Key) -> int:
+        """The state slot of a node of the tree. Raises ``Finding`` if the engine shows none."""
+        if key not in self.seen.nodes:
+            raise self._no_node(key, "has a state in the tree, and no slot of it is shown")
+        return self.seen.nodes[key]
+
+    def _no_node(self, key: Key, what: str) -> Finding:
+        return Finding("state_copy", self.law.sentence("state_copy"), f"node {list(key)} {what}")
 
     def withdrawn(self, request: int) -> None:
         """Explains that a request that waited has freed its slots."""
@@ -105,7 +121,7 @@ class CacheStates:
         """
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
-            self.law.engine_step("state_copy", number, self.seen.nodes[key] if was == now else now)
+            self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
             if was != now:
                 self.law.engine_step("state_swap", request, number)
         self.renew(request)

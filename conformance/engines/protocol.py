@@ -43,7 +43,9 @@ class EngineError(Exception):
 
 
 class Unsupported(Exception):
-    """The engine does not support this configuration. The message is one line that says why."""
+    """The engine does not support this configuration, or has no such call in it. The message is one line that says
+    why.
+    """
 
 
 class Misuse(Exception):

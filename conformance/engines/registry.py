@@ -9,10 +9,12 @@ A name with a colon is a place, ``package.module:attribute``: see ``conformance.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pkgutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, Protocol
 
 from conformance import named
 from conformance.engines.protocol import EngineError, Json
+from conformance.naming import unknown
 from conformance.vetting import vetted
 
 GROUP = "slotproof.engines"
@@ -33,18 +36,23 @@ class Loaded:
 
     ``makers``: for each stem that it implements, a function from a configuration to a fresh engine
     (``conformance.engines.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
-    too.
+    too. ``source``: the folder that it was loaded from, as an absolute path, where that was asked for; ``release`` is
+    ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
+    functions something went wrong. ``device``: where its tensors are.
     """
 
     name: str
     release: str | None
     makers: Mapping[str, Callable[[Json], Any]]
     own: bool = False
+    source: Path | None = None
+    roots: tuple[Path, ...] = ()
+    device: str = "cpu"
 
     @property
     def label(self) -> str:
-        """Name and release."""
-        return f"{self.name} {self.release or ''}".strip()
+        """Name and release, or name and folder."""
+        return f"{self.name} {self.release or self.source or ''}".strip()
 
 
 class Plugin(Protocol):
@@ -69,33 +77,51 @@ class Plugin(Protocol):
 class SimplePlugin:
     """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU.
 
-    ``folder``: see ``Plugin``.
+    ``folder``: see ``Plugin``. ``roots``: see ``Loaded``; by default where the makers are defined.
     """
 
     name: str
     makers: Mapping[str, Callable[[Json], Any]]
     own: bool = False
     folder: Path | None = None
+    roots: tuple[Path, ...] = ()
     releases: tuple[str, ...] = field(default=(), init=False)
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """Its makers. Raises ``EngineError`` for a release, a source folder or another device than ``cpu``."""
         if source is None and release and named.is_place(self.name):
-            raise EngineError(
-                f"--release {release}: {self.name} has no releases; --source names the folder of a checkout"
-            )
+            raise EngineError(f"--release {release}: {self.name} has no releases; --source names a checkout")
         if release or source:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
         if device != "cpu":
             raise EngineError(f"--device {device}: the engine {self.name} runs on cpu alone")
-        return Loaded(self.name, None, self.makers, self.own)
+        return Loaded(self.name, None, self.makers, self.own, roots=self.roots or roots_of(self.makers.values()))
+
+
+def roots_of(makers: Iterable[Callable[..., Any]]) -> tuple[Path, ...]:
+    """Where makers are defined: the folder of their package, or the file of a module that is in no package. Of an
+    engine within this package it is the module's file, since the package is the driver's.
+    """
+    found: dict[Path, None] = {}
+    for maker in makers:
+        function = inspect.unwrap(maker)
+        while isinstance(function, partial):
+            function = inspect.unwrap(function.func)
+        name = getattr(function, "__module__", None) or type(function).__module__
+        package = sys.modules.get(name.partition(".")[0])
+        module = sys.modules.get(name)
+        if package is not None and hasattr(package, "__path__") and package.__name__ != __name__.partition(".")[0]:
+            found.update(dict.fromkeys(map(Path, package.__path__)))
+        elif module is not None and getattr(module, "__file__", None):
+            found[Path(str(module.__file__))] = None
+    return tuple(found)
 
 
 @cache
 def _built_in() -> tuple[str, ...]:
     """The modules of this folder that have a ``PLUGIN``."""
     modules = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name not in SHARED]
-    return tuple(name for name in modules if hasattr(import_module(f"conformance.engines.{name}"), "PLUGIN"))
+    return tuple(name for name in modules if hasattr(import_module(f"{__package__}.{name}"), "PLUGIN"))
 
 
 def names() -> list[str]:
@@ -113,7 +139,7 @@ def plugin(name: str) -> Plugin:
     An engine that is named by its place is imported when it is loaded.
     """
     if name in _built_in():
-        return _plugin_of(import_module(f"conformance.engines.{name}").PLUGIN, f"engines/{name}")
+        return _plugin_of(import_module(f"{__package__}.{name}").PLUGIN, f"engines/{name}")
     if named.is_place(name):
         return _plugin_of(SimplePlugin(name, {}), name)
     point = _registered(name)
@@ -122,7 +148,7 @@ def plugin(name: str) -> Plugin:
         found = point.load()
     except Exception as error:
         raise EngineError(f"{where} cannot be imported: {error}") from error
-    return _plugin_of(found, where)
+    return _plugin_of(SimplePlugin(name, found) if isinstance(found, Mapping) else found, where)
 
 
 def _registered(name: str) -> EntryPoint:
@@ -130,7 +156,7 @@ def _registered(name: str) -> EntryPoint:
     for point in entry_points(group=GROUP):
         if point.name == name:
             return point
-    raise EngineError(f"no engine {name!r}: there are {', '.join(names())}")
+    raise EngineError(unknown("engine", name, names()))
 
 
 def plugins() -> Iterator[Plugin]:
@@ -146,7 +172,7 @@ def _is_plugin(found: Any) -> bool:
 
 def _plugin_of(found: Any, where: str) -> Plugin:
     if not _is_plugin(found):
-        raise EngineError(f"{where} is no engine: expected an object like conformance.engines.registry.Plugin")
+        raise EngineError(f"{where} is no engine: expected an object like {__name__}.Plugin")
     known: Plugin = found
     return known
 
@@ -178,11 +204,14 @@ def load(
     if device == "cuda" and not torch.cuda.is_available():
         raise EngineError("device cuda: this machine has no CUDA device")
     if name in _built_in():
-        return found.load(release, source, device)
+        return replace(found.load(release, source, device), device=device)
     simple = isinstance(found, SimplePlugin)  # its code is imported from the folder, and it has no other use for it
     loaded = found.load(release, None if simple else source, device)
     makers = {stem: _checked(stem, make, source if simple else None, name) for stem, make in loaded.makers.items()}
-    return replace(loaded, makers=makers)
+    loaded = replace(loaded, makers=makers, device=device)
+    if source is None:
+        return loaded
+    return replace(loaded, source=source.absolute(), roots=(*loaded.roots, source.resolve()))
 
 
 def _named(place: str, name: str, source: Path | None, stems: Collection[str]) -> Plugin:

@@ -5,14 +5,14 @@ A rule sends what a request of an engine can send in the present state, and noth
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.engines.protocol import Json, Key
 from conformance.known import LockRefExclusion as Exclusion
-from conformance.lock_ref.run import HANDLES, LockRefRun
+from conformance.lock_ref.run import HANDLES, BadCall, Caller, LockRefRun
 from conformance.lock_ref.seen import common_length
 from conformance.machine import StemMachine
 from spec import tree
@@ -33,7 +33,7 @@ CONFIG = {
 }
 PAGE_SIZES = (1, 2)
 lengths, forks, picks, cuts = st.integers(1, 10), st.integers(0, 6), st.integers(0, 11), st.integers(0, 4)
-BAD = ("release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside")
+BAD = get_args(BadCall)
 
 
 def keys(length: int, fork: int) -> list[int]:
@@ -128,7 +128,7 @@ class LockRefMachine(StemMachine):
         if free and len(tokens) >= self.begun.page_size:
             self.do("acquire", handle=min(free), tokens=tokens)
 
-    @rule(drawn=picks, caller=st.sampled_from(("request", "session", "temporary")))
+    @rule(drawn=picks, caller=st.sampled_from(get_args(Caller)))
     @precondition(held)
     def release(self, drawn: int, caller: str) -> None:
         """A handle is released: by a request that ends, by a session that ends, or after one call that it protected."""

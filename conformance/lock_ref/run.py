@@ -9,11 +9,11 @@ restored tombstone and eviction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
-from conformance.kinds import KeyTokens
+from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
 from conformance.pool_calls import HOLE
@@ -23,6 +23,10 @@ from spec.finite import Domain
 from spec.logic import but
 from spec.tree import ROOT, Tree
 
+BadCall = Literal[
+    "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
+]
+Caller = Literal["request", "session", "temporary"]  # who releases a handle, see ``TreeEngine.release``
 HANDLES = 4
 OWN_HANDLE = HANDLES + 1  # the handle that the tree itself takes while it evicts a state for a copy
 
@@ -53,28 +57,24 @@ class LockRefRun:
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
         self.early: set[int] = set()
-        self.operations: Mapping[str, Operation] = {
-            "insert": self.insert,
-            "match": self.match,
-            "acquire": self.acquire,
-            "release": self.release,
-            "release_swa": self.release_swa,
-            "evict": self.evict,
-            "copy_on_write": self.copy_on_write,
-            "bad": self.bad,
-        }
+        self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: KeyedTree = self.snapshot()
         self._pages = {name: frozenset(free) for name, free in self.seen.tree.free.items()}
         self._lawful: tuple[Any, dict[Key, list[int]]] = (None, {})
 
     # Operations.
 
+    @operation
     def insert(self, tokens: KeyTokens, cursor: int = 0, protected: int = 0) -> Calls:
         """A request inserts its row.
 
         ``tokens``: the key of the row. ``protected``: the length of its cached prefix in tokens, which callers must
         hold. ``cursor``: the SWA slots of the tokens below it were freed before.
         """
+        if max(cursor, protected) > len(tokens) or cursor % self.page_size or protected % self.page_size:
+            raise Misuse("cursor and cached prefix are whole pages of the row")
+        if cursor and not self.windowed:
+            raise Misuse("a tree without a window has no cursor")
         if protected and Key(tokens[:protected]) not in self.held_keys():
             raise Misuse("a request that shares a prefix with the tree holds it")
         if cursor and not protected <= cursor <= self.last_cursor(len(tokens)):
@@ -87,12 +87,14 @@ class LockRefRun:
         self.rows[source] = [HOLE] * protected + answer.fresh
         self._explain(source)
 
+    @operation
     def match(self, tokens: KeyTokens) -> Calls:
         """A request matches its prefix."""
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
         self._explain()
         self._judge_match(found, tokens)
 
+    @operation
     def acquire(self, handle: int, tokens: KeyTokens) -> Calls:
         """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
         if handle in self.on_root or not 1 <= handle <= HANDLES or self.state.active(handle) == 1:
@@ -108,7 +110,8 @@ class LockRefRun:
         self.law.caller_step("acquire", handle, node, self.top(node))
         self._explain()
 
-    def release(self, handle: int, caller: str = "request") -> Calls:
+    @operation
+    def release(self, handle: int, caller: Caller = "request") -> Calls:
         """A handle is released. ``caller``: see ``TreeEngine.release``."""
         if handle in self.on_root:
             self.on_root.remove(handle)
@@ -121,6 +124,7 @@ class LockRefRun:
         yield Call("release", lambda: self.engine.release(number, caller))
         self._explain()
 
+    @operation
     def release_swa(self, handle: int) -> Calls:
         """A request that has decoded past its window releases the SWA part of its handle early."""
         if not self.releasable(handle):
@@ -130,12 +134,14 @@ class LockRefRun:
         yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()
 
+    @operation
     def evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> Calls:
         """The tree is asked to free memory, and chooses what it evicts."""
         yield Call("evict", lambda: self.engine.evict(full, swa, mamba))
         self.law.counts["evict", "done"] += 1
         self._explain()
 
+    @operation
     def copy_on_write(self, tokens: KeyTokens) -> Calls:
         """A request matches and wants a copy of the state. The tree may evict a state for it, under its own lock."""
         target = self.boundary(tokens)
@@ -154,7 +160,8 @@ class LockRefRun:
         self.law.caller_step("release", OWN_HANDLE)
         self.law.counts["copy_on_write", "done"] += 1
 
-    def bad(self, kind: str) -> Calls:
+    @operation
+    def bad(self, kind: BadCall) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 

@@ -6,13 +6,15 @@ requests leave, sessions close, the tree is evicted, and then every state slot m
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.engines.protocol import Json
 from conformance.known import MambaSlotsExclusion as Exclusion
 from conformance.machine import StemMachine, started
-from conformance.mamba_slots.run import MambaSlotsRun
+from conformance.mamba_slots.run import BadCall, MambaSlotsRun
 
 REQUESTS, SESSIONS = 3, 2
 TREES = ("mamba_radix", "unified", "unified_swa")
@@ -30,7 +32,7 @@ CONFIG = {
     "buffer": st.integers(0, len(BUFFERS) - 1),
 }
 TEXTS = ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 7, 8], [9, 10])
-BAD = ("free_padding", "free_outside", "free_again", "alloc_negative", "donate_nothing", "row_of_nobody")
+BAD = get_args(BadCall)
 picks, texts = st.integers(0, 11), st.sampled_from((0, 1, 0, 1, 2, 3))
 requests, sessions = st.integers(0, REQUESTS - 1), st.integers(0, SESSIONS + 1)
 

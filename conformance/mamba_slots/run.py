@@ -7,11 +7,11 @@ who names which slot, and takes the law's step for each slot that was handed out
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
-from conformance.kinds import KeyTokens
+from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lockstep import (
     ENOUGH,
     ENOUGH_SENTENCE,
@@ -27,7 +27,7 @@ from conformance.lockstep import (
     nothing,
     refusing,
 )
-from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
+from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, record_of, state_problems
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.states import (
@@ -47,7 +47,7 @@ from spec.states import (
     owns_nothing,
 )
 
-DEFAULTS: Json = {"requests": 2, "sessions": 1, "buffered": True, "doubled": True, "lazy": False}
+BadCall = Literal["free_padding", "free_outside", "free_again", "alloc_negative", "donate_nothing", "row_of_nobody"]
 
 
 class MambaSlotsRun:
@@ -60,10 +60,10 @@ class MambaSlotsRun:
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.lacks = engine, engine.lacks
-        sizes = {**DEFAULTS, **config}
-        kind = (sizes["buffered"], sizes["doubled"], sizes["lazy"])
-        self.session_count: int = sizes["sessions"]
-        empty = law.initial(sizes["size"], sizes["requests"], self.session_count, sizes["size"] + 1, kind)
+        kind = (config["buffered"], config["doubled"], config["lazy"])
+        self.request_count: int = config["requests"]
+        self.session_count: int = config["sessions"]
+        empty = law.initial(config["size"], self.request_count, self.session_count, config["size"] + 1, kind)
         self.nodes: dict[Key, int] = {}
         self.here: dict[int, int] = {}
         self.lent: dict[int, int] = {}
@@ -72,35 +72,20 @@ class MambaSlotsRun:
         self.law = Law(law.stem, empty, strict, ignores)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
-        self.operations: Mapping[str, Operation] = {
-            "match": self.match,
-            "admit": self.admit,
-            "track": self.track,
-            "boundary": self.boundary,
-            "settle": self.settle,
-            "slide": self.slide,
-            "cache": self.cache,
-            "finish": self.finish,
-            "abort": self.abort,
-            "retract": self.retract,
-            "withdraw": self.withdraw,
-            "close": self.close,
-            "evict": self.evict,
-            "begin_group": self.begin_group,
-            "end_group": self.end_group,
-            "clear": self.clear,
-            "audit": self.audit,
-            "bad": self.bad,
-        }
+        self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: StatesSnapshot = engine.snapshot()
 
     # A request comes.
 
+    @operation
     def match(self, request: int, tokens: KeyTokens, session: int = 0, again: bool = False) -> Calls:
         """A request comes and matches. A session's later turn takes over what the session saved.
 
         ``again``: the request object that was here before comes again.
         """
+        if request >= self.request_count:
+            raise Misuse(f"there is no request {request}: there are {self.request_count}, numbered from 0")
+        self._must_have_session(session)
         busy = session and session in self.here.values()
         if request in self.here or busy or (again and (request not in self.known or session)):
             raise Misuse("the request is there, or its session is busy")
@@ -116,9 +101,13 @@ class MambaSlotsRun:
             return
         self._explain_tree()
         if copied is not None:
-            slot = self.seen.requests[request].slots[OWN]
-            self.law.caller_step("alloc_for_match", request, self.nodes[copied], slot)
+            slot = record_of(self.seen, request).slots[OWN]
+            if copied not in self.nodes:
+                what = f"the match copied the state of node {list(copied)}, which has none"
+                raise Finding("alloc_for_match", self.law.sentence("alloc_for_match"), what)
+            self.law.engine_step("alloc_for_match", request, self.nodes[copied], slot)
 
+    @operation
     def admit(self, requests: list[int]) -> Calls:
         """A batch is admitted. A request that runs asks for another chunk, and keeps what it has."""
         if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
@@ -130,12 +119,13 @@ class MambaSlotsRun:
             return
         self._explain_tree()
         for request in requests:
-            named = self.seen.requests[request].slots
+            named = record_of(self.seen, request).slots
             new = [ABSENT if had else now for had, now in zip(before[request], named, strict=True)]
-            self.law.caller_step("alloc", request, *new)
+            self.law.engine_step("alloc", request, *new)
 
     # A request works.
 
+    @operation
     def track(self, request: int) -> Calls:
         """A tracking boundary: the state is written to the track buffer."""
         self._must_run(request)
@@ -145,6 +135,7 @@ class MambaSlotsRun:
             self.law.caller_step("track", request)
         yield Call("track", lambda: self.engine.track(request))
 
+    @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self._must_be_lazy(request)
@@ -153,23 +144,26 @@ class MambaSlotsRun:
         role = across(self.state, request)
         if self.state.names(request, role) != ABSENT:
             return
-        slot = self.seen.requests[request].slots[role]
+        slot = record_of(self.seen, request).slots[role]
         if slot == ABSENT:
             self._explain_refusal("alloc_second", 1)
         else:
-            self.law.caller_step("alloc_second", request, slot)
+            self.law.engine_step("alloc_second", request, slot)
 
+    @operation
     def settle(self, request: int) -> Calls:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self._must_be_lazy(request)
         self.law.caller_step("give_second", request)
         yield Call("settle", lambda: self.engine.settle(request))
 
+    @operation
     def slide(self, request: int) -> Calls:
         """A long decode moves the window past what was tracked."""
         self._must_run(request)
         yield Call("slide", lambda: self.engine.slide(request))
 
+    @operation
     def cache(self, request: int) -> Calls:
         """A request that runs puts its newest state into the tree. The tree takes it, or has a state for this key
         already.
@@ -182,7 +176,7 @@ class MambaSlotsRun:
         self._explain_evictions()
         new = self._new_keys()
         role = kept(self.state, request)
-        was, now = self.state.table(request, role), self.seen.requests[request].slots[role]
+        was, now = self.state.table(request, role), record_of(self.seen, request).slots[role]
         for key in new:
             self._explain_copy(key, now if self.seen.nodes[key] == was else self.seen.nodes[key])
         if now == was:
@@ -192,28 +186,32 @@ class MambaSlotsRun:
         # slot, and its state is evicted.
         carrier = self.nodes[new[0]] if new else self._new_number()
         if not new:
-            self.law.caller_step("alloc_copy", carrier, now)
-        self.law.caller_step("donate_and_replace", request, carrier)
+            self.law.engine_step("alloc_copy", carrier, now)
+        self.law.engine_step("donate_and_replace", request, carrier)
         if not new:
-            self.law.caller_step("evict", carrier)
+            self.law.engine_step("evict", carrier)
 
     # A request leaves.
 
+    @operation
     def finish(self, request: int) -> Calls:
         """A request ends."""
         self._must_run(request)
         return self._leave("finish", request, self.engine.finish)
 
+    @operation
     def abort(self, request: int) -> Calls:
         """A request that runs is aborted."""
         self._must_run(request)
         return self._leave("abort", request, self.engine.abort)
 
+    @operation
     def retract(self, request: int) -> Calls:
         """A request that runs gives up its row for lack of memory."""
         self._must_run(request)
         return self._leave("retract", request, self.engine.retract)
 
+    @operation
     def withdraw(self, request: int) -> Calls:
         """A request that waits is aborted."""
         if request not in self.here or self.running(request):
@@ -230,17 +228,19 @@ class MambaSlotsRun:
         self._explain_evictions()
         for key in self._new_keys():
             self.nodes[key] = number = self._new_number()
-            self.law.caller_step("donate", request, number)
+            self.law.engine_step("donate", request, number)
         phase = self.state.phase(request)
         if phase == IDLE:
             return
         if session and phase != LEAVING and self.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS:
-            self.law.caller_step("save", request, self.session(session))
+            self.law.engine_step("save", request, self.session(session))
         else:
-            self.law.caller_step("release", request)
+            self.law.engine_step("release", request)
 
+    @operation
     def close(self, session: int) -> Calls:
         """A session ends between two turns."""
+        self._must_have_session(session or -1)
         if session in self.here.values():
             raise Misuse("a turn of the session is there")
         self.law.caller_step("close", self.session(session))
@@ -248,11 +248,13 @@ class MambaSlotsRun:
 
     # The pool and the tree.
 
+    @operation
     def evict(self, states: int) -> Calls:
         """The tree is asked to free so many states."""
         yield Call("evict", lambda: self.engine.evict(states))
         self._explain_tree()
 
+    @operation
     def begin_group(self, need: int) -> Calls:
         """A group begins, and sets ``need`` slots aside."""
         yield Call("begin_group", lambda: self.engine.begin_group(need))
@@ -260,12 +262,14 @@ class MambaSlotsRun:
         self.law.caller_step("begin_group", need, Seq(new))
         self.depth += 1
 
+    @operation
     def end_group(self) -> Calls:
         """A group ends."""
         self.law.caller_step("end_group")
         self.depth -= 1
         yield Call("end_group", self.engine.end_group)
 
+    @operation
     def clear(self) -> Calls:
         """The pool is cleared while no request is here."""
         if self.here:
@@ -275,6 +279,7 @@ class MambaSlotsRun:
         self.depth = 0
         yield Call("clear", self.engine.clear)
 
+    @operation
     def audit(self) -> Calls:
         """The end of a run, after the tree was asked for all states: nobody has a slot. The driver's comparison says
         that then every slot is free.
@@ -286,7 +291,8 @@ class MambaSlotsRun:
         self.law.counts["quiescence", "done"] += 1
         yield from ()
 
-    def bad(self, kind: str) -> Calls:
+    @operation
+    def bad(self, kind: BadCall) -> Calls:
         """Bad input: the engine must answer with a clear error, and nothing may change."""
         yield refusing(lambda: self.engine.bad(kind), self.law, kind)
 
@@ -326,6 +332,10 @@ class MambaSlotsRun:
         tracks = 0 if not st.buffered else 2 if st.doubled and not st.lazy else 1
         return int(st.names(request, OWN) == ABSENT) + (tracks if bare else 0)
 
+    def _must_have_session(self, session: int) -> None:
+        if not 0 <= session <= self.session_count:
+            raise Misuse(f"there is no such session: there are {self.session_count}, numbered from 1")
+
     def _must_run(self, request: int) -> None:
         if request not in self.here or not self.running(request):
             raise Misuse("the request is not running")
@@ -356,7 +366,7 @@ class MambaSlotsRun:
     def _explain_evictions(self) -> None:
         shown, table = self.seen.nodes, self.state.table
         for key in [key for key, node in self.nodes.items() if shown.get(key) != table(node, OWN)]:
-            self.law.caller_step("evict", self.nodes.pop(key))
+            self.law.engine_step("evict", self.nodes.pop(key))
 
     def _new_keys(self) -> list[Key]:
         return [key for key in self.seen.nodes if key not in self.nodes]
@@ -364,13 +374,16 @@ class MambaSlotsRun:
     def _explain_copy(self, key: Key, slot: int) -> None:
         """Explains that a node of the tree has a new slot, into which a state was copied."""
         number = self._new_number()
-        self.law.caller_step("alloc_copy", number, slot)
+        self.law.engine_step("alloc_copy", number, slot)
         self.nodes[key] = number
 
     def _new_number(self) -> int:
-        """The number of an owner that is no node of the tree now."""
+        """The number of an owner that is no node of the tree now. Raises ``Finding`` if there is none."""
         st, taken = self.state, set(self.nodes.values())
-        return next(int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken)
+        number = next((int(owner) for owner in range(st.first_node, st.owners.high + 1) if owner not in taken), None)
+        if number is None:
+            raise Finding("alloc_copy", self.law.sentence("alloc_copy"), "more nodes have a state than there are slots")
+        return number
 
     # What the driver needs.
 

@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 
 from conformance.diff import Change
 from conformance.engines.protocol import NO_SLOTS, Key, SlotNames, StatesSnapshot, Three
+from conformance.lockstep import Finding
 from spec.finite import Map
 from spec.logic import but
 from spec.states import ABSENT, FREE, GROUPED, HELD, IDLE, OWN, ROLES, RUNNING, MambaSlots, has_buffer
 
 NOTHING = SlotNames()
+SHOWN = "every_request_is_shown"
+SHOWN_SENTENCE = "The record of a request that is here is shown."
 
 
 def project_states(
@@ -49,6 +52,13 @@ def project_states(
     if seen.available == st.available and all(a is b for a, b in zip(shown, known, strict=True)):
         return st
     return but(st, place=place, table=table, names=names, row=row, next=following, available=seen.available)
+
+
+def record_of(seen: StatesSnapshot, request: int) -> SlotNames:
+    """What the record of a request names. Raises ``Finding`` if the engine does not show the record."""
+    if request not in seen.requests:
+        raise Finding(SHOWN, SHOWN_SENTENCE, f"the record of request {request} is not shown")
+    return seen.requests[request]
 
 
 def _session(seen: StatesSnapshot, session: int, lent: Mapping[int, int]) -> SlotNames:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
-from conformance.kinds import Tokens
+from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import RequestCalls
+from conformance.request_calls import MOST_REQUESTS, RequestCalls
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
@@ -41,12 +41,14 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
 class SessionTrimRun:
     """The operations of ``RequestCalls`` on rows and pools. ``TreePages`` follows the tree's pages."""
 
+    most_requests = MOST_REQUESTS
+
     def __init__(self, engine: RowEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.law = Law(law.stem, first_rows(config, config["size"]), strict, ignores)
         self.calls = RequestCalls(self, config)
         self.tree = TreePages(self.law)
-        self.operations = {**self.calls.operations, "evict": self.evict}
+        self.operations = operations_of(self.calls, self)
         self.seen: RowsSnapshot = engine.snapshot()
         self.engine_rows = frozenset(self.seen.free_rows)  # the engine's numbers of its rows: all are idle now
         self.used = self.calls.used()  # the rows in use, as the last snapshot shows them
@@ -62,6 +64,7 @@ class SessionTrimRun:
         """The last snapshot."""
         return self.seen
 
+    @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from conformance.engines.protocol import Lengths, RowSnapshot, RowsSnapshot, TreePage
 from conformance.lockstep import Finding
-from conformance.swa_mapping.seen import project_pair
+from conformance.swa_mapping.seen import project_pair, swa_slot
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import but
 from spec.pool import Pool
@@ -78,7 +78,7 @@ def _pages(size: int, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[i
         slots = view.slots[i * size : (i + 1) * size]
         if slots:
             full[i] = slots[0] // size
-            swa[i] = max(mapping[slot] for slot in slots) // size
+            swa[i] = max(swa_slot(mapping, slot) for slot in slots) // size
     return full, swa
 
 

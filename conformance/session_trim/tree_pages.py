@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
 from conformance.engines.protocol import RowsSnapshot
-from conformance.lockstep import Law
+from conformance.lockstep import Finding, Law
 from spec.rows import Rows, full_pool, swa_pool
 
 
@@ -72,8 +72,12 @@ class TreePages:
         self.owner |= {page: row for i in range(first, last) if (page := pool.table(row, i))}
 
     def _spare(self) -> int:
+        """A row of the law that owns no page of the tree. Raises ``Finding`` if there is none."""
         st, taken = self.rows, set(self.owner.values())
-        found: int = next(row for row in full_pool(st).rows.items() if row >= st.limit and row not in taken)
+        spare = (row for row in full_pool(st).rows.items() if row >= st.limit and row not in taken)
+        found: int | None = next(spare, None)
+        if found is None:
+            raise Finding("donate", self.law.sentence("donate"), "the tree has more parts than the pool has pages")
         return found
 
 

@@ -1,51 +1,81 @@
-"""Tells a trace to a person: its operations as calls, what each of them changed on the engine, and a test to paste."""
+"""Tells a trace to a person: its operations as calls, which of the engine's functions each of them called, and what it
+changed on the engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from conformance.diff import Names, changes, told_lines
-from conformance.engines.protocol import Json, Misuse
+from conformance.engines.protocol import Json, Misuse, Unsupported
 from conformance.lockstep import WORDS_OF_KIND, Finding
 from conformance.stems import start
 from conformance.story.picture import frame
+from conformance.story.where import Calls, Frame, Raised, Roots, raised
 from conformance.traces import Trace
 
 
 @dataclass(frozen=True)
 class Told:
-    """One operation: the call, what it changed, what was wrong after it, and a picture of the state after it."""
+    """One operation: the call, what it changed, what was wrong after it, and a picture of the state after it.
+
+    ``engine``: the engine's functions that it called, in order. ``deeper``: functions that these called are left out.
+    ``raised``: the exception with which the engine answered and the exceptions that caused it, or how the process died.
+    """
 
     call: str
     changed: str
     wrong: str
     picture: Json
+    engine: list[Frame] = field(default_factory=list)
+    deeper: bool = False
+    raised: list[Raised] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, data: Json) -> Told:
+        """The operation that ``dataclasses.asdict`` made plain."""
+        raised = [Raised(one["what"], [Frame(**frame) for frame in one["frames"]]) for one in data["raised"]]
+        return cls(**{**data, "engine": [Frame(**frame) for frame in data["engine"]], "raised": raised})
 
 
-def tell(trace: Trace, make: Callable[[Json], Any]) -> list[Told]:
-    """Replays the trace on a fresh engine and describes each operation."""
+def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) -> list[Told]:
+    """Replays the trace on a fresh engine and describes each operation. ``roots``: where the engine's own code is, see
+    ``Loaded``; without them no function is named.
+    """
     lock = start(trace.stem, make, trace.config, strict=False)
+    own = Roots(roots)
     told: list[Told] = []
     before = lock.run.project()
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        latents, wrong, ended = len(lock.law.latents), "", False
+        calls, wrong, latents, errors = Calls(own), [], len(lock.law.latents), []
+        lock.watch = calls.watched
+        ended = False
         try:
             lock.do(**step)
         except Finding as finding:
-            what = WORDS_OF_KIND[finding.kind].format(finding.law)
-            wrong, ended = f"{what}. {finding.sentence} {finding.detail}", True
+            wrong, ended = [in_words(finding)], True
+            errors = raised(finding, own)
         except Misuse as misuse:
-            wrong, ended = f"nobody may send this: {misuse}", True
-        if not ended:
-            wrong = "; ".join(f"latent: {latent}" for latent in lock.law.latents[latents:])
+            wrong, ended = [f"nobody may send this: {misuse}"], True
+        except Unsupported as reason:
+            wrong, ended = [f"not sent: {reason}"], True
+        wrong = [f"latent: {in_words(finding)}" for finding in lock.law.latents[latents:]] + wrong
         after = _shown(lock.run, before)
-        told.append(Told(line, changed(before, after, lock.law.names), wrong, frame(after)))
+        engine, deeper = calls.frames()
+        said = changed(before, after, lock.law.names)
+        told.append(Told(line, said, "\n".join(wrong), frame(after), engine, deeper, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
         before = after
     return told
+
+
+def in_words(finding: Finding) -> str:
+    """What was broken, the law in English, and where it broke."""
+    return f"{WORDS_OF_KIND[finding.kind].format(finding.law)}. {finding.sentence} {finding.detail}"
 
 
 def _shown(run: Any, before: Any) -> Any:
@@ -59,21 +89,3 @@ def _shown(run: Any, before: Any) -> Any:
 def changed(before: Any, after: Any, names: Names | None = None) -> str:
     """What differs between two states, in words."""
     return "; ".join(told_lines(changes(before, after), names or Names())) or "nothing"
-
-
-def as_test(trace: Trace, engine: str, release: str | None) -> str:
-    """A pytest to paste. It fails as long as the engine breaks the law."""
-    steps = ",\n        ".join(map(repr, trace.steps))
-    where = f'load("{engine}"' + (f', release="{release}")' if release else ")")
-    return f'''def test_found_by_slotproof() -> None:
-    from conformance.engines.registry import load
-    from conformance.stems import start
-
-    config = {trace.config!r}
-    run = start("{trace.stem}", {where}.makers["{trace.stem}"], config)
-    steps = [
-        {steps},
-    ]
-    for step in steps:
-        run.do(**step)
-'''

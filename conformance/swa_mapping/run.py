@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.diff import Change
-from conformance.engines.protocol import Json, PairEngine, PairSnapshot
+from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot
+from conformance.kinds import operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import HOLE, PoolCalls, row_pages
-from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides
+from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides, swa_slot
 from spec import swa_mapping as law
 from spec.finite import Seq
 from spec.lengths import in_pages, touched
@@ -26,16 +27,7 @@ class SwaMappingRun:
         self.law = Law(law.stem, law.initial(*sizes), strict, ignores)
         self.page_size: int = config["page_size"]
         self.calls = PoolCalls(self, config)
-        self.operations = {
-            **self.calls.operations,
-            "tail": self.tail,
-            "evict": self.evict,
-            "free_full": self.free_full,
-            "slide": self.slide,
-            "free_pages": self.free_pages,
-            "adopt": self.adopt,
-            "hand_over": self.hand_over,
-        }
+        self.operations = operations_of(self.calls, self)
         self.seen: PairSnapshot = engine.snapshot()
 
     @property
@@ -55,13 +47,17 @@ class SwaMappingRun:
 
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
         """The full pages that the engine chose, and the SWA pages to which it mapped them."""
-        mapping = self.seen.mapping
-        return Seq(chosen), Seq(mapping[p * self.page_size] // self.page_size for p in chosen)
+        size, mapping = self.page_size, self.seen.mapping
+        return Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
 
     # Growing.
 
+    @operation
     def tail(self, row: int, tokens: int, tail: int) -> Calls:
         """A new row, of which only the last ``tail`` tokens get SWA slots (disaggregated decode)."""
+        self.calls.must_have(row)
+        if tail > tokens:
+            raise Misuse(f"a tail of {tail} tokens is longer than its row of {tokens}")
         name = "alloc_extend_swa_tail"
         start, to = in_pages(tokens - tail, self.page_size), in_pages(tokens, self.page_size)
         need_swa = touched(to) - start.pages if tail else 0
@@ -84,18 +80,22 @@ class SwaMappingRun:
         the tail.
         """
         firsts = [t for t in range(start, len(slots)) if t == start or t % self.page_size == 0]
-        return [self.seen.mapping[slots[t]] // self.page_size for t in firsts]
+        return [swa_slot(self.seen.mapping, slots[t]) // self.page_size for t in firsts]
 
     # Freeing.
 
+    @operation
     def evict(self, row: int, first: int, last: int) -> Calls:
         """The window moved past the whole pages ``[first, last)`` of a row: their SWA pages are freed."""
+        self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_swa", *self.calls.named(slots))
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
+    @operation
     def free_full(self, row: int, first: int, last: int) -> Calls:
         """Frees full pages whose SWA pages are gone, as a tree evicts a tombstone."""
+        self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_full", *self.calls.named(slots))
         yield Call("full_attn_allocator.free", lambda: self.engine.free_full(slots))
@@ -103,27 +103,36 @@ class SwaMappingRun:
 
     # What a caller does with whole pages of its rows.
 
+    @operation
     def slide(self, row: int, to: int) -> Calls:
         """The window of a row moved past its whole pages below index ``to``: their SWA pages are freed."""
+        self.calls.must_have(row)
         slots = self.calls.page_slots(row, 0, to)
         self.law.caller_step("slide", row, to)
         yield Call("free_swa", lambda: self.engine.free_swa(slots))
 
+    @operation
     def free_pages(self, row: int, first: int, last: int) -> Calls:
         """Frees whole pages of a row in both pools, since they are duplicates of the tree's."""
+        self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
         self.law.caller_step("free_pages", row, first, last)
         yield Call("free", lambda: self.engine.free(slots))
         self.calls.forget(slots)
 
+    @operation
     def adopt(self, row: int, pages: int) -> Calls:
         """An empty row begins with a cached prefix that it does not own. The engine gets no call for this."""
+        self.calls.must_have(row)
         self.law.caller_step("adopt", row, pages)
         self.calls.slots[row] = [HOLE] * (pages * self.page_size)
         yield from ()
 
+    @operation
     def hand_over(self, row: int, to: int, first: int, last: int) -> Calls:
         """Whole pages go from one row to another. The engine gets no call for this."""
+        self.calls.must_have_pages(row, first, last)
+        self.calls.must_have(to)
         cuts = first * self.page_size, last * self.page_size
         self.law.caller_step("hand_over", row, to, first, last)
         given, taken = self.calls.slots[row], self.calls.slots[to]

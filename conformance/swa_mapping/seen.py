@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import immutables
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
@@ -36,6 +38,11 @@ def _mapping(pair: Pair, mapping: list[int]) -> tuple[Map, Map]:
 def pair_problems(pair: Pair, seen: PairSnapshot) -> list[str]:
     """What the lists of both pools show and the law's state has no field for, in words."""
     return list_problems("full ", pair.full, seen.full) + list_problems("SWA ", pair.swa, seen.swa)
+
+
+def swa_slot(mapping: Sequence[int], slot: int) -> int:
+    """The SWA slot to which the engine maps a full slot; 0 where it has none, as for a slot outside the pool."""
+    return mapping[slot] if 0 <= slot < len(mapping) else 0
 
 
 def is_read(pair: Pair, page: int, offset: int) -> bool:

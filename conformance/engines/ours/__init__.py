@@ -13,7 +13,8 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.vetting import told
 
-IMPL = "impl"  # the package with our implementation
+# The package with our implementation; in a wheel it is below the package ``slotproof``, as this one is.
+IMPL = __name__.removesuffix("conformance.engines.ours") + "impl"
 
 # For each stem the module of this folder with its maker, and the name of the maker.
 MAKERS = {
@@ -50,11 +51,14 @@ class Ours:
             raise EngineError(f"--release {release}: the engine {self.name} has no releases; --source names a checkout")
         if source is not None:
             _import_from(source)
-        return Loaded(self.name, None, {stem: partial(make, stem, device=device) for stem in MAKERS}, own=True)
+        makers = {stem: partial(make, stem, device=device) for stem in MAKERS}
+        return Loaded(self.name, None, makers, own=True, roots=tuple(map(Path, import_module(IMPL).__path__)))
 
 
 def _import_from(source: Path) -> None:
     """Makes the package ``impl`` below a folder the one that this process has, and imports our makers with it."""
+    if "." in IMPL:
+        raise EngineError(f"--source {source}: the engine ours has a source in a checkout of Slotproof alone")
     folder = source.resolve() / IMPL
     loaded = sys.modules.get(IMPL)
     if loaded is not None and Path(loaded.__file__ or "").parent == folder:

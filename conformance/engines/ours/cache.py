@@ -18,7 +18,6 @@ from conformance.engines.protocol import (
     Json,
     Lengths,
     LockHold,
-    Misuse,
     NodePart,
     NodeSnapshot,
     RowSnapshot,
@@ -28,6 +27,7 @@ from conformance.engines.protocol import (
     Three,
     TreePage,
     TreeSnapshot,
+    Unsupported,
 )
 from impl.cache import SessionCache
 from impl.lock_ref import LockHandle, LockTree
@@ -113,7 +113,7 @@ class OurCache:
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
         """Lacking: our cache has no server that receives requests of clients."""
         del request, session, new, unsupported
-        raise Misuse("our cache has no server that receives requests of clients")
+        raise Unsupported("our cache has no server that receives requests of clients")
 
     # A request grows.
 

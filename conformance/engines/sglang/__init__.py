@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.engines.protocol import EngineError
+from conformance.naming import close
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
@@ -35,7 +36,9 @@ class SGLangPlugin:
         from conformance.engines.sglang.makers import makers
 
         found = self._import(release, source)
-        return Loaded(self.name, found.label, makers(found, device), self.own)
+        folder = None if source is None else source.resolve()
+        roots = (found.imported.root / "sglang",)
+        return Loaded(self.name, release, makers(found, device), self.own, source=folder, roots=roots)
 
     @staticmethod
     def fetch(release: str) -> None:
@@ -57,16 +60,25 @@ class SGLangPlugin:
 
         return Comparison(self._import(release, None), device)
 
-    @staticmethod
-    def _import(release: str | None, source: Path | None) -> Release:
+    def _import(self, release: str | None, source: Path | None) -> Release:
         from conformance.engines.sglang import download
         from conformance.engines.sglang.release import load
 
         if release is not None and source is None:
-            return load(download.release(release), release)
+            return load(self._downloaded(release), release)
         if source is not None and release is None:
             return load(download.from_source(source), str(source))
         raise EngineError("sglang needs either --release VERSION or --source FOLDER")
+
+    def _downloaded(self, release: str) -> Path:
+        """The folder of a release. ``EngineError`` where it cannot be had names the releases that are close to it."""
+        from conformance.engines.sglang import download
+
+        try:
+            return download.release(release)
+        except EngineError as error:
+            near = "" if release in self.releases else close(release, self.releases)
+            raise EngineError(f"{error}; did you mean {near}?" if near else str(error)) from error
 
 
 PLUGIN = SGLangPlugin()

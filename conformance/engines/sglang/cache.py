@@ -75,9 +75,8 @@ def _memory(
 class CacheEngine:
     """Requests and sessions over one memory. ``checks_rows``: a request is matched only if there is a row for it."""
 
-    fragile = True
-
     def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
+        self.fragile = memory.release.fragile
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
         self.lacks = self._lacks()
@@ -247,7 +246,7 @@ class CacheEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     # Mamba states.
 

@@ -6,7 +6,6 @@ Nothing of a release is ever part of this repository. ``release`` and ``from_sou
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from conformance.cache_folder import cache_folder
 from conformance.engines.protocol import EngineError
 
 BOOKKEEPING = Path("srt", "mem_cache")
@@ -78,14 +78,6 @@ def release_of(folder: Path) -> str | None:
         return None
     found = re.search(r"^__version__\s*=.*?['\"]([^'\"]+)['\"]", text, re.MULTILINE)
     return found[1] if found and _VERSION.fullmatch(found[1]) and "dev" not in found[1] else None
-
-
-def cache_folder() -> Path:
-    """Return the folder SLOTPROOF_CACHE if it is set, else `.cache` in this repository or the working directory."""
-    if named := os.environ.get("SLOTPROOF_CACHE"):
-        return Path(named)
-    repository = Path(__file__).resolve().parents[3]
-    return (repository if (repository / "pyproject.toml").is_file() else Path.cwd()) / ".cache"
 
 
 def unpack(wheel: Path, target: Path) -> None:

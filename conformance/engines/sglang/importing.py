@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from conformance.array_tl import launch
 from conformance.engines.protocol import EngineError
 
 # Packages that must be real: a release compares versions with them while it is imported.
@@ -130,11 +131,16 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @dataclass(frozen=True)
 class Imported:
-    """One release in this process. ``interpreted``: its Triton kernels are interpreted, so they accept CPU tensors."""
+    """One release in this process.
+
+    ``interpreted``: its Triton kernels are interpreted, so they accept CPU tensors. ``checked``: they are interpreted
+    on arrays, with every access checked against its tensor, so they cannot kill the process.
+    """
 
     label: str
     root: Path
     interpreted: bool
+    checked: bool
     replaced: tuple[str, ...]  # modules of SGLang itself that are stubs
     _stubs: _Stubs
 
@@ -206,7 +212,8 @@ def load(root: Path, label: str, replaced: tuple[str, ...], needed: Mapping[str,
         raise EngineError(f"sglang {label} needs a process of its own: this one has {other} loaded")
     if not (root / "sglang" / "srt" / "mem_cache").is_dir():
         raise EngineError(f"sglang {label}: no sglang/srt/mem_cache below {root}")
-    imported = Imported(label, root, _interpreted(), replaced, _Stubs())
+    interpreted = _interpreted()
+    imported = Imported(label, root, interpreted, interpreted and _on_arrays(), replaced, _Stubs())
     try:
         _prepare(root, replaced)
         for name, modules in needed.items():
@@ -252,6 +259,18 @@ def _interpreted() -> bool:
     if on != wanted:
         raise EngineError("triton was imported before TRITON_INTERPRET was set: set it before the start")
     return on
+
+
+def _on_arrays() -> bool:
+    """Take the kernels of the release for ``conformance.array_tl``, unless SLOTPROOF_KERNELS=triton leaves them to
+    Triton's interpreter; return whether they were taken.
+    """
+    wanted = os.environ.get("SLOTPROOF_KERNELS", "array")
+    if wanted not in ("array", "triton"):
+        raise EngineError(f"SLOTPROOF_KERNELS={wanted}: it is either array or triton")
+    if wanted == "array":
+        launch.install("sglang")
+    return wanted == "array"
 
 
 def _line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ def pool(release: Release, config: Json, device: str) -> PoolAdapter:
     page_size = config["page_size"]
     engine = release.allocator(config["size"] * page_size, page_size, config["need_sort"], device)
     lacks = {"bad", *(("extend", "decode") if page_size == 1 else ())}
-    return PoolAdapter(engine, page_size, device, lacks, fragile=True)
+    return PoolAdapter(engine, page_size, device, lacks, fragile=release.fragile)
 
 
 def pair(release: Release, config: Json, device: str) -> PairAdapter:
@@ -23,4 +23,4 @@ def pair(release: Release, config: Json, device: str) -> PairAdapter:
     lacks = {"bad", *(("extend", "decode", "tail") if page_size == 1 else ("alloc",))}
     if not release.has_tail_allocation:
         lacks.add("tail")
-    return PairAdapter(engine, page_size, device, lacks, fragile=True)
+    return PairAdapter(engine, page_size, device, lacks, fragile=release.fragile)

@@ -85,6 +85,11 @@ class Release:
         """The Triton kernels are interpreted, so they accept CPU tensors."""
         return self.imported.interpreted
 
+    @property
+    def fragile(self) -> bool:
+        """A kernel that reads outside a tensor may kill the process."""
+        return not self.imported.checked
+
     # What the release has.
 
     @cached_property

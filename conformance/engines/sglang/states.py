@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from conformance.engines.protocol import Json, Key, Misuse, OutOfMemory, StatesSnapshot
+from conformance.engines.protocol import Json, Key, OutOfMemory, StatesSnapshot, Unsupported
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -49,9 +49,8 @@ def state_memory(release: Release, config: Json) -> SGLangMemory:
 class StateEngine:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
-    fragile = True
-
     def __init__(self, memory: SGLangMemory, sessions: int) -> None:
+        self.fragile = memory.release.fragile
         self.memory, self.sglang, self.pools, self.rows = memory, memory.release, memory.pools, memory.rows
         self.page_size, self.slots = memory.page_size, memory.state_slots
         self.tree = self.sglang.session_cache(memory.tree, memory.kind)
@@ -220,7 +219,7 @@ class StateEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     def snapshot(self) -> StatesSnapshot:
         """The free list, the slots of a group, and the slots that requests, rows, sessions and nodes name."""

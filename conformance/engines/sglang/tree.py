@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot
+from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot, Unsupported
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import Release, TrackBuffers
 from spec.lengths import pages_needed
@@ -51,9 +51,8 @@ class _Handle:
 class TreeEngine:
     """One tree over its pools, and the locks that callers have on it."""
 
-    fragile = True
-
     def __init__(self, memory: SGLangMemory) -> None:
+        self.fragile = memory.release.fragile
         self.memory, self.sglang, self.tree = memory, memory.release, memory.tree
         self.page_size = memory.page_size
         self.windowed, self.stateful = "swa" in memory.components, "mamba" in memory.components
@@ -189,7 +188,7 @@ class TreeEngine:
 
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
-        raise Misuse(f"no release is sent bad input ({kind})")
+        raise Unsupported(f"no release is sent bad input ({kind})")
 
     def snapshot(self) -> TreeSnapshot:
         """The tree and the free pages of its pools."""

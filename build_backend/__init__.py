@@ -1,0 +1,1 @@
+"""How the package is built; it is no part of what is installed."""

@@ -1,0 +1,186 @@
+"""The configurations of the six stems: which keys there are, what they count, and the bounds of a trace file.
+
+A configuration is a plain dict, from which an engine is made and with which a run begins. These types say what it has;
+``conformance.trace_schema`` checks the traces of users with them. The bounds lie above what drawn runs use: those have
+at most 16 pages of at most 16 tokens, in a whole cache at most 8 pages. They are no larger, so that a replay ends
+within 5 s: the time of a step grows with the number of slots, and with the third power of the number of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, PlainValidator, with_config
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+# Types of errors: the message says what was expected, or what an object lacks.
+EXPECTED, INCOMPLETE = "expected", "incomplete"
+
+
+def whole(first: int, last: int) -> PlainValidator:
+    """Accepts the whole numbers from ``first`` to ``last``. A truth value is no number, and neither is 1.0."""
+
+    def check(value: Any) -> int:
+        if type(value) is not int or not first <= value <= last:
+            raise PydanticCustomError(EXPECTED, f"a whole number from {first} to {last}")
+        return value
+
+    return PlainValidator(check)
+
+
+Tokens = Annotated[int, whole(1, 4096)]
+PageSize = Annotated[int, whole(1, 32)]
+Pages = Annotated[int, whole(1, 32)]
+FewPages = Annotated[int, whole(1, 16)]
+States = Annotated[int, whole(1, 64)]
+Rows = Annotated[int, whole(1, 16)]
+FewRows = Annotated[int, whole(1, 8)]
+Sessions = Annotated[int, whole(0, 8)]
+Requests = Annotated[int, whole(1, 8)]
+Tree = Literal["unified", "swa_radix"]
+exact = with_config(extra="forbid", strict=True)
+
+
+def _one_of(*known: list[str]) -> AfterValidator:
+    """Accepts these lists of components."""
+
+    def check(value: list[str]) -> list[str]:
+        if value not in known:
+            raise PydanticCustomError(EXPECTED, f"one of {', '.join(map(str, known))}")
+        return value
+
+    return AfterValidator(check)
+
+
+FULL, WINDOWED = ["full"], ["full", "swa"]
+STATEFUL, ALL = ["full", "mamba"], ["full", "swa", "mamba"]
+TreeComponents = Annotated[list[str], _one_of(FULL, WINDOWED, STATEFUL, ALL)]
+CacheComponents = Annotated[list[str], _one_of(WINDOWED, ALL)]
+
+
+@exact
+class AllocatorConfig(TypedDict):
+    """One pool.
+
+    ``page_size``: tokens. ``size``: pages, without the padding page. ``rows``: how many rows the caller has.
+    ``need_sort``: freed pages go to a release list. ``size_swa`` is read by no engine; drawn runs have it in common
+    with those of ``swa_mapping``.
+    """
+
+    page_size: PageSize
+    size: Pages
+    size_swa: NotRequired[Pages]
+    rows: Rows
+    need_sort: bool
+
+
+@exact
+class SwaMappingConfig(TypedDict):
+    """Two pools. ``size``, ``size_swa``: the pages of the full and of the SWA pool. The rest: see
+    ``AllocatorConfig``.
+    """
+
+    page_size: PageSize
+    size: Pages
+    size_swa: Pages
+    rows: Rows
+    need_sort: bool
+
+
+@exact
+class LockRefConfig(TypedDict):
+    """A tree.
+
+    ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``size_mamba``:
+    states. ``components``: what the nodes of the tree have. ``kind``: which of two trees, for an engine that has both.
+    """
+
+    page_size: PageSize
+    size: Pages
+    size_swa: Pages
+    size_mamba: States
+    window: Tokens
+    components: TreeComponents
+    kind: Tree
+
+
+@exact
+class SessionTrimConfig(TypedDict):
+    """Request rows and sessions.
+
+    ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``rows``: how many
+    requests can run. ``sessions``: how many there are, numbered from 1. ``need_sort``: freed pages go to a release
+    list. ``tree``: which of two trees, for an engine that has both; without it the newest.
+    """
+
+    page_size: PageSize
+    size: Pages
+    size_swa: Pages
+    rows: FewRows
+    sessions: Sessions
+    window: Tokens
+    need_sort: bool
+    tree: NotRequired[Tree]
+
+
+@exact
+class MambaSlotsConfig(TypedDict):
+    """State slots.
+
+    ``size``: state slots. ``requests``, ``sessions``: how many there are. ``tree``: which tree, for an engine that has
+    several. ``buffered``: a request has a track buffer. ``doubled``: of two slots. ``lazy``: the second slot exists
+    only around a tracking boundary.
+    """
+
+    size: States
+    requests: Requests
+    sessions: Sessions
+    tree: Literal["mamba_radix", "unified", "unified_swa"]
+    buffered: bool
+    doubled: bool
+    lazy: bool
+
+
+@exact
+class CacheConfig(TypedDict):
+    """A whole cache.
+
+    ``components``: whether requests and nodes have mamba states. ``size_mamba`` (states), ``buffered``, ``doubled`` and
+    ``lazy`` (see ``MambaSlotsConfig``) are needed only then. The rest: see ``SessionTrimConfig``.
+    """
+
+    page_size: PageSize
+    size: FewPages
+    size_swa: FewPages
+    rows: FewRows
+    sessions: Sessions
+    window: Tokens
+    need_sort: bool
+    tree: NotRequired[Tree]
+    components: CacheComponents
+    size_mamba: NotRequired[States]
+    buffered: NotRequired[bool]
+    doubled: NotRequired[bool]
+    lazy: NotRequired[bool]
+
+
+OF_STATES = ("size_mamba", "buffered", "doubled", "lazy")
+
+
+def _with_states(config: CacheConfig) -> CacheConfig:
+    """A cache with states says which."""
+    missing = [key for key in OF_STATES if key not in config]
+    if "mamba" in config["components"] and missing:
+        raise PydanticCustomError(INCOMPLETE, f"a cache with mamba states needs {', '.join(missing)}")
+    return config
+
+
+CONFIGS: dict[str, Any] = {
+    "allocator": AllocatorConfig,
+    "swa_mapping": SwaMappingConfig,
+    "lock_ref": LockRefConfig,
+    "session_trim": SessionTrimConfig,
+    "mamba_slots": MambaSlotsConfig,
+    "cache": Annotated[CacheConfig, AfterValidator(_with_states)],
+}

@@ -1,0 +1,225 @@
+"""The test that a finding prints, to be pasted into any file of tests, and what this test calls.
+
+``as_test`` makes the text. The test replays the finding's trace in a process of its own, since a process can hold one
+release of an engine: so tests of several releases can stand in one file. It needs the installed package alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import SkipTest
+
+from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
+from conformance.plain import printable
+
+if TYPE_CHECKING:
+    from conformance.traces import Trace
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that a trace breaks, at its first place. ``step`` counts from 1. ``law``, ``kind``, ``latent``,
+    ``sentence`` and ``detail`` as in ``Finding``. ``where``: the exception of the engine, and the engine's functions
+    that it went through, a line each.
+    """
+
+    step: int
+    law: str
+    kind: str
+    latent: bool
+    sentence: str
+    detail: str
+    where: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a trace showed on an engine: the laws that it broke, in order, of which at most the last is no latent one
+    and ended the run. ``unsent``: the step that could not be sent, and why; empty if all were sent.
+    """
+
+    broken: list[Broken]
+    unsent: str = ""
+
+
+def play(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) -> Played:
+    """Replays the trace on a fresh engine. ``roots``: where the engine's own code is, see ``Loaded``."""
+    from conformance.lockstep import Finding
+    from conformance.stems import start
+    from conformance.story.where import Roots, raised
+
+    own = Roots(roots)
+    broken: list[Broken] = []
+
+    def note(step: int, finding: Finding) -> None:
+        where = [text for one in raised(finding, own) for text in (one.what, *map(str, one.frames))]
+        broken.append(Broken(step, finding.law, finding.kind, finding.latent, finding.sentence, finding.detail, where))
+
+    try:
+        lock = start(trace.stem, make, trace.config, strict=False)
+    except Unsupported as reason:
+        return Played([], f"the engine cannot be made: {reason}")
+    known = 0
+    for number, (line, step) in enumerate(zip(trace.lines(), trace.steps, strict=True), start=1):
+        ended: Finding | None = None
+        try:
+            lock.do(**step)
+        except Finding as finding:
+            ended = finding
+        except Misuse as misuse:
+            return Played(broken, f"step {number}, {line}, cannot be sent: {misuse}")
+        for one in lock.law.latents[known:]:
+            note(number, one)
+        known = len(lock.law.latents)
+        if ended is not None:
+            note(number, ended)
+            break
+    return Played(broken)
+
+
+def assert_holds(
+    law: str,
+    kind: str,
+    *,
+    stem: str,
+    config: Json,
+    steps: Sequence[Json],
+    engine: str,
+    release: str | None = None,
+    source: str | Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Replays a trace in a process of its own. Passes if the engine does not break the law on it.
+
+    ``law`` and ``kind`` name what must not be broken, see ``Finding``; another *latent* finding does not matter.
+    ``stem``, ``config``, ``steps``: the trace. ``engine``, ``release``, ``source``, ``device``: the engine, as on the
+    command line.
+
+    Raises ``AssertionError`` if the law is broken, and also if a violation of another law ends the run: what the rest
+    of the trace would show is not known then. Raises ``SkipTest``, which pytest takes for a skipped test, if the engine
+    cannot be sent the trace, for example since it does not have a call. Raises ``EngineError`` if the engine cannot be
+    loaded.
+    """
+    __tracebackhide__ = True  # pytest shows the pasted test, not this function
+    subject = {"name": engine, "release": release, "source": None if source is None else str(source), "device": device}
+    played = _played_elsewhere({"subject": subject, "stem": stem, "config": config, "steps": list(steps)})
+    name = f"{engine} {release or source or ''}".strip()
+    mine = [found for found in played.broken if (found.law, found.kind) == (law, kind)]
+    others = [found for found in played.broken if not found.latent]
+    if mine:
+        raise AssertionError(printable(f"{name} breaks {_said(mine[0], steps)}"))
+    if others:
+        raise AssertionError(
+            printable(f"{name} does not break {law} here; the trace ends where it breaks {_said(others[0], steps)}")
+        )
+    if played.unsent:
+        raise SkipTest(printable(f"{name}: {played.unsent}"))
+
+
+def _said(found: Broken, steps: Sequence[Json]) -> str:
+    lines = [f"{found.law} at step {found.step}, {steps[found.step - 1]['op']}", found.sentence, found.detail]
+    return "\n  ".join([*lines, *found.where])
+
+
+def _played_elsewhere(asked: Json) -> Played:
+    """The trace, played in a child process. The child finds modules where this process does."""
+    places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"  # not standard output: an engine may print
+        done = subprocess.run(
+            [sys.executable, "-P", "-X", "faulthandler", "-m", __name__, str(answer)],
+            input=json.dumps(asked),
+            env={**os.environ, "PYTHONPATH": places},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+        if done.returncode < 0:
+            name = signal.Signals(-done.returncode).name
+            raise AssertionError(printable(f"the replay ended with the signal {name}\n{done.stderr[-2000:]}"))
+        if done.returncode:
+            raise RuntimeError(printable(f"the replay ended with code {done.returncode}\n{done.stderr[-2000:]}"))
+        said = json.loads(answer.read_text(encoding="utf-8"))
+    if said["error"]:
+        raise EngineError(said["error"])
+    return Played([Broken(**found) for found in said["broken"]], said["unsent"])
+
+
+def main() -> int:
+    """``python -m conformance.story.pasted FILE`` plays the trace on standard input and writes what it shows."""
+    from conformance.engines import registry
+    from conformance.traces import Trace
+
+    asked, out = json.load(sys.stdin), Path(sys.argv[1])
+    source = asked["subject"].pop("source")
+    error, played = "", Played([])
+    try:
+        folder = None if source is None else Path(source)
+        loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],))
+        if asked["stem"] not in loaded.makers:
+            played = Played([], f"it has no {asked['stem']} to drive")
+        else:
+            trace = Trace(asked["stem"], asked["config"], asked["steps"])
+            played = play(trace, loaded.makers[asked["stem"]], loaded.roots)
+    except EngineError as reason:
+        error = str(reason)
+    out.write_text(json.dumps({**asdict(played), "error": error}), encoding="utf-8")
+    return 0
+
+
+# The text of a test.
+
+
+def as_test(
+    trace: Trace,
+    law: str,
+    kind: str,
+    engine: str,
+    release: str | None = None,
+    source: Path | None = None,
+    device: str = "cpu",
+) -> str:
+    """A test to paste. It fails as long as the engine breaks the law on the trace.
+
+    ``law``, ``kind``: of the finding. ``engine``, ``release``, ``source``, ``device``: as ``registry.load`` takes them.
+    """
+    given = {"release": release, "source": None if source is None else str(source.absolute())}
+    subject = {"engine": engine, **{key: value for key, value in given.items() if value is not None}}
+    if device != "cpu":
+        subject["device"] = device
+    name = " ".join(str(subject[key]) for key in ("engine", "release", "source") if key in subject)
+    told = [law, kind, subject, trace.as_json()]
+    number = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:6]
+    steps = "".join(f"            {step!r},\n" for step in trace.steps)
+    where = ", ".join(f"{key}={value!r}" for key, value in subject.items())
+    return f"""\
+def test_found_by_slotproof_{re.sub(r"[^A-Za-z0-9_]", "_", law)}_{number}() -> None:
+    # Fails as long as {printable(name).replace(chr(10), " ")} breaks the law. Each replay is a process of its own.
+    from {__name__} import assert_holds
+
+    assert_holds(
+        law={law!r},
+        kind={kind!r},
+        {where},
+        stem={trace.stem!r},
+        config={trace.config!r},
+        steps=[
+{steps}        ],
+    )
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The report of ``slotproof check`` as a JUnit XML file.
+
+Each stem is a test case, and so is each finding that fails the check. All other findings stand in the output of the
+test case of their stem. So the file shows a failure or an error if and only if the exit code is not 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from conformance.engines.protocol import Json
+from conformance.lockstep import UNSUPPORTED
+from conformance.plain import printable
+from conformance.traces import Trace
+from slotproof import weigh
+from slotproof.screen import broken
+
+LISTS = ("new", "worse", "incomparable", "known", "gone")
+
+
+def text(report: Json) -> str:
+    """The XML file. Characters that XML forbids, and all others that cannot be seen, stand there as escapes."""
+    suite = TestSuite(_plain(f"slotproof check {report['subject']['label']}"))
+    suite.add_property("slotproof", report["slotproof"])
+    suite.add_property("reason", _plain(report["reason"]))
+    suite.add_testcases(list(_cases(report)))
+    document = JUnitXml("slotproof")
+    document.add_testsuite(suite)
+    document.update_statistics()
+    made: bytes = document.tostring()
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{made.decode()}\n'
+
+
+def _cases(report: Json) -> Iterator[TestCase]:
+    names: Counter[tuple[str, str]] = Counter()
+    for result in report["results"]:
+        stem, engine = result["stem"], report["subject"]["engine"].replace(".", "_")
+        where = _plain(f"slotproof.{engine}.{stem}")
+        yield _stem(result, where, report)
+        for name, row in _rows(stem, report):
+            if weigh.fails(name, row, report):
+                what = broken(row["law"], row["kind"])
+                names[stem, what] += 1
+                number = names[stem, what]
+                yield _finding(what if number == 1 else f"{what} ({number})", where, name, row)
+
+
+def _rows(stem: str, report: Json) -> Iterator[tuple[str, Json]]:
+    for name in LISTS:
+        yield from ((name, row) for row in report[name] if row["stem"] == stem)
+
+
+def _stem(result: Json, where: str, report: Json) -> TestCase:
+    """The test case of a stem: an error if there is no verdict, skipped if the engine has nothing to be judged."""
+    case = TestCase(f"{result['stem']}: every finding", where, float(result["seconds"]))
+    reason = weigh.undecided(result, report)
+    if reason:
+        case.result = [Error(_plain(reason), "no verdict")]
+    elif result["verdict"] == UNSUPPORTED and result["runs"] == 0:
+        case.result = [Skipped("no run could be started", "unsupported")]
+    missed = ", ".join(result["never_reached"]) or "none"
+    looked = f"{result['runs']} runs, {result['steps']} operations, {result['refused']} refused"
+    lines = [f"verdict: {result['verdict']}; {looked}; transitions that no run reached: {missed}"]
+    for name, row in _rows(result["stem"], report):
+        if not weigh.fails(name, row, report):
+            lines += ["", f"{name}: {broken(row['law'], row['kind'])} ({row['severity']})", *told(row)]
+    case.system_out = _plain("\n".join(lines))
+    return case
+
+
+def _finding(title: str, where: str, name: str, row: Json) -> TestCase:
+    case = TestCase(_plain(title), where, 0.0)
+    failure = Failure(_plain(f"{name}: {row['sentence']}"), _plain(row["severity"]))
+    failure.text = _plain("\n".join(told(row)))
+    case.result = [failure]
+    return case
+
+
+def told(row: Json) -> list[str]:
+    """A finding in lines: the law, where it broke, what the base shows, the operations, and the engine's exception."""
+    base = [row["base"]] if row["base"] else []
+    trace = Trace(**row["trace"])
+    config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
+    calls = [f"  {number}. {line}" for number, line in enumerate(trace.lines(), start=1)]
+    for raised in row["story"][-1]["raised"] if row["story"] else []:
+        calls += [
+            raised["what"],
+            *(f"  {frame['file']}:{frame['line']} {frame['function']}" for frame in raised["frames"]),
+        ]
+    return [row["sentence"], f"step {row['step']}: {row['detail']}", *base, f"{trace.stem}: {config}", *calls]
+
+
+def _plain(said: str) -> str:
+    return printable(said, None)

@@ -1,0 +1,68 @@
+"""``slotproof list``: the names that other commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import spec
+from conformance import traces
+from conformance.engines import registry
+from conformance.engines.protocol import EngineError, Json
+from proofs.registry import STEMS
+from slotproof.codes import HOLDS
+from slotproof.screen import choose, console, table, write_json
+
+
+def stems() -> list[Json]:
+    """Each stem with its sentence."""
+    docs = {name: import_module(f"{spec.__name__}.{name}").__doc__ or "" for name in STEMS}
+    return [{"name": name, "sentence": " ".join(doc.split("\n\n")[0].split())} for name, doc in docs.items()]
+
+
+def faults() -> list[Json]:
+    """Each known bug that ``slotproof faults`` plants, with its stem and sentence."""
+    from conformance.faults import ALL  # loads torch
+
+    return [{"name": fault.name, "stem": fault.stem, "sentence": fault.sentence} for fault in ALL]
+
+
+def kept_traces() -> list[Json]:
+    """Each kept trace with its stem and the law that breaks."""
+    kept = [traces.load(name) for name in traces.names()]
+    return [{"name": one.name, "stem": one.trace.stem, "law": one.law} for one in kept]
+
+
+def engines() -> list[Json]:
+    """Each engine with its releases; one that cannot be imported has an ``error``."""
+    return [_engine(name) for name in registry.names()]
+
+
+def _engine(name: str) -> Json:
+    try:
+        return {"name": name, "releases": [*registry.plugin(name).releases], "error": None}
+    except EngineError as error:
+        return {"name": name, "releases": [], "error": str(error)}
+
+
+KINDS: dict[str, Callable[[], list[Json]]] = {
+    "stems": stems,
+    "faults": faults,
+    "traces": kept_traces,
+    "engines": engines,
+}
+
+
+def run(kinds: Sequence[str], json: Path | None) -> int:
+    """Prints the names of these kinds, or of all kinds, and writes them to ``json``."""
+    found = {kind: KINDS[kind]() for kind in choose(kinds, KINDS, "list of names")}
+    write_json(json, found)
+    for kind, rows in found.items():
+        columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+        console.print(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
+    return HOLDS
+
+
+def _shown(value: str | list[str] | None) -> str:
+    return ", ".join(value) if isinstance(value, list) else value or "-"

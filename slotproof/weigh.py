@@ -1,0 +1,43 @@
+"""What the findings of a report weigh: which of them fail the check, and which stems are without a verdict.
+
+The exit code, the JUnit file and the annotations rest on these functions, so they never contradict each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.engines.protocol import Json
+from conformance.lockstep import UNSUPPORTED, VIOLATION
+
+
+def fails(name: str, row: Json, report: Json) -> bool:
+    """Whether the finding ``row`` of the list ``name`` fails the check. A latent finding fails only our own
+    implementation. What is known or gone fails only a check without a base, which judges a release as it is listed.
+    """
+    grave: bool = row["severity"] == VIOLATION or report["subject"]["own"]
+    beside = report["base"] is not None
+    return {
+        "new": grave,
+        "worse": grave,
+        "incomparable": False,
+        "known": grave and not beside,
+        "gone": not beside,
+    }[name]
+
+
+def undecided(result: Json, report: Json) -> str:
+    """Why there is no verdict on a stem; empty if there is one, or if none is wanted."""
+    if not result["enough"]:
+        return f"no verdict: only {result['steps']} operations were done in time"
+    asked = report["base"] is None or report["options"]["stems"]
+    if result["verdict"] == UNSUPPORTED and result["runs"] == 0 and asked:
+        return "no verdict: no run could be started"
+    return ""
+
+
+def nothing_judged(stem: str) -> Json:
+    """The judgement on a stem on which no search came to its end."""
+    empty: dict[str, Any] = {name: [] for name in ("new", "worse", "incomparable", "known", "gone")}
+    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True}
+    return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}

@@ -1,0 +1,286 @@
+"""Subject and base side by side: what is new, worse, incomparable, known or gone, on one trace and in drawn runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from driven import Variant
+
+from conformance import judge, known
+from conformance.compare import Status, compare, in_words
+from conformance.engines.protocol import Json, Unsupported
+from conformance.engines.registry import Loaded
+from conformance.engines.toy import ToyAllocator
+from conformance.hunt import Difference, Hunt, Hunted, Limits
+from conformance.known import Known
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.outcome import Break, Outcome, outcome
+from conformance.traces import Trace
+
+LEAK = Break(VIOLATION, 3, "no_leak", "invariant", "No page is lost.", "page 1 is lost")
+STALE = Break(LATENT, 2, "free_maps_to_nothing", "invariant", "A free slot maps to nothing.", "slot 3")
+
+
+# One trace.
+
+
+@pytest.mark.parametrize(
+    ("found", "base", "status"),
+    [
+        (LEAK, Outcome(), Status.NEW),
+        (STALE, Outcome(), Status.NEW),
+        (LEAK, Outcome((LEAK,)), Status.KNOWN),
+        (LEAK, Outcome((replace(LEAK, step=2, detail="another page"),)), Status.KNOWN),
+        (LEAK, Outcome((replace(LEAK, step=4),)), Status.WORSE),
+        (LEAK, Outcome((replace(LEAK, severity=LATENT),)), Status.WORSE),
+        (replace(LEAK, severity=LATENT), Outcome((LEAK,)), Status.KNOWN),
+        (LEAK, Outcome((replace(LEAK, kind="promise"),)), Status.INCOMPARABLE),
+        (LEAK, Outcome((replace(LEAK, law="one_owner", step=2),)), Status.INCOMPARABLE),
+        (LEAK, Outcome((replace(LEAK, law="one_owner", step=4),)), Status.WORSE),
+        (LEAK, Outcome((STALE,)), Status.WORSE),
+        (LEAK, Outcome((STALE, LEAK)), Status.KNOWN),
+        (STALE, Outcome((replace(STALE, law="enough_is_granted"),)), Status.NEW),
+        (LEAK, Outcome((), "the engine has no decode", 2), Status.INCOMPARABLE),
+        (LEAK, Outcome((), "the engine has no decode", 3), Status.INCOMPARABLE),
+        (LEAK, Outcome((), "the engine has no decode", 4), Status.NEW),
+        (LEAK, Outcome((STALE,), "the engine has no decode", 3), Status.INCOMPARABLE),
+    ],
+)
+def test_what_a_broken_law_is_beside_a_base(found: Break, base: Outcome, status: Status) -> None:
+    assert compare(found, base) is status
+    assert in_words(status, found, base)
+
+
+def test_an_outcome_crosses_processes_whole() -> None:
+    shown = Outcome((STALE, LEAK), "no decode", 4)
+    assert Outcome.from_json(shown.as_json()) == shown
+
+
+def test_an_outcome_names_every_latent_law_and_the_violation() -> None:
+    shown = Outcome((STALE, replace(STALE, law="enough_is_granted", step=3), replace(LEAK, step=5)))
+    assert (shown.verdict, shown.first) == (VIOLATION, replace(LEAK, step=5))
+    assert Outcome((STALE,)).verdict == LATENT
+    assert Outcome((STALE,), "no decode", 4).verdict == UNSUPPORTED
+    assert Outcome((STALE,), "row 0 is empty", 4, misused=True).verdict == LATENT
+    assert Outcome((), "row 0 is empty", 4, misused=True).verdict == UNSUPPORTED
+    assert Outcome().verdict == CONFORMS
+
+
+# Drawn runs. The engines are the toy with one or two bugs.
+
+
+def leaks(config: Json) -> Any:
+    """A free of several pages forgets one of them."""
+    return ToyAllocator(config["size"], config["page_size"], leaks=True)
+
+
+def sound(config: Json) -> Any:
+    """The toy without a bug."""
+    return ToyAllocator(config["size"], config["page_size"])
+
+
+def doubled(make: Callable[[Json], Any], config: Json) -> Any:
+    """A decode that finds no page hands out page 1, which somebody may own. The law of it is broken later than in
+    ``leaks``: runs must have used every page.
+    """
+    made = make(config)
+
+    def decode(after: Sequence[int], last: Sequence[int]) -> list[int] | None:
+        slots = made.decode(after, last)
+        return [config["page_size"]] * len(after) if slots is None else slots
+
+    return Variant(made, decode=decode)
+
+
+BOTH = partial(doubled, leaks)
+
+
+def hunted(subject: Callable[[Json], Any], base: Callable[[Json], Any], examples: int = 100) -> Hunted:
+    hunt = Hunt("allocator", subject, lambda trace: outcome(trace, base), Limits(examples, seed=1))
+    return hunt.run([], ())
+
+
+def laws(found: Hunted, status: Status) -> set[str]:
+    return {d.found.law for d in found.differences if d.status is status}
+
+
+def test_a_leak_is_new_beside_a_sound_base_and_its_run_is_short() -> None:
+    found = hunted(leaks, sound)
+    assert laws(found, Status.NEW) == {"no_leak"}
+    assert not laws(found, Status.KNOWN) | laws(found, Status.WORSE) | laws(found, Status.INCOMPARABLE)
+    for one in found.differences:
+        assert outcome(one.trace, leaks).verdict == VIOLATION
+        assert outcome(one.trace, sound) == Outcome()
+        assert len(one.trace.steps) <= 3
+        assert one.shrunk
+
+
+def test_an_engine_beside_itself_shows_nothing_new_and_every_broken_law_as_known() -> None:
+    found = hunted(BOTH, BOTH)
+    assert {d.status for d in found.differences} == {Status.KNOWN}
+    assert "no_leak" in laws(found, Status.KNOWN)
+    assert found.steps > 300
+    (leak,) = [d for d in found.differences if d.found.law == "no_leak"]
+    assert leak.times > 10
+
+
+def test_a_new_bug_is_found_behind_a_known_one() -> None:
+    """Almost every run meets the leak first."""
+    found = hunted(BOTH, leaks)
+    assert "no_leak" in laws(found, Status.KNOWN)
+    assert laws(found, Status.NEW)
+    assert "no_leak" not in laws(found, Status.NEW)
+    for one in found.differences:
+        if one.status is Status.NEW:
+            assert outcome(one.trace, leaks) == Outcome()
+            assert one.path[-1] == "decode"
+
+
+def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above is good for: runs that end at the known leak do many fewer operations."""
+    on = hunted(BOTH, leaks, examples=60)
+    monkeypatch.setattr("conformance.machine.STEPS_BACK", 0)
+    off = hunted(BOTH, leaks, examples=60)
+    assert off.steps < on.steps * 0.8
+
+
+def test_what_the_subject_has_mended_is_gone() -> None:
+    config = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
+    steps: list[Json] = [{"op": "extend", "rows": [0], "more": [2]}, {"op": "finish", "row": 0, "committed": 2}]
+    trace = Trace("allocator", config, steps)
+    hunt = Hunt("allocator", sound, lambda t: outcome(t, leaks), Limits(5, seed=1))
+    (gone,) = hunt.run([("kept_leak", trace)], ()).gone
+    assert (gone.name, gone.found.law, gone.detail) == ("kept_leak", "no_leak", "holds")
+
+
+def test_a_call_that_the_base_lacks_is_incomparable() -> None:
+    def without_decode(config: Json) -> Any:
+        made = sound(config)
+        made.lacks = (*made.lacks, "decode")
+        return made
+
+    found = hunted(partial(doubled, sound), without_decode)
+    assert laws(found, Status.INCOMPARABLE)
+    assert not laws(found, Status.NEW)
+    assert all("cannot make the call" in d.base for d in found.differences)
+
+
+def test_a_configuration_that_the_base_lacks_is_incomparable() -> None:
+    def nothing(_: Json) -> Any:
+        raise Unsupported("nothing fits")
+
+    assert {d.status for d in hunted(leaks, nothing).differences} == {Status.INCOMPARABLE}
+
+
+def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() -> None:
+    """The base breaks another law in most runs in which the decode is wrong."""
+    found = hunted(partial(doubled, sound), leaks)
+    assert laws(found, Status.NEW)
+    assert not laws(found, Status.INCOMPARABLE) - laws(found, Status.NEW)
+
+
+def test_a_search_that_is_cut_short_says_so_and_keeps_what_it_has() -> None:
+    limits = Limits(None, seconds=1.5, seed=1)
+    found = Hunt("allocator", leaks, lambda trace: outcome(trace, sound), limits).run([], ())
+    assert found.cut_short
+    assert laws(found, Status.NEW) == {"no_leak"}
+    assert found.seconds < 30
+
+
+@pytest.mark.parametrize("seed", [None, 2, 3])
+def test_other_seeds_find_nothing_new_between_equals(seed: int | None) -> None:
+    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, BOTH), Limits(60, seed=seed))
+    assert {d.status for d in hunt.run([], ()).differences} == {Status.KNOWN}
+
+
+def test_a_broken_law_with_two_paths_is_listed_twice() -> None:
+    one = Difference(Status.NEW, LEAK, Trace("allocator", {}, [{"op": "a"}, {"op": "a"}, {"op": "b"}]), "")
+    assert one.path == ("a", "b")
+
+
+# An engine alone.
+
+ASKED = {"stem": "allocator", "engine": "toy", "examples": 30, "steps": 0, "seed": None, "seconds": None}
+
+
+def alone(make: Callable[[Json], Any], **asked: Any) -> Json:
+    return judge.alone(
+        Loaded("toy", None, {"allocator": make}), {**ASKED, "listed": None, "strict": False, **asked}, lambda *_: None
+    )
+
+
+def test_alone_a_leak_is_a_violation_with_its_story() -> None:
+    found = alone(leaks)
+    assert found["verdict"] == VIOLATION
+    (row,) = found["new"]
+    assert row["law"] == "no_leak"
+    assert row["story"][-1]["wrong"]
+    assert found["never_reached"]
+
+
+def test_alone_goes_on_until_so_many_operations_are_done() -> None:
+    found = alone(sound, examples=2, steps=400)
+    assert found["verdict"] == CONFORMS
+    assert 400 <= found["steps"] < 800
+    assert found["transitions"]["alloc_extend done"] > 0
+    assert found["refused"] == sum(n for name, n in found["transitions"].items() if name.endswith(" refused"))
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy is known to have a bug of another engine, which it has not."""
+    gone = Known("decode_on_empty_list", "lawful_call_is_answered", VIOLATION, "allocator.short_decode")
+    monkeypatch.setattr(known, "of_release", lambda *_: [gone])
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_listed_difference_that_is_gone_hides_no_finding() -> None:
+    found = alone(leaks)
+    (gone,) = found["gone"]
+    assert (gone["name"], gone["law"]) == ("decode_on_empty_list", "lawful_call_is_answered")
+    assert (found["verdict"], found["new"][0]["law"]) == (VIOLATION, "no_leak")
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_listed_difference_that_occurs_is_the_verdict_and_hides_no_latent_finding() -> None:
+    """The engine dies where the list says so, and besides refuses what fits, which is latent."""
+
+    def dies(config: Json) -> Any:
+        made = sound(config)
+
+        def decode(after: Sequence[int], last: Sequence[int]) -> list[int] | None:
+            slots: list[int] | None = made.decode(after, last)
+            if slots is None:
+                raise RuntimeError("no free page")
+            return slots
+
+        def extend(*rows: Sequence[int]) -> Any:
+            return None if len(made.free_pages) == 1 else made.extend(*rows)
+
+        return Variant(made, decode=decode, extend=extend)
+
+    found = alone(dies, examples=60)
+    (row,) = found["known"]
+    assert (row["law"], row["severity"], row["name"]) == ("lawful_call_is_answered", VIOLATION, "decode_on_empty_list")
+    assert found["verdict"] == VIOLATION
+    assert [(new["law"], new["severity"]) for new in found["new"]] == [("enough_is_granted", LATENT)]
+    assert found["new"][0]["trace"] != row["trace"]
+
+
+def test_new_runs_leave_out_what_is_known_of_a_stem_and_of_its_parts() -> None:
+    listed = [
+        Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page"),
+        Known("second_retract_detaches", "no_leak", VIOLATION, "session_trim.retract_twice"),
+        Known("nested_group_forgets_allocator", "no_leak", VIOLATION, "allocator.nested_group"),
+        Known("restore_under_reader", "one_owner", VIOLATION, ""),
+    ]
+    left_out = {stem: {str(e) for e in judge.excluded(stem, listed)} for stem in ("allocator", "cache", "lock_ref")}
+    assert left_out == {
+        "allocator": {"allocator.nested_group"},
+        "cache": {"swa_mapping.tail_inside_page", "session_trim.retract_twice"},
+        "lock_ref": set(),
+    }
