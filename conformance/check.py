@@ -14,6 +14,7 @@ from hypothesis import seed as seeded
 from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.draws import by_seed_alone
 from conformance.engines.protocol import Json
 from conformance.known import looks_past
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
@@ -124,7 +125,7 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": search.strict, "exclude": search.exclude})
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
-    with with_reporter(lambda _: None):
+    with with_reporter(lambda _: None), by_seed_alone():
         run_state_machine_as_test(factory, settings=_settings(search))
 
 

@@ -101,12 +101,15 @@ def _answer(said: Json) -> Any:
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine to be judged: its name, and the release or the folder of its source."""
+    """An engine to be judged: its name, and the release or the folder of its source. ``stems``: those that the user has
+    named, for an engine whose stem is not clear.
+    """
 
     engine: str
     release: str | None = None
     source: Path | None = None
     device: str = "cpu"
+    stems: tuple[str, ...] = ()
 
 
 class Served:
@@ -124,7 +127,10 @@ class Served:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
         )
         source = None if subject.source is None else str(subject.source.resolve())
-        wanted = {"engine": subject.engine, "release": subject.release, "source": source, "device": subject.device}
+        wanted = {
+            **{"engine": subject.engine, "release": subject.release, "source": source},
+            **{"device": subject.device, "stems": subject.stems},
+        }
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             print(json.dumps(wanted), file=self.process.stdin, flush=True)

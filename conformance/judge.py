@@ -110,7 +110,7 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
         result.law is None
         and result.runs
         and not result.cut_short
-        and (examples is None or result.steps < asked["steps"])
+        and ((examples is None and asked["seconds"] is not None) or result.steps < asked["steps"])
     ):
         number += 1
         more = check(stem, make, Search(search.examples, number, search.strict, exclude), before(result.steps))

@@ -56,11 +56,11 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     source = None if wanted["source"] is None else Path(wanted["source"])
     registry.fetch(wanted["engine"], wanted["release"])  # downloads before the network is closed
     isolation = isolate(scratch)
-    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"])
+    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"])
     _warm_up(loaded)
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["roots"] = [str(root) for root in loaded.roots]
-    says = None if source is None else registry.release_of(loaded.name, source)
+    says = None if source is None else registry.release_of(wanted["engine"], source)
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded
 
 

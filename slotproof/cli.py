@@ -89,7 +89,7 @@ def prove(stem: Stems = None, json: Out = None) -> None:
 
 @app.command(cls=NamesEngines)
 def check(
-    engine: Annotated[str, typer.Argument(help="The engine to check; their names are listed below.")],
+    engine: Annotated[str, typer.Argument(help="The engine to check: a name listed below, or package.module:maker.")],
     stem: Stems = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
@@ -131,7 +131,7 @@ def check(
     raise typer.Exit(
         checking.run(
             checking.Options(
-                Subject(engine, release, source, device),
+                Subject(engine, release, source, device, tuple(stem or ())),
                 base=base,
                 stems=tuple(stem or ()),
                 examples=examples,

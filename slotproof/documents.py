@@ -34,12 +34,14 @@ from slotproof.codes import BROKEN, HOLDS
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
+from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
 
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
+TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
 VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
 
@@ -137,6 +139,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
+        (docs / TUTORIAL, played((docs / TUTORIAL).read_text("utf-8"))),
         (readme, filled(readme.read_text("utf-8"), parts)),
     ]
 

@@ -1,7 +1,9 @@
-"""Finds and loads the engines: those in the folder ``engines/``, and those that other packages register.
+"""Finds and loads the engines: those in the folder ``engines/``, those that other packages register, and those that a
+user names by their place.
 
 A module or package of this folder that has a ``PLUGIN`` is an engine, and its file name is the engine's name. Another
 package registers an engine under the entry point group ``slotproof.engines`` (``name = "package.module:PLUGIN"``).
+A name with a colon is a place, ``package.module:attribute``: see ``conformance.named``.
 """
 
 from __future__ import annotations
@@ -10,16 +12,18 @@ import contextlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from conformance import named
 from conformance.engines.protocol import EngineError, Json
 from conformance.naming import unknown
+from conformance.vetting import vetted
 
 GROUP = "slotproof.engines"
 SHARED = ("adapters", "protocol", "registry")  # the modules of this folder that are no engines
@@ -85,6 +89,8 @@ class SimplePlugin:
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """Its makers. Raises ``EngineError`` for a release, a source folder or another device than ``cpu``."""
+        if source is None and release and named.is_place(self.name):
+            raise EngineError(f"--release {release}: {self.name} has no releases; --source names a checkout")
         if release or source:
             raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
         if device != "cpu":
@@ -128,17 +134,28 @@ def names() -> list[str]:
 
 
 def plugin(name: str) -> Plugin:
-    """The engine of this name. Raises ``EngineError`` if there is none or if it cannot be imported."""
+    """The engine of this name. Raises ``EngineError`` if there is none or if it cannot be imported.
+
+    An engine that is named by its place is imported when it is loaded.
+    """
     if name in _built_in():
         return _plugin_of(import_module(f"{__package__}.{name}").PLUGIN, f"engines/{name}")
+    if named.is_place(name):
+        return _plugin_of(SimplePlugin(name, {}), name)
+    point = _registered(name)
+    where = f"the entry point {GROUP} {name}"
+    try:
+        found = point.load()
+    except Exception as error:
+        raise EngineError(f"{where} cannot be imported: {error}") from error
+    return _plugin_of(SimplePlugin(name, found) if isinstance(found, Mapping) else found, where)
+
+
+def _registered(name: str) -> EntryPoint:
+    """The entry point of this name. Raises ``EngineError`` if there is none."""
     for point in entry_points(group=GROUP):
         if point.name == name:
-            where = f"the entry point {GROUP} {name}"
-            try:
-                found = point.load()
-            except Exception as error:
-                raise EngineError(f"{where} cannot be imported: {error}") from error
-            return _plugin_of(found, where)
+            return point
     raise EngineError(unknown("engine", name, names()))
 
 
@@ -149,33 +166,74 @@ def plugins() -> Iterator[Plugin]:
             yield plugin(name)
 
 
+def _is_plugin(found: Any) -> bool:
+    return all(hasattr(found, attribute) for attribute in ("name", "releases", "folder", "own", "load"))
+
+
 def _plugin_of(found: Any, where: str) -> Plugin:
-    if not all(hasattr(found, attribute) for attribute in ("name", "releases", "folder", "own", "load")):
+    if not _is_plugin(found):
         raise EngineError(f"{where} is no engine: expected an object like {__name__}.Plugin")
     known: Plugin = found
     return known
 
 
-def load(name: str, release: str | None = None, source: Path | None = None, device: str = "cpu") -> Loaded:
-    """Loads an engine. Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or
-    device.
+def load(
+    name: str,
+    release: str | None = None,
+    source: Path | None = None,
+    device: str = "cpu",
+    stems: Collection[str] = (),
+) -> Loaded:
+    """Loads an engine. ``stems``: those that the user has named, for an engine whose stem is not clear.
+
+    Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device.
     """
     import torch
 
-    found = plugin(name)
     if device not in DEVICES:
+        plugin(name)  # a name that is wrong is told first
         raise EngineError(f"no device {device!r}: there are {' and '.join(DEVICES)}")
+    if name in _built_in():
+        found = plugin(name)
+    elif named.is_place(name):
+        found = _named(name, name, source, stems)
+    elif source is not None:
+        found = _named(_registered(name).value, name, source, stems)
+    else:
+        found = plugin(name)
     if device == "cuda" and not torch.cuda.is_available():
         raise EngineError("device cuda: this machine has no CUDA device")
-    return replace(found.load(release, source, device), device=device)
+    if name in _built_in():
+        return replace(found.load(release, source, device), device=device)
+    simple = isinstance(found, SimplePlugin)  # its code is imported from the folder, and it has no other use for it
+    loaded = found.load(release, None if simple else source, device)
+    makers = {stem: _checked(stem, make, source if simple else None, name) for stem, make in loaded.makers.items()}
+    loaded = replace(loaded, makers=makers, device=device)
+    if source is None:
+        return loaded
+    return replace(loaded, source=source.absolute(), roots=(*loaded.roots, source.resolve()))
+
+
+def _named(place: str, name: str, source: Path | None, stems: Collection[str]) -> Plugin:
+    """The engine at ``package.module:attribute``, imported with the folder ``source`` first on ``sys.path``."""
+    found = named.imported(place, source)
+    made = found if _is_plugin(found) else SimplePlugin(name, named.makers(found, place, stems))
+    return _plugin_of(made, place)
+
+
+def _checked(stem: str, make: Callable[[Json], Any], source: Path | None, name: str) -> Callable[[Json], Any]:
+    """The maker of an engine from elsewhere, which checks what it builds."""
+    return vetted(stem, make if source is None else named.from_source(make, source, name), name)
 
 
 def fetch(name: str, release: str | None) -> None:
     """Downloads what ``load`` will need, so that an engine can be loaded without a network. An engine that has
     something to download has a function ``fetch(release)``.
     """
+    if release is None:
+        return  # nothing may be imported before the folder of ``--source`` is on ``sys.path``
     found: Any = getattr(plugin(name), "fetch", None)
-    if found is not None and release is not None:
+    if found is not None:
         found(release)
 
 

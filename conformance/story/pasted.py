@@ -166,7 +166,8 @@ def main() -> int:
     source = asked["subject"].pop("source")
     error, played = "", Played([])
     try:
-        loaded = registry.load(**asked["subject"], source=None if source is None else Path(source))
+        folder = None if source is None else Path(source)
+        loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],))
         if asked["stem"] not in loaded.makers:
             played = Played([], f"it has no {asked['stem']} to drive")
         else:

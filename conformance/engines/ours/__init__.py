@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
+from conformance.vetting import told
+
+# The package with our implementation; in a wheel it is below the package ``slotproof``, as this one is.
+IMPL = __name__.removesuffix("conformance.engines.ours") + "impl"
 
 # For each stem the module of this folder with its maker, and the name of the maker.
 MAKERS = {
@@ -36,13 +42,39 @@ class Ours:
     own = True
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
-        """An engine for each stem, with its tensors on ``device``. Raises ``EngineError`` for a release or a source
-        folder.
+        """An engine for each stem, with its tensors on ``device``. ``source``: a folder with ``impl/``, from which our
+        implementation is imported; by default it is the one beside this package.
+
+        Raises ``EngineError`` for a release, and where ``impl`` cannot be imported from the folder.
         """
-        if release or source:
-            raise EngineError(f"--release and --source: the engine {self.name} has neither releases nor sources")
+        if release:
+            raise EngineError(f"--release {release}: the engine {self.name} has no releases; --source names a checkout")
+        if source is not None:
+            _import_from(source)
         makers = {stem: partial(make, stem, device=device) for stem in MAKERS}
-        return Loaded(self.name, None, makers, own=True, roots=tuple(map(Path, import_module("impl").__path__)))
+        return Loaded(self.name, None, makers, own=True, roots=tuple(map(Path, import_module(IMPL).__path__)))
+
+
+def _import_from(source: Path) -> None:
+    """Makes the package ``impl`` below a folder the one that this process has, and imports our makers with it."""
+    if "." in IMPL:
+        raise EngineError(f"--source {source}: the engine ours has a source in a checkout of Slotproof alone")
+    folder = source.resolve() / IMPL
+    loaded = sys.modules.get(IMPL)
+    if loaded is not None and Path(loaded.__file__ or "").parent == folder:
+        return
+    if loaded is not None:
+        raise EngineError(f"--source {source}: this process has {IMPL} from {loaded.__file__} loaded already")
+    found = spec_from_file_location(IMPL, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    if found is None or found.loader is None or not (folder / "__init__.py").is_file():
+        raise EngineError(f"--source {source}: expected our implementation in a package {IMPL}/ below this folder")
+    sys.modules[IMPL] = module_from_spec(found)
+    try:
+        found.loader.exec_module(sys.modules[IMPL])
+        for module, _ in MAKERS.values():
+            import_module(f"{__name__}.{module}")
+    except Exception as error:
+        raise EngineError(f"--source {source}: {IMPL} cannot be driven from here: {told(error)}") from error
 
 
 PLUGIN = Ours()

@@ -1,0 +1,48 @@
+"""docs/your-engine.md: every command is run in an empty folder, and prints what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotproof.tutorial import changed, played, steady
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-engine.md"
+
+
+def test_every_command_prints_what_the_page_says() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count("<!-- run") == 5
+    assert played(text) == text
+
+
+def test_a_tutorial_whose_command_prints_something_else_is_made_anew() -> None:
+    text = "<!-- file: a.txt -->\n```\nhello\n```\n\n<!-- run -->\n```\n$ cat a.txt; pwd\nfarewell\n```\n"
+    assert played(text) == text.replace("farewell", "hello\n.")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- run -->\n```\n$ exit 3\n```\n", "exit code 3, expected 0"),
+        ("<!-- run, exit 1 -->\n```\n$ true\n```\n", "exit code 0, expected 1"),
+        ("<!-- run -->\n```\necho\n```\n", "begins with `\\$ `"),
+        ("<!-- run -->\n```\n$ echo\n```\n<!-- paste: test_a.py -->\n", "has printed 0 tests"),
+    ],
+)
+def test_a_tutorial_that_goes_another_way_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        played(text)
+
+
+def test_a_change_must_fit() -> None:
+    assert changed("a\nb\nc\n", "-b\n+d\n+e\n") == "a\nd\ne\nc\n"
+    for text in ("a\n", "b\nb\n"):
+        with pytest.raises(ValueError, match="times in the file, expected once"):
+            changed(text, "-b\n+d\n")
+
+
+def test_times_and_folders_are_left_out(tmp_path: Path) -> None:
+    printed = f"{tmp_path}/a.py: holds (12.5 s)   \n│ pool │ 3.25 │ 12.5    │\n1 passed in 0.31s\n"
+    assert steady(printed, tmp_path) == "a.py: holds (… s)\n│ pool │ 3.25 │ …       │\n1 passed in …s\n"
