@@ -195,7 +195,7 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
     """
     file = bench.subject.scratch / f"run-{stem}"
     if not file.is_file():
-        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.log()}", "")
+        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.last_line()}", "")
     trace = Trace(**jsonlib.loads(file.read_text()))
     with bench.subject.connect() as connection:
         found = connection.outcome(trace).first
