@@ -26,5 +26,5 @@ def by_seed_alone() -> Iterator[None]:
         yield
         return
     nothing = type(providers.GLOBAL_CONSTANTS)()
-    with patch.multiple(providers, **{LOOKS: lambda: nothing, KEPT: {}}):
+    with patch.object(providers, LOOKS, lambda: nothing), patch.object(providers, KEPT, {}):
         yield
