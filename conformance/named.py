@@ -112,16 +112,22 @@ def _modules(folder: Path) -> Iterator[str]:
 def makers(found: Any, place: str, stems: Collection[str]) -> dict[str, Callable[[Json], Any]]:
     """The makers of an object that a user has named: a dict from stems to makers, or one maker.
 
-    ``stems``: those that the user has named. One maker is taken for these; if there are none, for the stem whose
-    snapshot its engine has. Raises ``EngineError`` if the object is something else, or if its stem is not clear.
+    ``stems``: those that the user has named. One maker is taken for the stem whose snapshot its engine has;
+    where that is not clear, for the named ones. Raises ``EngineError`` if the object is something else, or if its stem
+    is not clear.
     """
     if isinstance(found, Mapping):
         return _of_dict(found, place)
     if not callable(found):
         expected = "a function that takes a configuration and returns an engine, a dict from stems to such functions"
         raise EngineError(f"{place} is of type {type(found).__name__}: expected {expected}, or an object like Plugin")
-    named = [stem for stem in stems if stem in PROTOCOLS] or _stems_of(found, place)
-    return dict.fromkeys(named, found)
+    try:
+        told_stems = _stems_of(found, place)
+    except EngineError:
+        told_stems = [stem for stem in stems if stem in PROTOCOLS]
+        if not told_stems:
+            raise
+    return dict.fromkeys(told_stems, found)
 
 
 def _of_dict(found: Mapping[Any, Any], place: str) -> dict[str, Callable[[Json], Any]]:

@@ -48,11 +48,8 @@ def written(path: Path, text: str = TOY) -> Path:
 
 def slotproof(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The command, with this checkout's code."""
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); from slotproof.cli import main; "]
-    command[-1] += f"sys.argv[1:] = {list(words)!r}; main()"
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, env={**ENV, "PYTHONPATH": str(ROOT)}
-    )
+    command, env = [sys.executable, "-m", "slotproof", *words], {**ENV, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=env)
 
 
 ENV = {"PATH": "/usr/bin:/bin", "CI": "1", "NO_COLOR": "1"}

@@ -14,7 +14,7 @@ from conformance.engines.registry import Loaded
 from conformance.vetting import told
 
 # The package with our implementation; in a wheel it is below the package ``slotproof``, as this one is.
-IMPL = __name__.removesuffix("conformance.engines.ours") + "impl"
+IMPL = __name__.rpartition("conformance")[0] + "impl"
 
 # For each stem the module of this folder with its maker, and the name of the maker.
 MAKERS = {
