@@ -58,9 +58,8 @@ def _default(subject: Subject, scratch: Path) -> Base:
     if says is None:
         what = "is no git checkout with a main branch, and does not say which release it is"
         raise EngineError(f"--base: {subject.source} {what}: name a folder, a git revision or a release")
-    return Base(
-        replace(subject, release=says, source=None), f"{subject.engine} {says}, the release that the source says"
-    )
+    why = f"{subject.engine} {says}, the release that the source says it is"
+    return Base(replace(subject, release=says, source=None), why)
 
 
 def _revision(subject: Subject, commit: str, why: str, scratch: Path) -> Base:
