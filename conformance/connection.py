@@ -158,7 +158,9 @@ class Served:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise EngineError(f"{self.subject.engine}: the process ended while the engine was loaded: {self.log()}")
+            raise EngineError(
+                f"{self.subject.engine}: the process ended while the engine was loaded: {self.last_line()}"
+            )
         self.hello = json.loads(line)
         if "traceback" in self.hello:
             raise ToolError(self.hello["error"], self.hello["traceback"])
@@ -166,7 +168,7 @@ class Served:
             raise EngineError(self.hello["error"])
         return self.hello
 
-    def log(self) -> str:
+    def last_line(self) -> str:
         """The last line that the process has printed."""
         with suppress(OSError):
             lines = (self.scratch / "log").read_text(errors="replace").strip().splitlines()

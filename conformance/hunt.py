@@ -8,10 +8,10 @@ holds, so shrinking cannot slide into a known difference.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count, groupby
+from itertools import count
 from typing import Any
 
 from conformance.check import Search, draw
@@ -46,9 +46,17 @@ class Difference:
     shrunk: bool = True
 
     @property
-    def path(self) -> tuple[str, ...]:
-        """The operations of the trace, each once for a stretch of equal ones."""
-        return tuple(op for op, _ in groupby(step["op"] for step in self.trace.steps))
+    def operations(self) -> frozenset[str]:
+        """The names of the operations of the trace."""
+        return frozenset(step["op"] for step in self.trace.steps)
+
+    def says_more_than(self, other: Difference) -> bool:
+        """Both are about one law that one operation breaks, and every operation of ``other`` is in this trace too: so
+        this one most likely shows what ``other`` shows in a shorter way.
+        """
+        alike = self.found.is_like(other.found) and self.found.severity == other.found.severity
+        one_end = self.trace.steps[-1]["op"] == other.trace.steps[-1]["op"]
+        return alike and one_end and other.operations <= self.operations
 
 
 @dataclass(frozen=True)
@@ -225,19 +233,22 @@ class Hunt:
 
     # Shrinking.
 
-    def _new(self) -> Iterator[Difference]:
-        """What is not known, each law with each path of operations once, shrunk."""
+    def _new(self) -> list[Difference]:
+        """What is not known, shrunk: each law with each operation that breaks it, and more than once only where the
+        operations before it differ. Violations are shrunk first.
+        """
         first = sorted(self.candidates.values(), key=lambda shapes: (RANK[shapes[0].status], shapes[0].finding.latent))
-        shown: dict[tuple[Any, ...], Difference] = {}
+        shown: list[Difference] = []
         for place in range(SHAPES):
             for shapes in first:
-                if place >= len(shapes) or (place and self._time_is_up(1)):
+                if place and (place >= len(shapes) or shapes[0].finding.latent or self._time_is_up(1)):
                     continue
                 found = self._shrunk(shapes[place])
-                key = (found.found.law, found.found.kind, found.found.severity, found.path)
-                if key not in shown or RANK[found.status] < RANK[shown[key].status]:
-                    shown[key] = found
-        yield from sorted(shown.values(), key=lambda d: (RANK[d.status], d.found.severity != "violation"))
+                if any(found.says_more_than(other) and RANK[other.status] <= RANK[found.status] for other in shown):
+                    continue
+                better = [d for d in shown if d.says_more_than(found) and RANK[found.status] <= RANK[d.status]]
+                shown = [*(d for d in shown if d not in better), found]
+        return sorted(shown, key=lambda d: (RANK[d.status], d.found.severity != "violation"))
 
     def _shrunk(self, candidate: _Candidate) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base

@@ -13,8 +13,8 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.lockstep import LATENT, UNSUPPORTED, VIOLATION
+from conformance.naming import UsageError
 from conformance.outcome import Outcome, outcome
-from conformance.trace_schema import TraceError
 from conformance.traces import Kept
 
 
@@ -24,13 +24,13 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
     it. ``told``: with the story too, where a law is broken. Raises ``EngineError`` for a trace of an unknown stem, and
-    ``TraceError`` if our own implementation shows that the trace sends what no caller may send.
+    ``UsageError`` if our own implementation shows that the trace sends what no caller may send.
     """
     make = loaded.makers.get(kept.trace.stem)
     shown = outcome(kept.trace, make) if make else Outcome((), f"it has no {kept.trace.stem} to drive", 1)
     if shown.misused and loaded.own:
         what = f"the trace sends at step {shown.stopped_at} what no caller may send"
-        raise TraceError(f"{kept.name}: {what}: {shown.stopped}")
+        raise UsageError(f"{kept.name}: {what}: {shown.stopped}")
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
     if told and make and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell

@@ -130,6 +130,7 @@ class RequestCalls:
         # The requests that the engine turned away, each with the session that it named. In the place of each the engine
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
+        self.ended = False  # ``quiesce`` was sent
         self.operations = operations_of(self)
 
     # Where requests and sessions are.
@@ -527,13 +528,17 @@ class RequestCalls:
     def quiesce(
         self, accept_drafts: bool = False, finish_retracted: bool = False, admit_waiting: bool = False
     ) -> Calls:
-        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free.
+        """Everything ends: requests, sessions, and what the tree keeps. Then all pages and rows must be free. Sent once
+        in a run.
 
         Three ways of ending are known differences of some engines, and a run can avoid them. ``accept_drafts``: the
         draft of a session's turn is accepted before the turn ends. ``finish_retracted``: the prompt of a session's turn
         that was retracted is computed to its end, instead of an abort between two chunks. ``admit_waiting``: a
         session's turn that waits is admitted and ends, instead of an abort.
         """
+        if self.ended:
+            raise Misuse("everything has ended already")
+        self.ended = True
         if self.run.rows.pools.group:
             yield from self._then(self.end_group())
         for request in self._deepest_first():

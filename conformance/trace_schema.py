@@ -35,10 +35,6 @@ TokenIds = Annotated[list[Annotated[int, whole(1, MOST_TOKEN)]], Field(min_lengt
 Text = Annotated[str, StringConstraints(max_length=2000)]
 
 
-class TraceError(UsageError):
-    """A file is no trace, or a trace sends what no caller may send. The message is one line that says where."""
-
-
 @exact
 class TraceFile(TypedDict):
     """A trace as a file. ``config`` and ``steps`` are checked for the stem. ``law``, ``why``, ``caller``: see
@@ -54,16 +50,16 @@ class TraceFile(TypedDict):
 
 
 def read(data: bytes) -> Json:
-    """The trace in the bytes of a file, with the keys of ``TraceFile``. Raises ``TraceError`` if it is none."""
+    """The trace in the bytes of a file, with the keys of ``TraceFile``. Raises ``UsageError`` if it is none."""
     if len(data) > MOST_BYTES:
-        raise TraceError(f"a trace has at most {MOST_BYTES:,} bytes")
+        raise UsageError(f"a trace has at most {MOST_BYTES:,} bytes")
     found: Json = _parsed(data)
     check(found)
     return found
 
 
 def check(trace: Any) -> None:
-    """Raises ``TraceError`` unless the value is a trace: an object with the keys of ``TraceFile`` and lawful contents.
+    """Raises ``UsageError`` unless the value is a trace: an object with the keys of ``TraceFile`` and lawful contents.
 
     The message begins with the place, such as ``steps[3].more``; steps count from 0 there, as in any JSON path.
     """
@@ -108,25 +104,25 @@ def _parsed(data: bytes) -> Any:
             data.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_number, parse_int=_integer
         )
     except UnicodeDecodeError as error:
-        raise TraceError(f"byte {error.start} is not UTF-8") from None
+        raise UsageError(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise TraceError(f"line {error.lineno}, column {error.colno}: no JSON: {error.msg}") from None
+        raise UsageError(f"line {error.lineno}, column {error.colno}: no JSON: {error.msg}") from None
     except RecursionError:
-        raise TraceError(f"nested more than {MOST_DEPTH} deep") from None
+        raise UsageError(f"nested more than {MOST_DEPTH} deep") from None
 
 
 def _no_number(name: str) -> Any:
-    raise TraceError(f"{name} is no number of JSON")
+    raise UsageError(f"{name} is no number of JSON")
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise TraceError(f"a number of {len(digits)} digits: at most {MOST_DIGITS} are read")
+        raise UsageError(f"a number of {len(digits)} digits: at most {MOST_DIGITS} are read")
     return int(digits)
 
 
 def _check_shape(value: Any, path: tuple[str | int, ...]) -> None:
-    """Raises ``TraceError`` for a key that stands twice, and for what is nested too deeply."""
+    """Raises ``UsageError`` for a key that stands twice, and for what is nested too deeply."""
     if isinstance(value, _Twice):
         raise _wrong(path, f"the key {_shown(value.key)} stands twice")
     inside: Iterable[tuple[Any, Any]] = ()
@@ -244,10 +240,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _wrong(path: Sequence[str | int], what: str) -> TraceError:
+def _wrong(path: Sequence[str | int], what: str) -> UsageError:
     names = (f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in path)
     place = "".join(names).removeprefix(".")
-    return TraceError(f"{place}: {what}" if place else what)
+    return UsageError(f"{place}: {what}" if place else what)
 
 
 def _name(key: str) -> str:

@@ -67,10 +67,12 @@ def load(name_or_path: str) -> Kept:
         if not path.is_file():
             raise UsageError(unknown("trace", name_or_path, names()))
         with path.open("rb") as file:
-            data = trace_schema.read(file.read(trace_schema.MOST_BYTES + 1))
+            text = file.read(trace_schema.MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
-    except trace_schema.TraceError as error:
-        raise trace_schema.TraceError(f"{path} is no trace: {error}") from error
+    try:
+        data = trace_schema.read(text)
+    except UsageError as error:
+        raise UsageError(f"{path} is no trace: {error}") from error
     trace = Trace(data["stem"], data["config"], data["steps"])
     return Kept(path.stem, data.get("law", ""), data.get("why", ""), data.get("caller", ""), trace)

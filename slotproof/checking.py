@@ -28,6 +28,7 @@ from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
 from conformance.outcome import Outcome
 from conformance.traces import Trace
+from proofs.registry import STEMS
 from slotproof import emit, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
@@ -90,6 +91,7 @@ def run(options: Options) -> int:
 def report_of(options: Options) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
+    choose(options.stems, STEMS, "stem")
     with _bench(options) as bench:
         hello = bench.subject.hello
         stems = choose(options.stems, hello["stems"], "stem of this engine")
@@ -193,7 +195,7 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
     """
     file = bench.subject.scratch / f"run-{stem}"
     if not file.is_file():
-        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.log()}", "")
+        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.last_line()}", "")
     trace = Trace(**jsonlib.loads(file.read_text()))
     with bench.subject.connect() as connection:
         found = connection.outcome(trace).first

@@ -12,7 +12,7 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from proofs.registry import STEMS
 from slotproof.codes import HOLDS
-from slotproof.screen import choose, console, table, write_json
+from slotproof.screen import choose, show, table, write_json
 
 
 def stems() -> list[Json]:
@@ -60,7 +60,7 @@ def run(kinds: Sequence[str], json: Path | None) -> int:
     write_json(json, found)
     for kind, rows in found.items():
         columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-        console.print(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
+        show(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
     return HOLDS
 
 

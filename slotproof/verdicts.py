@@ -9,12 +9,11 @@ from conformance.engines.protocol import Json
 from conformance.story.pasted import as_test
 from conformance.story.tell import Told
 from conformance.traces import Trace
-from slotproof.screen import Rows, broken, say, show, story, table
+from slotproof.screen import STYLES, Rows, broken, say, show, story, table
 
 HEADS = {
     "new": "new: the base holds this law on the trace",
     "worse": "worse: the base breaks the trace less gravely or later",
-    "incomparable": "incomparable: the base does not get so far",
 }
 
 
@@ -23,9 +22,12 @@ def show_report(report: Json) -> None:
     for line in _heading(report):
         say(line, style="dim")
     beside = report["base"] is not None
-    for name in ("new", "worse", "incomparable"):
+    for name in ("new", "worse"):
         for row in report[name]:
-            _finding(row, HEADS[name] if beside else "found", report)
+            _finding(row, HEADS[name] if beside else "found by a drawn run", report)
+    for row in report["incomparable"]:
+        say(line_of("incomparable", row), style="dim")
+        say(f"  {'; '.join(Trace(**row['trace']).lines())}: {row['detail']}; {row['base']}", style="dim")
     for name in ("gone", "known"):
         for row in report[name]:
             say(line_of(name, row), style="dim")
@@ -43,7 +45,8 @@ def _heading(report: Json) -> Iterable[str]:
 
 
 def _finding(row: Json, head: str, report: Json) -> None:
-    say((f"{row['stem']}: {broken(row['law'], row['kind'])}", "bold red"), f" ({row['severity']}, {head})")
+    style = STYLES[row["severity"]]
+    say((f"{row['stem']}: {broken(row['law'], row['kind'])}", style), f" ({row['severity']}, {head})")
     say(f"  {row['sentence']}")
     say(f"  step {row['step']}: {row['detail']}")
     if row.get("base"):

@@ -137,7 +137,7 @@ def test_a_new_bug_is_found_behind_a_known_one() -> None:
     for one in found.differences:
         if one.status is Status.NEW:
             assert outcome(one.trace, leaks) == Outcome()
-            assert one.path[-1] == "decode"
+            assert one.trace.steps[-1]["op"] == "decode"
 
 
 def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +197,15 @@ def test_other_seeds_find_nothing_new_between_equals(seed: int | None) -> None:
     assert {d.status for d in hunt.run([], ()).differences} == {Status.KNOWN}
 
 
-def test_a_broken_law_with_two_paths_is_listed_twice() -> None:
-    one = Difference(Status.NEW, LEAK, Trace("allocator", {}, [{"op": "a"}, {"op": "a"}, {"op": "b"}]), "")
-    assert one.path == ("a", "b")
+def shape(*ops: str, found: Break = LEAK) -> Difference:
+    return Difference(Status.NEW, found, Trace("allocator", {}, [{"op": op} for op in ops]), "")
+
+
+def test_a_longer_way_to_one_operation_that_breaks_one_law_says_nothing_more() -> None:
+    assert shape("extend", "trim", "extend", "free").says_more_than(shape("extend", "free"))
+    assert not shape("extend", "free").says_more_than(shape("extend", "trim", "free"))
+    assert not shape("extend", "trim").says_more_than(shape("extend", "free")), "another operation breaks it"
+    assert not shape("extend", "free").says_more_than(shape("extend", "free", found=STALE)), "another law"
 
 
 # An engine alone.

@@ -45,7 +45,7 @@ def engine_of(lock: LockStep) -> Any:
 
 # Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
 ENGINES_ALONE = {"state_renew"}
-EXAMPLES = {"mamba_slots": 500}  # lazy track buffers are one kind of five
+EXAMPLES = {"mamba_slots": 500, "cache": 500}  # lazy track buffers are one kind of five, and of six
 
 
 @pytest.mark.parametrize("stem", STEMS)

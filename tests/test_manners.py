@@ -23,7 +23,7 @@ from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Findi
 from conformance.naming import UsageError, close, unknown
 from proofs.prover import Verdict
 from proofs.registry import STEMS
-from slotproof import cli, codes, documents, failure, listing, output, plugin, proving, replays, version
+from slotproof import cli, codes, documents, failure, listing, output, plugin, proving, replays, screen, version
 from slotproof.screen import graded, table
 
 HEAVY = ("torch", "z3", "cvc5", "hypothesis", "numpy", "jinja2", "immutables", "rich.table", "rich.progress", "psutil")
@@ -300,13 +300,13 @@ def test_no_law_is_cut(width: int) -> None:
 
 
 def test_no_obligation_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proving, "console", Console(file=io.StringIO(), width=60, color_system=None))
+    monkeypatch.setattr(screen, "console", Console(file=io.StringIO(), width=60, color_system=None))
     open_ = [
         Verdict("cache", "continue_prefill", f"law_with_a_rather_long_name_{n}", "unknown", "sat", 1.0)
         for n in range(9)
     ]
     proving._matrix(open_)
-    text = proving.console.file.getvalue()  # type: ignore[attr-defined]
+    text = screen.console.file.getvalue()  # type: ignore[attr-defined]
     assert all(re.search(rf"\b{verdict.invariant}\b", text) for verdict in open_)
 
 

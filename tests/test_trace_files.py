@@ -18,8 +18,8 @@ from conformance import trace_schema, traces
 from conformance.engines import registry
 from conformance.kinds import Tokens
 from conformance.lockstep import Calls
+from conformance.naming import UsageError
 from conformance.stems import STEMS, start
-from conformance.trace_schema import TraceError
 from slotproof import cli
 
 KEPT = Path(traces.__file__).parent / "engines" / "sglang" / "traces" / "insert_under_reader.json"
@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 def test_what_is_wrong_is_said_with_its_place(name: str) -> None:
     data, said = WRONG[name]
     assert not well_formed(data)
-    with pytest.raises(TraceError) as caught:
+    with pytest.raises(UsageError) as caught:
         trace_schema.read(data)
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

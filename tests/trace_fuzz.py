@@ -128,8 +128,9 @@ class Damager:
 
     def place(self) -> Any:
         """An object or a list of the trace, steps and configuration more often than others."""
-        if self.random.random() < 0.5:
-            return self.random.choice([self.config, self.random.choice(self.steps)])
+        near = self.random.choice([self.config, self.random.choice(self.steps)])
+        if self.random.random() < 0.5 and isinstance(near, (dict, list)):
+            return near
         return self.random.choice(list(places(self.trace)))
 
     # What may leave the trace well formed.

@@ -40,12 +40,9 @@ class SGLangPlugin:
         roots = (found.imported.root / "sglang",)
         return Loaded(self.name, release, makers(found, device), self.own, source=folder, roots=roots)
 
-    @staticmethod
-    def fetch(release: str) -> None:
+    def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
-        from conformance.engines.sglang import download
-
-        download.release(release)
+        self._downloaded(release)
 
     @staticmethod
     def release_of(source: Path) -> str | None:
