@@ -197,7 +197,7 @@ def test_releases_and_devices_that_it_does_not_have_are_refused(folder: Path) ->
 def test_two_folders_are_compared(folder: Path) -> None:
     written(folder / "old" / "pool_f.py")
     written(folder / "new" / "pool_f.py", LEAKING)
-    words = ("check", "pool_f:allocator", "--examples", "5", "--budget", "10s", "--json", "out.json")
+    words = ("check", "pool_f:allocator", "--examples", "20", "--json", "out.json")
     done = slotproof(*words, "--source", "new", "--base", "old", cwd=folder)
     report = json.loads((folder / "out.json").read_text())
     assert (done.returncode, {row["stem"] for row in report["new"]}) == (1, {"allocator"}), done.stderr
