@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from driven import driven, have
 
@@ -103,3 +106,25 @@ def test_the_overwritten_tail_is_gone(release: str) -> None:
     have(release)
     names = ["turn_overwrites_tail", "turn_overwrites_tail_paged", "retract_overwrites_tail", "draft_tail_stays"]
     assert [row["verdict"] for row in rows_elsewhere(names, "sglang", release)] == ["conforms"] * len(names)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", LATER)
+def test_a_request_that_was_turned_away_takes_no_state_of_its_session(release: str, tmp_path: Path) -> None:
+    """The harness once showed the session without its states while such a request ran."""
+    have(release)
+    config = {
+        **{"rows": 2, "size": 2, "page_size": 1, "tree": "swa_radix", "size_swa": 2, "size_mamba": 6, "window": 1},
+        **{"need_sort": False, "buffered": False, "doubled": False, "lazy": False, "sessions": 2},
+        "components": ["full", "swa", "mamba"],
+    }
+    steps = [
+        {"op": "admit", "request": 0, "more": 1, "session": 1},
+        {"op": "finish", "request": 0, "sent": 0},
+        {"op": "overlapping_turn", "request": 1, "session": 1, "unsupported": True},
+        {"op": "admit", "request": 1},
+    ]
+    file = tmp_path / "turned_away.json"
+    file.write_text(json.dumps({"stem": "cache", "config": config, "steps": steps}))
+    (row,) = rows_elsewhere([str(file)], "sglang", release)
+    assert row["verdict"] == "conforms", row

@@ -328,11 +328,13 @@ class CacheEngine:
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
-        its running turn has; each is shown with one of the two.
+        its running turn has; each is shown with one of the two. A request that was turned away runs on a row of its
+        own, and so has nothing of its session's.
         """
         slots, rows = self.memory.state_slots, self.memory.rows
         shown = {n: r for n, r in self.requests.items() if n in self.running or r.req_pool_idx is None}
-        busy = {name for request, name in self.turns.items() if request in self.running}
+        runs_on = {(self.turns.get(request), self.requests[request].req_pool_idx) for request in self.running}
+        busy = {name for name, slot in self.scheduler.slots.items() if (name, slot.req_pool_idx) in runs_on}
         buffered = self.memory.buffers.buffered
         return StatesSnapshot(
             free=slots.free_slots.tolist(),
