@@ -9,11 +9,11 @@ from pathlib import Path
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
-from conformance.lockstep import VIOLATION
+from conformance.lockstep import UNSUPPORTED, VIOLATION
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
 from slotproof.codes import BROKEN, HOLDS
-from slotproof.screen import Rows, broken, choose, progress, show, table, write_json
+from slotproof.screen import Rows, broken, choose, progress, say, show, table, write_json
 
 
 def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None) -> int:
@@ -23,6 +23,8 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
         show(part)
+    if all(r["verdict"] == UNSUPPORTED for r in rows):
+        say("no engine could run this trace to its end, so it says nothing about a law", style="yellow")
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from slotproof.codes import FAILED, SIGNALLED
 
@@ -32,6 +34,28 @@ def watched(work: Callable[[], int]) -> int:
     if not hasattr(os, "fork"):
         return work()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with _scratch():
+        return _forked(work)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[None]:
+    """A folder for all temporary files of the command, so that none stays behind when its processes are killed."""
+    given = os.environ.get("TMPDIR")
+    folder = tempfile.mkdtemp(prefix="slotproof-")
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None  # else Python goes on with the folder that it has found
+    owner = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.environ.pop("TMPDIR") if given is None else os.environ.update(TMPDIR=given)
+            tempfile.tempdir = None
+
+
+def _forked(work: Callable[[], int]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
     parent, child = os.getpid(), os.fork()
     if child:
