@@ -81,8 +81,9 @@ class Outcome:
         return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"], data["misused"])
 
 
-def outcome(trace: Trace, make: Callable[[Json], Any]) -> Outcome:
-    """Replays the trace on a fresh engine that ``make`` builds.
+def outcome(trace: Trace, make: Callable[[Json], Any], heard: Callable[[Finding], object] = lambda _: None) -> Outcome:
+    """Replays the trace on a fresh engine that ``make`` builds. ``heard`` is called with each finding, in the order of
+    ``Outcome.breaks``.
 
     Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
     """
@@ -95,18 +96,21 @@ def outcome(trace: Trace, make: Callable[[Json], Any]) -> Outcome:
     breaks: list[Break] = []
     for number, step in enumerate(trace.steps, start=1):
         latents = len(lock.law.latents)
-        violation, stopped, misused = None, "", False
+        violation: Finding | None = None
+        stopped, misused = "", False
         try:
             lock.do(**step)
         except Finding as finding:
-            violation = Break.of(finding, number)
+            violation = finding
         except Unsupported as reason:
             stopped = str(reason)
         except Misuse as misuse:
             stopped, misused = str(misuse), True
-        breaks += [Break.of(latent, number) for latent in lock.law.latents[latents:]]
+        for finding in (*lock.law.latents[latents:], *([] if violation is None else [violation])):
+            breaks.append(Break.of(finding, number))
+            heard(finding)
         if violation is not None:
-            return Outcome((*breaks, violation))
+            return Outcome(tuple(breaks))
         if stopped:
             return Outcome(tuple(breaks), stopped, number, misused)
     return Outcome(tuple(breaks))

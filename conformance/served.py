@@ -71,8 +71,7 @@ def _warm_up(loaded: registry.Loaded) -> None:
     """
     import torch
 
-    import conformance.judge  # noqa: F401
-    from conformance import traces
+    from conformance import judge, traces  # noqa: F401
 
     torch.set_num_threads(1)
     kept = [traces.load(name).trace for name in traces.names()]

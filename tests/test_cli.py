@@ -35,7 +35,7 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
         (["check", "nosuch"], "no engine 'nosuch': there are ours, sglang"),
         (["check", "ours", "nosuch"], "no stem 'nosuch': there are allocator, swa_mapping"),
         (["check", "ours", "--device", "tpu"], "no device 'tpu': there are cpu and cuda"),
-        (["check", "ours", "--release", "0.5.12"], "--release and --source: the engine ours has neither"),
+        (["check", "ours", "--release", "0.5.12"], "--release 0.5.12: the engine ours has no releases"),
         (["check", "sglang"], "sglang needs either --release VERSION or --source FOLDER"),
         (["check", "sglang", "--release", "banana"], "not a release number"),
         (["check", "sglang", "--source", "."], "is no SGLang checkout"),

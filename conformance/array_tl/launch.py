@@ -129,8 +129,8 @@ class ArrayKernel:
         def launch() -> None:
             self.triton[grid](*args, **kwargs)
 
-        if died_of := killed_by(launch):
-            raise KernelDied(f"{self.fn.__name__} killed the process: {died_of}")
+        if death := killed_by(launch):
+            raise KernelDied(f"{self.fn.__name__} killed the process: {death.signal}")
         launch()
 
 

@@ -15,77 +15,41 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
-from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
+from conformance.engines.protocol import EngineError, Json
+from conformance.outcome import Outcome
 from conformance.plain import printable
 
 if TYPE_CHECKING:
+    from conformance.lockstep import Finding
     from conformance.traces import Trace
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A law that a trace breaks, at its first place. ``step`` counts from 1. ``law``, ``kind``, ``latent``,
-    ``sentence`` and ``detail`` as in ``Finding``. ``where``: the exception of the engine, and the engine's functions
-    that it went through, a line each.
-    """
-
-    step: int
-    law: str
-    kind: str
-    latent: bool
-    sentence: str
-    detail: str
-    where: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Played:
-    """What a trace showed on an engine: the laws that it broke, in order, of which at most the last is no latent one
-    and ended the run. ``unsent``: the step that could not be sent, and why; empty if all were sent.
+    """What a trace showed on an engine. ``where``: for each law that it broke, in the order of ``outcome.breaks``, the
+    exception of the engine and the engine's functions that it went through, a line each.
     """
 
-    broken: list[Broken]
-    unsent: str = ""
+    outcome: Outcome
+    where: list[list[str]] = field(default_factory=list)
 
 
 def play(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) -> Played:
     """Replays the trace on a fresh engine. ``roots``: where the engine's own code is, see ``Loaded``."""
-    from conformance.lockstep import Finding
-    from conformance.stems import start
+    from conformance.outcome import outcome
     from conformance.story.where import Roots, raised
 
-    own = Roots(roots)
-    broken: list[Broken] = []
+    own, where = Roots(roots), list[list[str]]()
 
-    def note(step: int, finding: Finding) -> None:
-        where = [text for one in raised(finding, own) for text in (one.what, *map(str, one.frames))]
-        broken.append(Broken(step, finding.law, finding.kind, finding.latent, finding.sentence, finding.detail, where))
+    def heard(finding: Finding) -> None:
+        where.append([text for one in raised(finding, own) for text in (one.what, *map(str, one.frames))])
 
-    try:
-        lock = start(trace.stem, make, trace.config, strict=False)
-    except Unsupported as reason:
-        return Played([], f"the engine cannot be made: {reason}")
-    known = 0
-    for number, (line, step) in enumerate(zip(trace.lines(), trace.steps, strict=True), start=1):
-        ended: Finding | None = None
-        try:
-            lock.do(**step)
-        except Finding as finding:
-            ended = finding
-        except Misuse as misuse:
-            return Played(broken, f"step {number}, {line}, cannot be sent: {misuse}")
-        for one in lock.law.latents[known:]:
-            note(number, one)
-        known = len(lock.law.latents)
-        if ended is not None:
-            note(number, ended)
-            break
-    return Played(broken)
+    return Played(outcome(trace, make, heard), where)
 
 
 def assert_holds(
@@ -115,21 +79,23 @@ def assert_holds(
     subject = {"name": engine, "release": release, "source": None if source is None else str(source), "device": device}
     played = _played_elsewhere({"subject": subject, "stem": stem, "config": config, "steps": list(steps)})
     name = f"{engine} {release or source or ''}".strip()
-    mine = [found for found in played.broken if (found.law, found.kind) == (law, kind)]
-    others = [found for found in played.broken if not found.latent]
+    shown = played.outcome
+    numbered = list(enumerate(shown.breaks))
+    mine = [n for n, found in numbered if (found.law, found.kind) == (law, kind)]
+    others = [n for n, found in numbered if found.severity != "latent"]
     if mine:
-        raise AssertionError(printable(f"{name} breaks {_said(mine[0], steps)}"))
+        raise AssertionError(printable(f"{name} breaks {_said(played, mine[0], steps)}"))
     if others:
-        raise AssertionError(
-            printable(f"{name} does not break {law} here; the trace ends where it breaks {_said(others[0], steps)}")
-        )
-    if played.unsent:
-        raise SkipTest(printable(f"{name}: {played.unsent}"))
+        what = f"{name} does not break {law} here; the trace ends where it breaks {_said(played, others[0], steps)}"
+        raise AssertionError(printable(what))
+    if shown.stopped:
+        raise SkipTest(printable(f"{name}: step {shown.stopped_at} cannot be sent: {shown.stopped}"))
 
 
-def _said(found: Broken, steps: Sequence[Json]) -> str:
+def _said(played: Played, number: int, steps: Sequence[Json]) -> str:
+    found = played.outcome.breaks[number]
     lines = [f"{found.law} at step {found.step}, {steps[found.step - 1]['op']}", found.sentence, found.detail]
-    return "\n  ".join([*lines, *found.where])
+    return "\n  ".join([*lines, *played.where[number]])
 
 
 def _played_elsewhere(asked: Json) -> Played:
@@ -154,7 +120,7 @@ def _played_elsewhere(asked: Json) -> Played:
         said = json.loads(answer.read_text(encoding="utf-8"))
     if said["error"]:
         raise EngineError(said["error"])
-    return Played([Broken(**found) for found in said["broken"]], said["unsent"])
+    return Played(Outcome.from_json(said["outcome"]), said["where"])
 
 
 def main() -> int:
@@ -164,18 +130,20 @@ def main() -> int:
 
     asked, out = json.load(sys.stdin), Path(sys.argv[1])
     source = asked["subject"].pop("source")
-    error, played = "", Played([])
+    error, played = "", Played(Outcome())
     try:
         folder = None if source is None else Path(source)
         loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],))
         if asked["stem"] not in loaded.makers:
-            played = Played([], f"it has no {asked['stem']} to drive")
+            played = Played(Outcome((), f"it has no {asked['stem']} to drive", 1))
         else:
             trace = Trace(asked["stem"], asked["config"], asked["steps"])
             played = play(trace, loaded.makers[asked["stem"]], loaded.roots)
     except EngineError as reason:
         error = str(reason)
-    out.write_text(json.dumps({**asdict(played), "error": error}), encoding="utf-8")
+    out.write_text(
+        json.dumps({"outcome": played.outcome.as_json(), "where": played.where, "error": error}), encoding="utf-8"
+    )
     return 0
 
 
