@@ -106,9 +106,9 @@ def outcome(trace: Trace, make: Callable[[Json], Any], heard: Callable[[Finding]
             stopped = str(reason)
         except Misuse as misuse:
             stopped, misused = str(misuse), True
-        for finding in (*lock.law.latents[latents:], *([] if violation is None else [violation])):
-            breaks.append(Break.of(finding, number))
-            heard(finding)
+        for found in (*lock.law.latents[latents:], *([] if violation is None else [violation])):
+            breaks.append(Break.of(found, number))
+            heard(found)
         if violation is not None:
             return Outcome(tuple(breaks))
         if stopped:

@@ -227,7 +227,7 @@ def test_an_engine_that_cannot_be_sent_the_trace_skips_it() -> None:
     grouped = Trace("allocator", CONFIG, [{"op": "begin_group"}])
     with pytest.raises(SkipTest, match=r"whole: step 1 cannot be sent: the engine has no begin_"):
         replay("whole", *LEAKS, grouped)
-    with pytest.raises(SkipTest, match="whole: it has no cache to drive"):
+    with pytest.raises(SkipTest, match="whole: step 1 cannot be sent: it has no cache to drive"):
         replay("whole", *LEAKS, Trace("cache", CONFIG, []))
 
 
