@@ -131,11 +131,13 @@ def test_what_cannot_be_loaded_is_an_engine_error(what: Subject, message: str) -
         served.ready()
 
 
-def test_a_stem_that_an_engine_has_not_is_an_engine_error(tmp_path: Path) -> None:
+def test_a_stem_that_an_engine_has_not_can_be_compared_with_nothing(tmp_path: Path) -> None:
     with Served(subject(tmp_path, "sound")) as served:
         served.ready()
-        with served.connect() as connection, pytest.raises(EngineError, match="no cache to drive"):
-            connection.outcome(Trace("cache", {}, []))
+        with served.connect() as connection:
+            assert connection.outcome(Trace("cache", {}, [])) == Outcome((), "it has no cache to drive", 1)
+            with pytest.raises(EngineError, match="has no cache to drive"):
+                connection.ask({"do": "alone", "stem": "cache"})
 
 
 def test_a_failure_of_ours_in_the_process_is_one_here_with_its_report(tmp_path: Path) -> None:
