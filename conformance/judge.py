@@ -34,7 +34,7 @@ Progress = Callable[[str, Trace | None, Json | None, int], None]
 
 
 def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
-    """What ``asked["trace"]`` shows on the engine. An engine that has nothing for the stem cannot make the first call."""
+    """What ``asked["trace"]`` shows on the engine. One that has nothing for the stem cannot make the first call."""
     make, trace = loaded.makers.get(asked["stem"]), Trace(**asked["trace"])
     return (outcome(trace, make) if make else Outcome((), f"it has no {asked['stem']} to drive", 1)).as_json()
 
