@@ -17,7 +17,7 @@ from typing import Any
 from conformance.check import Search, draw
 from conformance.compare import RANK, Status, compare, in_words
 from conformance.engines.protocol import Json
-from conformance.lockstep import Finding
+from conformance.lockstep import LATENT, VIOLATION, Finding
 from conformance.machine import Sink, TimeIsUp
 from conformance.outcome import Break, Outcome, outcome
 from conformance.shrink import shrink
@@ -175,11 +175,12 @@ class Hunt:
             if status is Status.KNOWN:
                 self._is_known(found, trace, name, theirs)
             else:
-                finding = Finding(found.law, found.sentence, found.detail, found.severity == "latent", found.kind)
+                finding = Finding(found.law, found.sentence, found.detail, found.severity == LATENT, found.kind)
                 cut = Trace(trace.stem, trace.config, trace.steps[: found.step])
                 self._suspect(_Candidate(status, finding, cut, name))
         for broken in theirs.breaks:
-            if mine.like(broken) is None and not mine.breaks:
+            ended = any(b.severity == VIOLATION and b.step <= broken.step for b in mine.breaks)
+            if mine.like(broken) is None and not ended:
                 detail = f"cannot make the call of step {mine.stopped_at}: {mine.stopped}" if mine.stopped else "holds"
                 self.gone.append(Gone(broken, trace, name, detail))
 
@@ -248,7 +249,7 @@ class Hunt:
                     continue
                 better = [d for d in shown if d.says_more_than(found) and RANK[found.status] <= RANK[d.status]]
                 shown = [*(d for d in shown if d not in better), found]
-        return sorted(shown, key=lambda d: (RANK[d.status], d.found.severity != "violation"))
+        return sorted(shown, key=lambda d: (RANK[d.status], d.found.severity != VIOLATION))
 
     def _shrunk(self, candidate: _Candidate) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base

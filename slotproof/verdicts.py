@@ -34,6 +34,11 @@ def show_report(report: Json) -> None:
     show(_looked(report["results"]))
     for result in report["results"]:
         _reach(result)
+    if not beside and report["subject"]["source"] and report["new"]:
+        say(
+            "--base shows only what breaks here and holds on your main branch, a release or another folder",
+            style="yellow",
+        )
     say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", style="bold")
 
 

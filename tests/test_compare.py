@@ -157,6 +157,29 @@ def test_what_the_subject_has_mended_is_gone() -> None:
     assert (gone.name, gone.found.law, gone.detail) == ("kept_leak", "no_leak", "holds")
 
 
+def test_what_is_mended_is_gone_though_another_law_is_broken_less_gravely() -> None:
+    """The subject refuses what fits, which is latent, and leaks no more."""
+
+    def refuses(config: Json) -> Any:
+        made = sound(config)
+
+        def extend(*rows: Sequence[int]) -> Any:
+            return None if len(made.free_pages) == 1 else made.extend(*rows)
+
+        return Variant(made, extend=extend)
+
+    config = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
+    steps: list[Json] = [
+        {"op": "extend", "rows": [0], "more": [2]},
+        {"op": "extend", "rows": [1], "more": [1]},
+        {"op": "finish", "row": 0, "committed": 2},
+    ]
+    hunt = Hunt("allocator", refuses, lambda t: outcome(t, leaks), Limits(1, seed=1))
+    found = hunt.run([("kept_leak", Trace("allocator", config, steps))], ())
+    assert [(gone.found.law, gone.detail) for gone in found.gone] == [("no_leak", "holds")]
+    assert "enough_is_granted" in laws(found, Status.NEW) | laws(found, Status.INCOMPARABLE)
+
+
 def test_a_call_that_the_base_lacks_is_incomparable() -> None:
     def without_decode(config: Json) -> Any:
         made = sound(config)
