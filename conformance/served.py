@@ -67,13 +67,12 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
 def _warm_up(loaded: registry.Loaded) -> None:
     """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
 
-    Torch is kept to one thread, since several children work side by side.
+    If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
-    import torch
-
     from conformance import judge, traces  # noqa: F401
 
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     kept = [traces.load(name).trace for name in traces.names()]
     for stem, config in {trace.stem: trace.config for trace in kept}.items():
         if stem in loaded.makers:

@@ -188,8 +188,6 @@ def load(
 
     Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device.
     """
-    import torch
-
     if device not in DEVICES:
         plugin(name)  # a name that is wrong is told first
         raise EngineError(f"no device {device!r}: there are {' and '.join(DEVICES)}")
@@ -201,8 +199,8 @@ def load(
         found = _named(_registered(name).value, name, source, stems)
     else:
         found = plugin(name)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise EngineError("device cuda: this machine has no CUDA device")
+    if device == "cuda":
+        _must_have_cuda()
     if name in _built_in():
         return replace(found.load(release, source, device), device=device)
     simple = isinstance(found, SimplePlugin)  # its code is imported from the folder, and it has no other use for it
@@ -224,6 +222,13 @@ def _named(place: str, name: str, source: Path | None, stems: Collection[str]) -
 def _checked(stem: str, make: Callable[[Json], Any], source: Path | None, name: str) -> Callable[[Json], Any]:
     """The maker of an engine from elsewhere, which checks what it builds."""
     return vetted(stem, make if source is None else named.from_source(make, source, name), name)
+
+
+def _must_have_cuda() -> None:
+    import torch  # takes seconds, and many engines do without
+
+    if not torch.cuda.is_available():
+        raise EngineError("device cuda: this machine has no CUDA device")
 
 
 def fetch(name: str, release: str | None) -> None:
