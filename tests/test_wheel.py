@@ -147,11 +147,12 @@ def test_a_users_tests_may_import_both(installed: Installed) -> None:
 def test_a_pasted_test_names_what_is_installed(installed: Installed) -> None:
     code = """
 from slotproof.conformance import traces
-from slotproof.conformance.story.tell import as_test
-print(as_test(traces.load("insert_under_reader").trace, "ours", None))
+from slotproof.conformance.story.pasted import as_test
+print(as_test(traces.load("insert_under_reader").trace, "revive_tombstone", "promise", "ours"))
 """
     (installed.user / "test_pasted.py").write_text(installed.run("-c", code).stdout)
-    done = installed.run("-c", "from test_pasted import test_found_by_slotproof as t; t(); print('passed')")
+    call = "import test_pasted as t; [getattr(t, n)() for n in dir(t) if n.startswith('test_')]; print('passed')"
+    done = installed.run("-c", call)
     assert done.stdout == "passed\n", done.stderr
 
 
