@@ -255,28 +255,28 @@ class Hunt:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
         breaks another law first, a shorter run can show that it holds this one.
         """
-        status, late = candidate.status, False
+        status, best = candidate.status, (candidate.finding, candidate.trace)
 
         def accepts(finding: Finding, trace: Trace) -> bool:
-            nonlocal status, late
-            late = late or self._time_is_up(1)
-            if late:
-                return False
+            nonlocal status, best
             self.tick(f"shrinking a run that breaks {finding.law}", trace, None, self.sink.steps)
             now = compare(Break.of(finding, len(trace.steps)), self.base(trace))
             if now is Status.KNOWN or RANK[now] > RANK[status]:
                 return False
-            status = now
+            status, best = now, (finding, trace)
             return True
 
         def fresh(config: Json) -> Any:
+            if self._time_is_up(1):
+                raise TimeIsUp
             return start(self.stem, self.make, config, strict=False)
 
-        finding, trace = candidate.finding, candidate.trace
-        if not self._time_is_up(1):
-            finding, trace = shrink(finding, trace, fresh, accepts)
-        else:
+        late = False
+        try:
+            best = shrink(*best, fresh, accepts)
+        except TimeIsUp:
             late = True
+        finding, trace = best
         found = Break.of(finding, len(trace.steps))
         words = in_words(status, found, self.base(trace))
         return Difference(status, found, trace, words, candidate.name, shrunk=not late)

@@ -139,8 +139,8 @@ def _command(path: Path, module: str) -> None:
 
 
 def _environment(scratch: Path, commands: Path) -> dict[str, str]:
-    """The reader's environment: this checkout is installed, nothing was kept from earlier checks, and it is no CI, where
-    pytest prints more.
+    """The reader's environment: this checkout is installed, and nothing was kept from earlier checks. In CI pytest
+    prints more, so the environment does not say that it is CI.
     """
     others = ("PYTEST", "COV_", "GIT_", "CI", "BUILD_NUMBER", "GITHUB_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
