@@ -93,9 +93,8 @@ def check(
     except TimeIsUp:
         cut_short = True
     found = found or sink.latent
-    transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(sink.counts.items())}
     verdict = CONFORMS if sink.runs else UNSUPPORTED
-    result = Result(stem, verdict, sink.steps, transitions, runs=sink.runs, cut_short=cut_short)
+    result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
         finding, result.trace = found
         result.verdict = LATENT if finding.latent else VIOLATION

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from conformance.engines.protocol import EngineError, Json
+from conformance.lockstep import ANSWERED, ANSWERED_SENTENCE, Finding
 from conformance.outcome import Break, Outcome
 from conformance.traces import Trace
-
-DIED = "A lawful call is answered."
 
 
 class EngineDied(Exception):
@@ -40,8 +39,11 @@ class Connection:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._open()
+
+    def _open(self) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(path)
+        self.socket.connect(self.path)
         self.file = self.socket.makefile("rwb")
 
     def __enter__(self) -> Self:
@@ -81,14 +83,13 @@ class Connection:
             return Outcome.from_json(self.ask({"do": "outcome", "stem": trace.stem, "trace": trace.as_json()}))
         except EngineDied:
             self.close()
-            self.__init__(self.path)  # type: ignore[misc]
+            self._open()
             return died(trace)
 
 
 def died(trace: Trace) -> Outcome:
     """The outcome of a trace whose last operation killed the process of the engine."""
-    found = Break("violation", len(trace.steps), "lawful_call_is_answered", "answer", DIED, "the process died")
-    return Outcome((found,))
+    return Outcome((Break.of(Finding(ANSWERED, ANSWERED_SENTENCE, "the process died"), len(trace.steps)),))
 
 
 def _answer(said: Json) -> Any:

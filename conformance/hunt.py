@@ -142,11 +142,10 @@ class Hunt:
             self._replay(name, trace)
         self._draw(exclude)
         differences = [*self._new(), *self.known.values()]
-        transitions = {f"{name} {outcome}": n for (name, outcome), n in sorted(self.sink.counts.items())}
         seconds = round(time.monotonic() - self.begun, 1)
         return Hunted(
             *(self.stem, differences, self.gone, self.sink.runs, self.sink.steps),
-            *(transitions, self.cut_short, seconds),
+            *(self.sink.transitions, self.cut_short, seconds),
         )
 
     # The time.

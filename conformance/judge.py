@@ -39,11 +39,6 @@ def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
     return (outcome(trace, make) if make else Outcome((), f"it has no {asked['stem']} to drive", 1)).as_json()
 
 
-def told(loaded: Loaded, asked: Json, _: Progress) -> list[Json]:
-    """The story of ``asked["trace"]`` on the engine."""
-    return _story(Trace(**asked["trace"]), loaded)
-
-
 # An engine alone.
 
 
@@ -52,12 +47,10 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     begun, stem = time.monotonic(), asked["stem"]
     make = loaded.makers[stem]
     listed = _listed(asked)
-    replayed = [_replayed(stem, k, make, progress) for k in listed if k.stem == stem]
+    replayed = [_replayed(k, make, progress) for k in listed if k.stem == stem]
     result = _draw(make, asked, excluded(stem, listed), begun, progress)
     found = [] if result.law is None else [_found(result, loaded)]
-    rows = {
-        status: [row for is_known, row in replayed if is_known == (status == "known")] for status in ("known", "gone")
-    }
+    rows = {name: [row for occurs, row in replayed if occurs == (name == "known")] for name in ("known", "gone")}
     judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
     verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
     seconds = round(time.monotonic() - begun, 1)
@@ -78,18 +71,18 @@ def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
     return known.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
 
 
-def _replayed(stem: str, difference: Known, make: Make, progress: Progress) -> tuple[bool, Json]:
+def _replayed(difference: Known, make: Make, progress: Progress) -> tuple[bool, Json]:
     """Whether the engine still shows a known difference, and what it shows on the trace."""
     kept = traces.load(difference.trace)
     progress(kept.name, kept.trace, None, 0)
     first = outcome(kept.trace, make).first
     if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
-        return True, _finding(stem, first, kept.trace, name=kept.name)
+        return True, first.row(kept.trace, name=kept.name)
     today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
     listed = Break(
         difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, f"listed, but today it {today}"
     )
-    return False, _finding(stem, listed, kept.trace, name=kept.name)
+    return False, listed.row(kept.trace, name=kept.name)
 
 
 def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, progress: Progress) -> Result:
@@ -122,16 +115,9 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
 def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
-    severity = LATENT if result.verdict == LATENT else VIOLATION
-    found = Break(
-        severity,
-        len(result.trace.steps),
-        result.law or "",
-        result.kind or "",
-        result.sentence or "",
-        result.detail or "",
-    )
-    return {**_finding(result.stem, found, result.trace), "story": _story(result.trace, loaded)}
+    words = (result.law, result.kind, result.sentence, result.detail)
+    found = Break(result.verdict, len(result.trace.steps), *(word or "" for word in words))
+    return found.row(result.trace, story=_story(result.trace, loaded))
 
 
 # An engine beside a base.
@@ -141,30 +127,21 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
     with Connection(asked["base"]) as base:
-
-        def on_base(trace: Trace) -> Outcome:
-            return base.outcome(trace)
-
         limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
-        kept = [(k.name, k.trace) for k in map(traces.load, traces.names()) if k.trace.stem == stem]
+        kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
-        hunted = Hunt(stem, loaded.makers[stem], on_base, limits, progress).run(
-            [*again, *kept], excluded(stem, _listed(asked))
-        )
+        hunt = Hunt(stem, loaded.makers[stem], base.outcome, limits, progress)
+        hunted = hunt.run([*again, *kept], excluded(stem, _listed(asked)))
     return _beside(hunted, loaded)
 
 
 def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     stem = hunted.stem
     lists: dict[str, list[Json]] = {
-        str(status): [_difference(stem, d, loaded) for d in hunted.differences if d.status is status]
-        for status in Status
+        str(status): [_difference(d, loaded) for d in hunted.differences if d.status is status] for status in Status
     }
     lists["gone"] = [
-        {
-            **_finding(stem, g.found, g.trace, name=g.name),
-            "detail": f"the subject {g.detail}; the base: {g.found.detail}",
-        }
+        g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
         for g in hunted.gone
     ]
     looked = _looked(hunted.runs, hunted.steps, hunted.transitions, stem)
@@ -179,12 +156,10 @@ def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     }
 
 
-def _difference(stem: str, found: Difference, loaded: Loaded) -> Json:
-    row = _finding(stem, found.found, found.trace, name=found.name, base=found.base)
-    row = {**row, "times": found.times, "shrunk": found.shrunk}
-    if found.status is Status.KNOWN:
-        return row
-    return {**row, "story": _story(found.trace, loaded)}
+def _difference(found: Difference, loaded: Loaded) -> Json:
+    story = [] if found.status is Status.KNOWN else _story(found.trace, loaded)
+    more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk, "story": story}
+    return found.found.row(found.trace, **more)
 
 
 # What both have.
@@ -193,12 +168,6 @@ def _difference(stem: str, found: Difference, loaded: Loaded) -> Json:
 def _story(trace: Trace, loaded: Loaded) -> list[Json]:
     """The operations of a trace as plain data, each with the engine's functions that it called."""
     return [asdict(step) for step in tell(trace, loaded.makers[trace.stem], loaded.roots)]
-
-
-def _finding(stem: str, found: Break, trace: Trace, **more: Any) -> Json:
-    """A finding as plain data: what is broken, and the run that breaks it. All findings have all fields."""
-    common = {"name": "", "base": "", "times": 1, "shrunk": True, "story": []}
-    return {"stem": stem, **asdict(found), "trace": trace.as_json(), **common, **more}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:

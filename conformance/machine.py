@@ -52,6 +52,11 @@ class Sink:
     passes: Callable[[Finding, Trace], bool] = _no
     before: Callable[[Trace, Json], object] = _no
 
+    @property
+    def transitions(self) -> dict[str, int]:
+        """``counts`` with a text for each transition and outcome, such as "alloc done"."""
+        return {f"{name} {outcome}": n for (name, outcome), n in sorted(self.counts.items())}
+
 
 class StemMachine(RuleBasedStateMachine):
     """What every machine does with a run: start it, send operations, avoid known differences, count.

@@ -33,6 +33,13 @@ class Break:
         severity = LATENT if finding.latent else VIOLATION
         return cls(severity, step, finding.law, finding.kind, finding.sentence, finding.detail)
 
+    def row(self, trace: Trace, **more: Any) -> Json:
+        """The break as a finding of a report: what is broken, and the run that breaks it. All findings have all fields,
+        ``docs/json.md`` says what they mean; ``more``: those that differ from the usual.
+        """
+        common = {"name": "", "base": "", "times": 1, "shrunk": True, "story": []}
+        return {"stem": trace.stem, **asdict(self), "trace": trace.as_json(), **common, **more}
+
     def is_like(self, other: Break) -> bool:
         """Both are about one law, broken in one way, such as a promise of it. The severities may differ."""
         return (self.law, self.kind) == (other.law, other.kind)

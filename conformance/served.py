@@ -73,8 +73,7 @@ def _warm_up(loaded: registry.Loaded) -> None:
 
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    kept = [traces.load(name).trace for name in traces.names()]
-    for stem, config in {trace.stem: trace.config for trace in kept}.items():
+    for stem, config in {kept.trace.stem: kept.trace.config for kept in traces.every()}.items():
         if stem in loaded.makers:
             with suppress(Exception):  # the child that drives the engine meets it again, and reports it
                 loaded.makers[stem](config)
@@ -122,7 +121,6 @@ class _Handler(socketserver.StreamRequestHandler):
             "outcome": judge.outcome_of,
             "alone": judge.alone,
             "beside": judge.beside,
-            "tell": judge.told,
         }
         progress = Progress(self._say, self.scratch / f"run-{asked['stem']}")
         if asked["stem"] not in self.loaded.makers and asked["do"] != "outcome":

@@ -70,6 +70,18 @@ def load(name_or_path: str) -> Kept:
             text = file.read(trace_schema.MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
+    return _read(path, text)
+
+
+def every() -> list[Kept]:
+    """All kept traces, sorted by name. Each file is read once."""
+    return [_read(path, path.read_bytes()) for path in sorted(_files(), key=lambda path: path.stem)]
+
+
+def _read(path: Path, text: bytes) -> Kept:
+    """The trace in the text of a file. Raises ``UsageError``, which says where the text is wrong."""
+    from conformance import trace_schema
+
     try:
         data = trace_schema.read(text)
     except UsageError as error:

@@ -34,9 +34,9 @@ from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.screen import choose, progress
 from slotproof.subjects import Base, base_of
+from slotproof.weigh import LISTS
 
 SCHEMA = 1
-LISTS = ("new", "worse", "incomparable", "known", "gone")
 ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
 ENDING = 5.0  # seconds of the budget that are kept for the end of the command
@@ -208,8 +208,7 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
             theirs = connection.outcome(trace)
     status = compare(found, theirs)
     words = in_words(status, found, theirs) if bench.base else ""
-    row = {"stem": stem, **found.__dict__, "trace": trace.as_json(), "name": "", "base": words, "story": []}
-    return status, {**row, "times": 1, "shrunk": False}
+    return status, found.row(trace, base=words, shrunk=False)
 
 
 # The report.

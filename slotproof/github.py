@@ -16,8 +16,8 @@ from conformance.plain import printable
 from slotproof import weigh
 from slotproof.junit import told
 from slotproof.screen import broken
+from slotproof.weigh import LISTS
 
-LISTS = ("new", "worse", "incomparable", "known", "gone")
 ERROR, WARNING, NOTICE = "error", "warning", "notice"
 LONGEST_SUMMARY = 500_000  # characters; GitHub refuses a summary of more than 1 MiB
 LONGEST_FINDING = 8_000  # characters of one finding in the summary

@@ -17,8 +17,7 @@ from conformance.plain import printable
 from conformance.traces import Trace
 from slotproof import weigh
 from slotproof.screen import broken
-
-LISTS = ("new", "worse", "incomparable", "known", "gone")
+from slotproof.weigh import LISTS
 
 
 def text(report: Json) -> str:

@@ -30,8 +30,7 @@ def faults() -> list[Json]:
 
 def kept_traces() -> list[Json]:
     """Each kept trace with its stem and the law that breaks."""
-    kept = [traces.load(name) for name in traces.names()]
-    return [{"name": one.name, "stem": one.trace.stem, "law": one.law} for one in kept]
+    return [{"name": one.name, "stem": one.trace.stem, "law": one.law} for one in traces.every()]
 
 
 def engines() -> list[Json]:

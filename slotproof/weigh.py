@@ -10,6 +10,8 @@ from typing import Any
 from conformance.engines.protocol import Json
 from conformance.lockstep import UNSUPPORTED, VIOLATION
 
+LISTS = ("new", "worse", "incomparable", "known", "gone")  # the lists of findings of a report
+
 
 def fails(name: str, row: Json, report: Json) -> bool:
     """Whether the finding ``row`` of the list ``name`` fails the check. A latent finding fails only our own
@@ -38,6 +40,6 @@ def undecided(result: Json, report: Json) -> str:
 
 def nothing_judged(stem: str) -> Json:
     """The judgement on a stem on which no search came to its end."""
-    empty: dict[str, Any] = {name: [] for name in ("new", "worse", "incomparable", "known", "gone")}
+    empty: dict[str, Any] = {name: [] for name in LISTS}
     looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True}
     return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}
