@@ -1,5 +1,5 @@
-"""A wrong answer of an engine is a finding in plain words, and a trace that names what there is not is misuse; neither
-is an exception of the driver.
+"""A wrong answer of an engine is a finding in plain words. A trace that names a row, a request or a session which does
+not exist is misuse. Neither of the two ends in an exception of the driver.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def without_states(engine: Any) -> Json:
 
 
 def invents_a_copy(engine: Any) -> Json:
-    """A match that says it copied the state of a node which there is not."""
+    """A match that claims to have copied the state of a node that is not in the tree."""
 
     def match(*arguments: Any) -> Any:
         engine.match(*arguments)

@@ -140,7 +140,7 @@ class Damager:
         self.random.shuffle(self.steps)
 
     def drop(self) -> None:
-        """One step less."""
+        """One step is left out."""
         self.steps.pop(self.random.randrange(len(self.steps)))
 
     def repeat(self) -> None:
@@ -181,7 +181,7 @@ class Damager:
     # What hardly leaves it well formed.
 
     def forget(self) -> None:
-        """A key or an entry is gone."""
+        """A key or an entry of a list is removed."""
         where = self.place()
         if isinstance(where, dict) and where:
             del where[self.random.choice(list(where))]
@@ -196,7 +196,7 @@ class Damager:
             where[self.spelled(key)] = where.pop(key)
 
     def add(self) -> None:
-        """A key or an entry too many."""
+        """A key or an entry of a list is added."""
         where = self.place()
         if isinstance(where, dict):
             where[self.random.choice([*WORDS, *UNICODE])] = self.random.choice([*ODD, *NUMBERS])
@@ -204,18 +204,18 @@ class Damager:
             where.append(self.random.choice([*ODD, *NUMBERS, copy.deepcopy(where)]))
 
     def put(self, value: Any) -> None:
-        """A value somewhere."""
+        """One value anywhere in the trace is replaced."""
         where = self.place()
         if where:
             key = self.random.choice(list(where)) if isinstance(where, dict) else self.random.randrange(len(where))
             where[key] = value
 
     def retype(self) -> None:
-        """A value of another type."""
+        """A value is replaced by one of another type."""
         self.put(self.random.choice([*ODD, *WORDS, *UNICODE]))
 
     def overdo(self) -> None:
-        """A number that is too large, negative, or right."""
+        """A number is replaced: by one that is too large, negative, or within its bounds."""
         self.put(self.random.choice(NUMBERS))
 
     def misspell(self) -> None:
@@ -285,7 +285,7 @@ class Damager:
 
 
 def damaged(seed: int, count: int) -> Iterator[bytes]:
-    """So many damaged files, the same ones for the same seed."""
+    """``count`` damaged files; a seed always gives equal files."""
     damager = Damager(Random(seed), originals())
     for _ in range(count):
         yield damager.damage()
