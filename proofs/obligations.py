@@ -11,6 +11,7 @@ from typing import Any
 import z3
 
 from proofs import lemmas
+from proofs.before import looks_ahead
 from proofs.hints import Hints, Transition
 from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
 from spec.logic import Invariant, Stem, Step, implies
@@ -242,11 +243,17 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
-    """Every formula for one transition; for ``START`` those of the first state."""
+    """Every formula for one transition; for ``START`` those of the first state.
+
+    Raises ``TypeError`` for a transition whose promises speak of a state after the one before the call, or that changes
+    what it must not change.
+    """
     if name == START:
         laws = hints.stem.invariants.values()
         yield from (follows(hints, law) if law.theorem else initially(hints, law) for law in laws)
         return
+    if ahead := looks_ahead(hints, transition):
+        raise TypeError(f"{name}: {'; '.join(map(repr, ahead))} speaks of the state after, which no caller knows")
     made = checked(hints.stem, call(hints, transition, World()))
     for law in hints.stem.invariants.values():
         if not law.inherited and not law.theorem:

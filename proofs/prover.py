@@ -62,9 +62,8 @@ def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
 def solve(assertions: list[object], timeout: int | None = None) -> tuple[str, str]:
     """What z3 and cvc5 answer; cvc5 is asked even where z3 finds no proof."""
     limit = TIMEOUT if timeout is None else timeout
-    solver = looking(assertions, LOOKS[0])
-    text = solver.to_smt2()  # taken before z3 solves: solving rewrites the assertions
-    return first_solver(solver, assertions, limit), second_solver.check(text, limit)
+    text = second_solver.script(assertions)  # taken before a z3 solver sees the assertions: it rewrites them
+    return first_solver(looking(assertions, LOOKS[0]), assertions, limit), second_solver.check(text, limit)
 
 
 def looking(assertions: list[object], look: dict[str, Any]) -> z3.Solver:

@@ -49,7 +49,13 @@ def every(truths: Iterable[Truth]) -> Truth:
 
 
 def but(state: S, /, **changes: Any) -> S:
-    """``state`` with some fields changed. A faster ``dataclasses.replace``: states have no ``__post_init__``."""
+    """``state`` with some fields changed. A faster ``dataclasses.replace``: states have no ``__post_init__``.
+
+    Raises ``TypeError`` for a field that the state does not have.
+    """
+    if not changes.keys() <= state.__dict__.keys():
+        unknown = ", ".join(sorted(changes.keys() - state.__dict__.keys()))
+        raise TypeError(f"{type(state).__name__} has no field {unknown}")
     new = object.__new__(type(state))
     new.__dict__.update(state.__dict__)
     new.__dict__.update(changes)
@@ -248,13 +254,23 @@ class Stem:
         So every law of ``stem`` holds there too. Where two parts have a law of one name, the later one is renamed
         ``name.law``.
         """
+        if name in self.parts:
+            raise ValueError(f"{self.name} has a part {name} already")
         self.parts[name] = stem
         for law in stem.invariants.values():
             known = law.name if law.name not in self.invariants else f"{name}.{law.name}"
-            self.invariants[known] = replace(law.within(name), name=known)
+            self._add(replace(law.within(name), name=known))
+
+    def _add(self, law: Invariant) -> None:
+        """Registers a law. A second law of one name would silently take the place of the first."""
+        if law.name in self.invariants:
+            raise ValueError(f"{self.name} has a law {law.name} already")
+        self.invariants[law.name] = law
 
     def transition(self, function: Callable[..., Step[S]]) -> Callable[..., Step[S]]:
         """Registers a pure function from a state and arguments to a ``Step``; its docstring is printed as the law."""
+        if function.__name__ in self.transitions:
+            raise ValueError(f"{self.name} has a transition {function.__name__} already")
         self.transitions[function.__name__] = function
         return function
 
@@ -268,8 +284,7 @@ class Stem:
         """
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
-            known = Invariant(function.__name__, function, parts, latent, about=about)
-            self.invariants[known.name] = known
+            self._add(Invariant(function.__name__, function, parts, latent, about=about))
             return function
 
         return register
@@ -278,8 +293,7 @@ class Stem:
         """Registers what holds in every lawful state; ``about``: the parts whose laws the proof uses."""
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
-            known = Invariant(function.__name__, function, _itself, about=about, theorem=True)
-            self.invariants[known.name] = known
+            self._add(Invariant(function.__name__, function, _itself, about=about, theorem=True))
             return function
 
         return register
@@ -290,20 +304,22 @@ class Stem:
         """Registers a law on each member of a domain.
 
         ``counts``: the law counts or sums; a proof then knows it only for the members that the proof names. ``uses``:
-        laws registered earlier; the proof of this law may use them for the state after the call, too.
+        laws registered earlier; the proof of this law may use them for the state after the call, too. A theorem is none
+        of these: it follows from all laws, and so from this one.
         """
 
-        unknown = [name for name in uses if name not in self.invariants]
-        if unknown:
-            raise ValueError(f"a law may use only laws registered before it, not {', '.join(unknown)}")
+        earlier = {name for name, law in self.invariants.items() if not law.theorem}
+        if unknown := [name for name in uses if name not in earlier]:
+            raise ValueError(
+                f"a law may use only laws registered before it that are no theorems, not {', '.join(unknown)}"
+            )
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             def holds(state: Any) -> Truth:
                 return domain(state).all(lambda member: function(state, member))
 
             holds.__doc__ = function.__doc__
-            name = function.__name__
-            self.invariants[name] = Invariant(name, holds, _itself, False, function, domain, counts, uses)
+            self._add(Invariant(function.__name__, holds, _itself, False, function, domain, counts, uses))
             return function
 
         return register

@@ -1,0 +1,90 @@
+"""Finds promises that look at the state after: such a promise could say that the call does no harm, and prove anything.
+
+A promise is what a caller can check before the call. So it must speak of the state before and of the arguments. To find
+those that do not, the transition is read on a state whose fields are *marked* wherever they are read after a change:
+every number of a changed field stands under a function ``after``. A promise, a choice or a fit that contains this
+function speaks of a later state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import z3
+
+from proofs.hints import Hints, Transition
+from proofs.symbols import SymMap, Term, World, argument, lift, state
+from spec.logic import Requirement, Step
+
+_NUMBER = z3.Function("after", z3.IntSort(), z3.IntSort())
+_TRUTH = z3.Function("after", z3.BoolSort(), z3.BoolSort())
+
+
+def looks_ahead(hints: Hints, transition: Transition) -> list[str]:
+    """The sentences of the requirements of a transition that speak of a state after the one before the call.
+
+    The requirements of a call within the transition are left out: they are proved, not promised.
+    """
+    world = World()
+    before = _watched(state(world, hints.stem.state))
+    arguments = {}
+    for parameter in list(inspect.signature(transition).parameters.values())[1:]:
+        over = hints.over[parameter.name](before) if parameter.name in hints.over else None
+        arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
+    step = transition(before, **arguments)
+    return [asked.sentence for asked in _asked(step) if _marks(lift(asked.holds))]
+
+
+def _asked(step: Step[Any]) -> Iterator[Requirement]:
+    yield from step.promises
+    yield from step.choice
+    yield Requirement("the call fits", step.fits)
+
+
+def _marks(formula: Any) -> bool:
+    seen, todo = set(), [formula]
+    while todo:
+        node = todo.pop()
+        if node.get_id() in seen:
+            continue
+        seen.add(node.get_id())
+        if z3.is_app(node) and node.decl().name() == _NUMBER.name():
+            return True
+        todo += [node.body()] if z3.is_quantifier(node) else node.children()
+    return False
+
+
+def _watched(before: Any) -> Any:
+    """A copy of the state whose fields are marked where they are read after a change."""
+    cls, was = type(before), dict(before.__dict__)
+    for f in fields(before):
+        if is_dataclass(was[f.name]):
+            was[f.name] = _watched(was[f.name])
+
+    def read(self: Any, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if name not in was or value is was[name]:
+            return value
+        return value if type(value) is type(was[name]) and is_dataclass(value) else _marked(value)
+
+    watched = type(cls.__name__, (cls,), {"__getattribute__": read})
+    made: Any = object.__new__(watched)
+    made.__dict__.update(was)
+    return made
+
+
+def _marked(value: Any) -> Any:
+    """The value as one of a later state."""
+    if isinstance(value, SymMap):
+        return SymMap(value.arity, lambda *key: _marked(value(*key)))
+    if is_dataclass(value) and not isinstance(value, type):  # a part that was replaced by another one
+        made = object.__new__(type(value))
+        made.__dict__.update({f.name: _marked(getattr(value, f.name)) for f in fields(value)})
+        return made
+    if isinstance(value, Term | int):
+        plain = lift(value)
+        return Term((_TRUTH if z3.is_bool(plain) else _NUMBER)(plain))
+    return value
