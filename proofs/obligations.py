@@ -19,6 +19,7 @@ from spec.logic import Invariant, Stem, Step, implies
 START = "start"
 ATOMIC = "refused_changes_nothing"
 CALLS = "promises_of_"
+PROOF, FRAME, TRIVIAL = "proof", "frame", "trivial"  # what kind of work an obligation is, see ``Formula.kind``
 
 
 @dataclass
@@ -70,6 +71,16 @@ class Formula:
     all_given: Callable[[], list[Any]]
     goal: Any
     core_facts: list[Any] | None = None
+    frame: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``frame``: the call changes nothing that the law speaks about, so that the goal is a hypothesis. ``trivial``:
+        the goal is true whatever the state, for example x = x. ``proof``: a solver has to prove it.
+        """
+        if self.frame:
+            return FRAME
+        return TRIVIAL if z3.is_true(z3.simplify(self.goal)) else PROOF
 
     @property
     def given(self) -> list[Any]:
@@ -155,7 +166,7 @@ def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
     made.afresh()
     was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
     if goal.eq(was):  # the call changes no field that the law speaks about
-        return Formula(law.name, lambda: [was], goal)
+        return Formula(law.name, lambda: [was], goal, frame=True)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
     core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))

@@ -32,7 +32,10 @@ GLANCE, LOOK = 400, 1_500  # milliseconds for a short and for a long look
 
 @dataclass(frozen=True)
 class Verdict:
-    """What both solvers answered for one obligation; ``unsat`` means proved. The proof holds for any page size."""
+    """What both solvers answered for one obligation; ``unsat`` means proved. The proof holds for any page size.
+
+    ``kind``: what kind of work the obligation is, see ``obligations.Formula.kind``.
+    """
 
     stem: str
     transition: str
@@ -41,6 +44,7 @@ class Verdict:
     cvc5: str
     seconds: float
     page_size: str = "any"
+    kind: str = obligations.PROOF
 
     @property
     def proved(self) -> bool:
@@ -102,7 +106,7 @@ def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Ve
         start = time.perf_counter()
         first, second = prove_formula(formula)
         seconds = round(time.perf_counter() - start, 4)
-        verdicts.append(Verdict(hints.stem.name, name, formula.invariant, first, second, seconds))
+        verdicts.append(Verdict(hints.stem.name, name, formula.invariant, first, second, seconds, kind=formula.kind))
     return verdicts
 
 

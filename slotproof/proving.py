@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from proofs import counterexample, explore, prover
 from proofs.counterexample import REACHABLE, Counterexample
 from proofs.explore import Path as Route
 from proofs.hints import Hints, Mutant
-from proofs.obligations import START
+from proofs.obligations import FRAME, PROOF, START, TRIVIAL
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof.codes import BROKEN, HOLDS, UNKNOWN
@@ -152,8 +152,11 @@ def _row(found: list[Verdict]) -> list[str]:
 def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any], seconds: float) -> None:
     proved, seen = sum(v.proved for v in verdicts), sum(bool(w["witness"]) for w in witnesses)
     killed = sum(m["killed"] for m in mutations)
+    kinds = Counter(v.kind for v in verdicts)
     say(
-        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size; "
+        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size: "
+        f"{kinds[PROOF]} need a proof, {kinds[FRAME]} are frames (the call changes nothing that the law speaks about), "
+        f"{kinds[TRIVIAL]} are true of every state; "
         f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants are refuted by "
         f"their law, alone or first; {seconds:.0f} s"
     )
