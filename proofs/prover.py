@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import z3
@@ -52,11 +53,17 @@ class Verdict:
         return self.z3 == self.cvc5 == "unsat"
 
 
-def prove_formula(formula: obligations.Formula) -> tuple[str, str]:
-    """What z3 and cvc5 answer. The core facts are tried first: what follows from them follows from all facts."""
+def prove_formula(formula: obligations.Formula, certificate: Path | None = None) -> tuple[str, str]:
+    """What z3 and cvc5 answer. The core facts are tried first: what follows from them follows from all facts.
+
+    ``certificate``: where to write what cvc5 proved (``.smt2``) and its proof (``.cpc``), see ``second_solver``.
+    """
     first = second = "unknown"
     if formula.core_facts is not None:
         first, second = solve([*formula.core_facts, z3.Not(formula.goal)], LOOK)
+    if certificate is not None:
+        few = formula.core_facts if second == "unsat" else None
+        write_certificate(formula.negated if few is None else [*few, z3.Not(formula.goal)], certificate)
     if (first, second) == ("unsat", "unsat"):
         return first, second
     answers = solve(formula.negated, TIMEOUT)
@@ -68,6 +75,15 @@ def solve(assertions: list[object], timeout: int | None = None) -> tuple[str, st
     limit = TIMEOUT if timeout is None else timeout
     text = second_solver.script(assertions)  # taken before a z3 solver sees the assertions: it rewrites them
     return first_solver(looking(assertions, LOOKS[0]), assertions, limit), second_solver.check(text, limit)
+
+
+def write_certificate(assertions: list[Any], place: Path) -> None:
+    """Writes what cvc5 proved and its proof, to ``place`` with ``.smt2`` and ``.cpc``; no proof where it finds none."""
+    script = second_solver.script(assertions)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.with_name(place.name + ".smt2").write_text(script, encoding="utf-8")
+    if proof := second_solver.certificate(script, 2 * TIMEOUT):
+        place.with_name(place.name + ".cpc").write_text(proof, encoding="utf-8")
 
 
 def looking(assertions: list[object], look: dict[str, Any]) -> z3.Solver:
@@ -99,34 +115,44 @@ def _later_looks(limit: int) -> Iterator[tuple[int, dict[str, Any]]]:
         yield limit, {}
 
 
-def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Verdict]:
-    """All obligations of one transition; it may be a wrong one (a mutant, the transition of a fault)."""
+def prove_transition(
+    hints: Hints, name: str, transition: Transition, certificates: Path | None = None
+) -> list[Verdict]:
+    """All obligations of one transition; it may be a wrong one (a mutant, the transition of a fault).
+
+    ``certificates``: a folder for cvc5's proofs, ``STEM/TRANSITION/LAW``.
+    """
     verdicts = []
     for formula in obligations.all_of(hints, name, transition):
         start = time.perf_counter()
-        first, second = prove_formula(formula)
+        first, second = prove_formula(
+            formula, certificates and certificates / hints.stem.name / name / formula.invariant
+        )
         seconds = round(time.perf_counter() - start, 4)
         verdicts.append(Verdict(hints.stem.name, name, formula.invariant, first, second, seconds, kind=formula.kind))
     return verdicts
 
 
-def prove_lemmas() -> list[Verdict]:
+def prove_lemmas(certificates: Path | None = None) -> list[Verdict]:
     """The base and step of every counting lemma."""
     verdicts = []
     for lemma in lemmas.all_lemmas():
         for case, goal in zip(("base", "step"), lemma.goals, strict=True):
             start = time.perf_counter()
             first, second = solve([z3.Not(goal)])
+            if certificates is not None:
+                write_certificate([z3.Not(goal)], certificates / "lemmas" / lemma.name / case)
             seconds = round(time.perf_counter() - start, 4)
             verdicts.append(Verdict("lemmas", lemma.name, case, first, second, seconds))
     return verdicts
 
 
-def _task(stem: str, name: str) -> list[Verdict]:
+def _task(stem: str, name: str, certificates: Path | None) -> list[Verdict]:
     if stem == "lemmas":
-        return prove_lemmas()
+        return prove_lemmas(certificates)
     hints = hints_of(stem)
-    return prove_transition(hints, name, hints.stem.transitions.get(name, hints.stem.start))  # type: ignore[arg-type]
+    transition: Any = hints.stem.transitions.get(name, hints.stem.start)
+    return prove_transition(hints, name, transition, certificates)
 
 
 def tasks(stems: Iterable[str]) -> list[tuple[str, str]]:
@@ -137,9 +163,14 @@ def tasks(stems: Iterable[str]) -> list[tuple[str, str]]:
     return todo
 
 
-def prove(stems: Iterable[str], report: Callable[[list[Verdict]], None]) -> list[Verdict]:
-    """Proves every obligation of the stems on all cores; ``report`` gets the verdicts of each unit when it ends."""
-    found = on_every_core(_task, tasks(stems), report)
+def prove(
+    stems: Iterable[str], report: Callable[[list[Verdict]], None], certificates: Path | None = None
+) -> list[Verdict]:
+    """Proves every obligation of the stems on all cores; ``report`` gets the verdicts of each unit when it ends.
+
+    ``certificates``: a folder for cvc5's proofs.
+    """
+    found = on_every_core(_task, [(*unit, certificates) for unit in tasks(stems)], report)
     return [verdict for verdicts in found for verdict in verdicts]
 
 

@@ -77,14 +77,23 @@ def options(
 
 
 @app.command()
-def prove(stem: Stems = None, json: Out = None) -> None:
+def prove(
+    stem: Stems = None,
+    json: Out = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for what cvc5 proved (.smt2) and its proofs (.cpc), which the checker Ethos reads."
+        ),
+    ] = None,
+) -> None:
     """Prove the law with z3 and with cvc5.
 
     Every transition must keep every invariant.
     """
     from slotproof import proving
 
-    raise typer.Exit(proving.run(stem or [], json))
+    raise typer.Exit(proving.run(stem or [], json, certificates))
 
 
 @app.command(cls=NamesEngines)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import spec
+from conformance.naming import UsageError
 from proofs import counterexample, explore, prover
 from proofs.counterexample import REACHABLE, Counterexample
 from proofs.explore import Path as Route
@@ -16,6 +18,7 @@ from proofs.hints import Hints, Mutant
 from proofs.obligations import FRAME, PROOF, START, TRIVIAL
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
+from slotproof import spec_lint
 from slotproof.codes import BROKEN, HOLDS, UNKNOWN
 from slotproof.screen import choose, progress, say, show, table, write_json
 
@@ -36,11 +39,17 @@ class Failure:
     path: Route | None
 
 
-def run(stems: Sequence[str], json: Path | None) -> int:
-    """Proves the stems, prints the results and writes them to ``json``; the exit code."""
+def run(stems: Sequence[str], json: Path | None, certificates: Path | None = None) -> int:
+    """Proves the stems, prints the results and writes them to ``json``; the exit code.
+
+    ``certificates``: a folder for cvc5's proofs. Raises ``UsageError`` where the lint of the spec has a complaint: such
+    a spec could read differently for the provers, and a proof would say nothing.
+    """
     chosen = choose(stems, STEMS, "stem")
+    if complaints := spec_lint.complaints([str(Path(spec.__file__).parent)]):
+        raise UsageError(f"the spec cannot be proved: {complaints[0]} ({len(complaints)} complaints of the lint)")
     start = time.perf_counter()
-    verdicts = _prove(chosen)
+    verdicts = _prove(chosen, certificates)
     witnesses, killed = _vacuity(chosen)
     failures = [_explain(v) for v in verdicts if not v.proved]
     write_json(json, _data(chosen, verdicts, witnesses, killed))
@@ -52,10 +61,10 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     return _code(failures, empty)
 
 
-def _prove(stems: list[str]) -> list[Verdict]:
+def _prove(stems: list[str], certificates: Path | None) -> list[Verdict]:
     with progress() as bar:
         task = bar.add_task("proving", total=len(prover.tasks(stems)))
-        return prover.prove(stems, lambda _: bar.advance(task))
+        return prover.prove(stems, lambda _: bar.advance(task), certificates)
 
 
 def _vacuity(stems: list[str]) -> tuple[list[Any], list[Any]]:

@@ -113,7 +113,9 @@ def _imports(tree: ast.Module, file: str) -> Iterator[Complaint]:
 
 
 def _of_spec(node: ast.ImportFrom) -> bool:
-    return not node.level and (node.module or "").partition(".")[0] == "spec"
+    """The spec is the package ``spec`` of the repository; in an installed wheel it lies below this package."""
+    module = (node.module or "").removeprefix(f"{__package__}.")
+    return not node.level and module.partition(".")[0] == "spec"
 
 
 def _names_of_module(tree: ast.Module) -> frozenset[str]:
@@ -260,15 +262,20 @@ def files(paths: list[str]) -> list[Path]:
     return [p for p in found if p.name not in EXCLUDED]
 
 
+def complaints(paths: list[str]) -> list[Complaint]:
+    """The complaints about the spec files among ``paths``, folders searched."""
+    return [c for spec in files(paths) for c in lint(spec.read_text(encoding="utf-8"), str(spec))]
+
+
 def main(arguments: list[str]) -> int:
     """Prints each complaint; 1 if there are any, 3 where there is nothing to look at."""
     specs = files(arguments)
     if not specs:
         print("usage: python -m slotproof.spec_lint FOLDER_OR_FILE…", file=sys.stderr)
         return 3
-    complaints = [c for spec in specs for c in lint(spec.read_text(encoding="utf-8"), str(spec))]
-    print("\n".join([*map(str, complaints), f"spec lint: {len(specs)} files, {len(complaints)} complaints"]))
-    return 1 if complaints else 0
+    found = complaints(arguments)
+    print("\n".join([*map(str, found), f"spec lint: {len(specs)} files, {len(found)} complaints"]))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
