@@ -73,7 +73,7 @@ def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names:
         return _half_done(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
-    before = [*made.world.axioms, *_lawful(hints, made), lift(made.step.granted)]
+    before = [*made.world.axioms, *lawful(hints, made), lift(made.step.granted)]
     return [*before, *_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
 
 
@@ -87,17 +87,17 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     keys = _free_keys(formula.goal)
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
-    return [*formula.given, *_lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+    return [*formula.given, *lawful(hints, made), *small, *real, z3.Not(formula.goal)]
 
 
 def _unlawful_call(hints: Hints, made: obligations.SymbolicCall, name: str) -> list[Any]:
     """A granted call that makes a call which is not granted; two parts may both have a transition of this name."""
     numbers = [k for k, call in enumerate(made.step.calls) if obligations.CALLS + call.transition.__name__ == name]
     unlawful = [z3.And(*obligations.promised(hints, made, number).negated) for number in numbers]
-    return [z3.Or(*unlawful), *_lawful(hints, made)]
+    return [z3.Or(*unlawful), *lawful(hints, made)]
 
 
-def _lawful(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+def lawful(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     """Every law of the state before, also the laws that a proof leaves out for speed."""
     laws = hints.stem.invariants.values()
     return [fact for law in laws for fact in obligations.law_at(made.world, law, made.pre, [])]
