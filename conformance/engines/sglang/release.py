@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -27,6 +28,12 @@ from conformance.engines.sglang.importing import Imported
 # processors of logits, which pickle themselves; and the registry of model configurations (its __init__ alone: the
 # modules below `configs` are the release's own).
 STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor", "sglang.srt.server_args")
+# What names of packages that are not installed stand for, where a module of SGLang asks them something while it is
+# imported. No verdict may depend on an answer.
+ANSWERS = {
+    # `sglang.srt.utils.common` removes the handlers of this logger: one without handlers. What is logged decides nothing.
+    "huggingface_hub.utils.logging.get_logger": lambda: logging.Logger("huggingface_hub"),
+}
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
 SWA_ALLOCATOR = ("mem_cache.allocator.swa", "mem_cache.swa_memory_pool")
@@ -405,4 +412,4 @@ def _release(imported: Imported) -> Release:
 
 def load(root: Path, label: str) -> Release:
     """The release whose ``sglang/`` lies below ``root``; EngineError if it cannot be imported into this process."""
-    return _release(importing.load(root, label, STUBBED, NEEDED))
+    return _release(importing.load(root, label, STUBBED, NEEDED, ANSWERS))
