@@ -33,6 +33,10 @@ STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor", "
 ANSWERS = {
     # `sglang.srt.utils.common` removes the handlers of this logger: one without handlers. What is logged decides nothing.
     "huggingface_hub.utils.logging.get_logger": lambda: logging.Logger("huggingface_hub"),
+    # `sglang.srt.utils.hf_transformers_utils` adds these two where transformers lacks them. They turn tokens into text,
+    # and the bookkeeping has no text.
+    "transformers.PreTrainedTokenizerBase.clean_up_tokenization": None,
+    "transformers.utils.import_utils.is_torch_fx_available": None,
 }
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
