@@ -30,6 +30,7 @@ from conformance.engines.sglang.stubs import Imports, Stub, StubModule, loading
 
 _REPLACED = "Slotproof puts a stub in the place of this module of SGLang"
 
+
 @dataclass(frozen=True)
 class Imported:
     """One release in this process.

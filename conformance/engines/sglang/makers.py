@@ -6,10 +6,10 @@ classes for at all is left out: ``lock_ref`` needs the unified tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from conformance.engines.protocol import Json
+from conformance.engines.protocol import EngineError, Json
 from conformance.engines.sglang import pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
@@ -17,8 +17,14 @@ from conformance.engines.sglang.states import StateEngine, state_memory
 from conformance.engines.sglang.tree import TreeEngine, tree_memory
 
 
-def makers(release: Release, device: str = "cpu") -> dict[str, Callable[[Json], Any]]:
-    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU."""
+def makers(
+    release: Release, device: str = "cpu", options: Mapping[str, str] | None = None
+) -> dict[str, Callable[[Json], Any]]:
+    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
+    ``options``: the values of the engine's options; the defaults for those that are missing.
+    """
+    if options and options.get("core", "default") != "default":
+        raise EngineError(f"--option core={options['core']}: the engines of this version build the default core alone")
     made: dict[str, Callable[[Json], Any]] = {
         "allocator": lambda config: pools.pool(release, config, device),
         "swa_mapping": lambda config: pools.pair(release, config, device),

@@ -31,7 +31,8 @@ STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor", "
 # What names of packages that are not installed stand for, where a module of SGLang asks them something while it is
 # imported. No verdict may depend on an answer.
 ANSWERS = {
-    # `sglang.srt.utils.common` removes the handlers of this logger: one without handlers. What is logged decides nothing.
+    # `sglang.srt.utils.common` removes the handlers of this logger, so it gets one without any. What is logged
+    # decides nothing.
     "huggingface_hub.utils.logging.get_logger": lambda: logging.Logger("huggingface_hub"),
     # `sglang.srt.utils.hf_transformers_utils` adds these two where transformers lacks them. They turn tokens into text,
     # and the bookkeeping has no text.

@@ -131,8 +131,8 @@ _REFUSED = {
     "asked for an item": ("contains", "delitem"),
     "used as a number": (
         *("int", "float", "complex", "index", "round", "trunc", "floor", "ceil", "neg", "pos", "abs", "invert"),
-        *(side + name for side in ("", "r", "i") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")),
-        *(side + name for side in ("", "r", "i") for name in ("matmul", "and", "xor", "lshift", "rshift")),
+        *(side + name for side in ("", "r", "i") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod")),
+        *(side + name for side in ("", "r", "i") for name in ("pow", "matmul", "and", "xor", "lshift", "rshift")),
         *("divmod", "rdivmod"),
     ),
     "used as bytes": ("bytes", "fspath"),
@@ -271,17 +271,17 @@ class Imports:
 
     def __init__(self) -> None:
         self.modules: dict[str, StubModule] = {}
-        self.python = builtins.__import__
+        self.python: Callable[..., ModuleType] = builtins.__import__
 
     def install(self) -> None:
         """From now on answers the imports of this process."""
         self.python = builtins.__import__
-        builtins.__import__ = self
+        setattr(builtins, "__import__", self)  # noqa: B010  (typed as a function)
 
     def remove(self) -> None:
         """Leaves the imports to Python again."""
         if builtins.__import__ is self:
-            builtins.__import__ = self.python
+            setattr(builtins, "__import__", self.python)  # noqa: B010
 
     def __call__(
         self,
