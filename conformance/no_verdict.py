@@ -31,9 +31,11 @@ def watched() -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
+    except EngineError:
+        raise
+    except ModuleNotFoundError as missing:
+        raise EngineError(f"{first_line(message_of(missing))}: it cannot be imported here") from missing
     except Exception as raised:
-        if isinstance(raised, ModuleNotFoundError):
-            reason(f"{first_line(message_of(raised))}: it is not installed here")
         if len(_reasons) == known:
             raise
         error = raised

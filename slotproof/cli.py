@@ -190,11 +190,20 @@ def replay(
 
 
 @app.command()
-def engines(json: Out = None) -> None:
+def engines(
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
+    ] = False,
+    json: Out = None,
+) -> None:
     """Check all releases of all engines (takes long).
 
     Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
     """
+    if newest:
+        from slotproof import newest as latest
+
+        raise typer.Exit(latest.run(json))
     from slotproof import engines as releases
 
     raise typer.Exit(releases.run(json))
@@ -228,7 +237,7 @@ def docs(
 def names(
     kind: Annotated[
         list[str] | None,
-        typer.Argument(help="What to list: stems, faults, traces, engines, options; default: all of them."),
+        typer.Argument(help="What to list: stems, faults, traces, engines, options; default: all."),
     ] = None,
     json: Out = None,
 ) -> None:

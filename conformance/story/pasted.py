@@ -79,13 +79,8 @@ def assert_holds(
     loaded.
     """
     __tracebackhide__ = True  # pytest shows the pasted test, not this function
-    subject: Json = {
-        "name": engine,
-        "release": release,
-        "source": None if source is None else str(source),
-        "device": device,
-    }
-    subject["options"] = sorted((options or {}).items())
+    subject: Json = {"name": engine, "release": release, "source": None if source is None else str(source)}
+    subject |= {"device": device, "options": sorted((options or {}).items())}
     played = _played_elsewhere({"subject": subject, "stem": stem, "config": config, "steps": list(steps)})
     name = " ".join(str(word) for word in (engine, release or source, words(options or {})) if word)
     shown = played.outcome

@@ -29,8 +29,8 @@ OPTIONS = (
         "core",
         ("default", "python", "rust", "both"),
         "default",
-        "Which core of the unified tree runs: the one that the release takes, the Python one, the Rust one, or both side "
-        "by side. A core that is asked for and cannot run is an error.",
+        "Which core of the unified tree runs: the one that the release takes, the Python one, the Rust one, or both at "
+        "once. A core that is asked for and cannot run is an error.",
     ),
 )
 
@@ -62,6 +62,13 @@ class SGLangPlugin:
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
         self._downloaded(release)
+
+    @staticmethod
+    def newest() -> str:
+        """The newest release on the package index."""
+        from conformance.engines.sglang import download
+
+        return download.newest()
 
     @staticmethod
     def release_of(source: Path) -> str | None:

@@ -69,10 +69,18 @@ class Imported:
         try:
             with warnings.catch_warnings(), no_verdict.watched():
                 warnings.simplefilter("ignore")  # each quantization scheme warns that only CUDA supports it
-                return importlib.import_module(full)
+                return self._imported(full)
+        except EngineError as error:
+            raise EngineError(f"sglang {self.label}: {full} cannot be imported: {error}") from error
+
+    @staticmethod
+    def _imported(full: str) -> Any:
+        try:
+            return importlib.import_module(full)
+        except EngineError:
+            raise
         except Exception as error:
-            told = str(error) if isinstance(error, EngineError) else _line(error)
-            raise EngineError(f"sglang {self.label}: {full} cannot be imported: {told}") from error
+            raise EngineError(_line(error)) from error
 
     def find_class(self, name: str, modules: Sequence[str]) -> type[Any]:
         """The class of this name in the first of ``modules`` that has it; EngineError if none has."""

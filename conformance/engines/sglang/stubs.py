@@ -280,7 +280,7 @@ class Imports:
 
     def remove(self) -> None:
         """Leaves the imports to Python again."""
-        if builtins.__import__ is self:
+        if getattr(builtins, "__import__") is self:  # noqa: B009
             setattr(builtins, "__import__", self.python)  # noqa: B010
 
     def __call__(
