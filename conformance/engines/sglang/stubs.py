@@ -55,11 +55,11 @@ def _is_of_the_release(names: Mapping[str, Any] | None) -> bool:
     return str((names or {}).get("__name__", "")).partition(".")[0] == RELEASE
 
 
-def _used(name: str, why: str, how: str) -> EngineError:
-    """The error that says that a stub was used, and where in the release."""
+def _used(name: str, why: str, how: str, is_a: str = "it is a stub") -> EngineError:
+    """The error that says that a stub was used, and where in the release. ``why`` there is a stub."""
     frame = next(_frames_of_the_release(), None)
     where = f" (in {frame.f_globals['__name__']}, line {frame.f_lineno})" if frame else ""
-    return no_verdict.reason(f"{name} was {how}{where}, but it is a stub: {why}")
+    return no_verdict.reason(f"{name} was {how}{where}, but {is_a}: {why}")
 
 
 def _asks_by_name(frame: FrameType) -> bool:
@@ -201,14 +201,14 @@ class _DerivedMeta(ABCMeta):
         name = f"{cls.__module__}.{cls.__qualname__}"
         stub, why = cls._from_stub
         if not loading():
-            raise _used(name, f"it derives from {stub}, and {why}", "built")
-        return Stub(f"{name}()", f"it derives from {stub}, and {why}")
+            raise _used(name, why, "built", f"it derives from the stub {stub}")
+        return Stub(f"{name}()", why)
 
     def __getattribute__(cls, name: str) -> Any:
         if not name.startswith("_") and not loading():
             stub, why = type.__getattribute__(cls, "_from_stub")
             where = f"{cls.__module__}.{cls.__qualname__}"
-            raise _used(f"{where}.{name}", f"{where} derives from {stub}, and {why}", "looked up")
+            raise _used(f"{where}.{name}", why, "looked up", f"{cls.__name__} derives from the stub {stub}")
         return super().__getattribute__(name)
 
     def __getattr__(cls, name: str) -> Any:
@@ -227,7 +227,7 @@ def _decorated(function: FunctionType, name: str, why: str) -> Any:
     def undecorated(*args: Any, **kwargs: Any) -> Any:
         if not loading():
             what = f"{function.__module__}.{function.__qualname__}"
-            raise _used(what, f"it is decorated with {name}, and {why}", "called")
+            raise _used(what, why, "called", f"it is decorated with the stub {name}")
         return function(*args, **kwargs)
 
     return undecorated
