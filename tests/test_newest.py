@@ -54,7 +54,12 @@ def test_one_line_for_each_stem_and_an_exit_code(
     none = SimpleNamespace(name="no index", releases=("1.0",))
     monkeypatch.setattr(registry, "released", lambda: [one, none])
     asked = []
-    monkeypatch.setattr(newest, "reasons", lambda subject: asked.append(subject) or {**dict.fromkeys(STEMS, ""), **why})
+
+    def reasons(subject: Subject) -> dict[str, str]:
+        asked.append(subject)
+        return {**dict.fromkeys(STEMS, ""), **why}
+
+    monkeypatch.setattr(newest, "reasons", reasons)
     assert newest.run(tmp_path / "out.json") == code
     assert asked == [Subject("e", "1.2")]
     head, *lines = capsys.readouterr().out.splitlines()
