@@ -32,7 +32,7 @@ _PACKAGE, _LOADER = "mem_cache.rust_tree_core", "mem_cache.rust_tree_core.extens
 _TORCH_RANGE = "rust_extensions.torch_build"
 _REGISTRY = "mem_cache.unified_cache.tree_core_registry"
 _DEFAULT, _BUILD = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "SGLANG_RUST_BUILD_MODE"
-_ME = __spec__.name if __spec__ else __name__  # also where this file is run
+_ME = __spec__.name  # this module, also where it is run
 PYTHON, RUST = "python", "rust"
 
 
@@ -145,7 +145,8 @@ def _table(found: Mapping[str, Mapping[str, str]]) -> str:
         "",
         f"Generated from the releases by `python -m {_ME}`. A cell is the core that",
         "the release's own function names when the Rust core is asked for. `default` is the core that the release",
-        f"takes where nothing is asked for. Releases before {releases[0]} have no Rust core.",
+        f"takes where nothing is asked for. Releases before {releases[0]} have no Rust core. A release whose column has",
+        "no `python` but its default has no such function: it builds what is asked for, or fails.",
         "",
         f"| situation | {' | '.join(releases)} |",
         f"|---|{'---|' * len(releases)}",
