@@ -1,4 +1,4 @@
-"""The generated documents: ``docs/laws.md``, ``docs/findings.md``, ``docs/status.md``, and parts of ``README.md``.
+"""The generated documents: ``docs/laws.md``, ``docs/status.md``, the pages of the findings, and parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes. Everything else is made
 from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine.
@@ -31,6 +31,8 @@ from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.codes import BROKEN, HOLDS
+from slotproof.finding_pages import left_over
+from slotproof.finding_pages import pages as finding_pages
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
@@ -81,14 +83,19 @@ def _html_line(text: str | None) -> Markup:
 def write(check_only: bool) -> int:
     """Writes the documents that are out of date, or only says which they are (exit code 1)."""
     root = needed_checkout("docs")
-    stale = [(path, text) for path, text in _documents(root) if not path.exists() or path.read_text("utf-8") != text]
-    names = ", ".join(str(path.relative_to(root)) for path, _ in stale)
+    made = _documents(root)
+    stale = [(path, text) for path, text in made if not path.exists() or path.read_text("utf-8") != text]
+    gone = left_over(root / "docs", (path for path, _ in made))
+    names = ", ".join(str(path.relative_to(root)) for path in [*(path for path, _ in stale), *gone])
     if check_only:
-        say(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
-        return BROKEN if stale else HOLDS
+        say(f"out of date, run make docs: {names}" if names else "the generated documents are up to date")
+        return BROKEN if names else HOLDS
     for path, text in stale:
+        path.parent.mkdir(exist_ok=True)
         write_text(path, text)
-    say(f"written: {names}" if stale else "nothing to write: all documents were up to date")
+    for path in gone:
+        path.unlink()
+    say(f"written: {names}" if names else "nothing to write: all documents were up to date")
     return 0
 
 
@@ -131,14 +138,14 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
     parts = _parts(pages, findings)
     made = {
         "laws.md": {"stems": stems, "atomic": ATOMIC, "step": said_by, "parts": parts_of},
-        "findings.md": {"checks": found["checks"], "traces": findings, "engines": labels(findings)},
-        "status.md": {name: parts[name]() for name in ("stems", "faults", "findings")},
+        "status.md": {name: parts[name]() for name in ("stems", "faults")},
     }
     return [
         *(
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
+        *finding_pages(pages, docs, found, findings).items(),
         (docs / TUTORIAL, played((docs / TUTORIAL).read_text("utf-8"))),
         (readme, filled(readme.read_text("utf-8"), parts)),
     ]
@@ -176,7 +183,6 @@ def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str
     return {
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
         "faults": cache(lambda: parts.faults(show_all([*FAULTS.values()], None, lambda _: None))),
-        "findings": lambda: parts.findings(findings, labels(findings)),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
     }
 
