@@ -1,7 +1,9 @@
 """The generated documents: ``docs/laws.md``, ``docs/status.md``, the pages of the findings, and parts of ``README.md``.
 
-What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes. Everything else is made
-from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine.
+What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
+the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Everything else is made from the code, so
+``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for the
+known bugs. A test searches for each of them and compares it with ``docs/faults.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from conformance import traces
 from conformance.cache_folder import checkout
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
-from conformance.faults.show import show_all
+from conformance.faults.show import Shown, show_all
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
 from conformance.story.where import Frame
@@ -42,6 +44,7 @@ from spec.logic import Invariant, Stem
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
+KNOWN_BUGS = FINDINGS.with_name("faults.json")
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
@@ -83,6 +86,9 @@ def _html_line(text: str | None) -> Markup:
 def write(check_only: bool) -> int:
     """Writes the documents that are out of date, or only says which they are (exit code 1)."""
     root = needed_checkout("docs")
+    if not check_only:
+        shown = show_all([*FAULTS.values()], None, lambda _: None)
+        write_text(KNOWN_BUGS, json.dumps({s.fault.name: as_kept(s) for s in shown}, indent=1) + "\n")
     made = _documents(root)
     stale = [(path, text) for path, text in made if not path.exists() or path.read_text("utf-8") != text]
     gone = left_over(root / "docs", (path for path, _ in made))
@@ -114,6 +120,28 @@ def kept_findings() -> Json:
         raise UsageError("docs/findings.json is missing: run make engines first")
     found: Json = json.loads(FINDINGS.read_text("utf-8"))
     return found
+
+
+def as_kept(shown: Shown) -> Json:
+    """What ``docs/faults.json`` keeps of a fault. ``invariant``: the law that the proof says is broken; ``law``,
+    ``kind``: what the drawn runs broke, see ``Finding``; ``short``: the shrunk run has at most 8 operations.
+    """
+    return {
+        "proof": shown.proof,
+        "invariant": shown.invariant,
+        "found": shown.found,
+        "short": shown.steps <= 8,
+        "law": shown.run.law,
+        "kind": shown.run.kind,
+    }
+
+
+def kept_faults() -> list[Json]:
+    """The known bugs as ``docs/faults.json`` has them, each with its name and its sentence."""
+    kept = json.loads(KNOWN_BUGS.read_text("utf-8")) if KNOWN_BUGS.exists() else {}
+    if list(kept) != list(FAULTS):
+        raise UsageError("docs/faults.json does not have the known bugs that there are: run make docs")
+    return [{"name": fault.name, "sentence": fault.sentence, **kept[fault.name]} for fault in FAULTS.values()]
 
 
 def with_rows(found: Json) -> Findings:
@@ -177,12 +205,12 @@ def own_laws(stem: Stem) -> list[Invariant]:
 
 
 def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:
-    """How each generated part is made. The faults take minutes, so they are shown once at most."""
+    """How each generated part is made."""
     parts: Any = pages.get_template("parts.md.j2").module
     rows_of = {kept.name: (kept, rows) for kept, rows in findings}
     return {
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
-        "faults": cache(lambda: parts.faults(show_all([*FAULTS.values()], None, lambda _: None))),
+        "faults": lambda: parts.faults(kept_faults()),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
     }
 
