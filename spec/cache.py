@@ -110,9 +110,7 @@ def growing(st: CacheState, row: Number, grown: Call, full_pages: Seq, swa_pages
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
-    return Step(
-        calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then)
-    )
+    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then))
 
 
 @stem.transition

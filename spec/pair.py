@@ -81,7 +81,7 @@ def waits(pool: Pool, page: Number) -> Truth:
 
 
 def is_gone(pair: Pair, s: Number) -> Truth:
-    """What a full slot maps to was given back before: nothing, or an SWA page that waits for the end of a free group."""
+    """A full slot that maps to ``s`` has lost its SWA page: ``s`` is nothing, or a page that waits for its group."""
     return (s == PADDING) | waits(pair.swa, s)
 
 

@@ -140,7 +140,7 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
 
 
 def handed_back(pool: Pool, chosen: Seq, place: Number) -> Pool:
-    """The pool after the ``chosen`` pages were handed out and given back to ``place``: no row, and no length, changed."""
+    """The pool after the ``chosen`` pages were handed out and given back to ``place``. No row has changed."""
     return but(
         pool,
         place=pool.place.where(chosen.has, place, chosen.items),

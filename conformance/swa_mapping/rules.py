@@ -50,14 +50,22 @@ class SwaMappingMachine(PoolRules):
 
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
+    def free_swa_segment(self, row: int, first: int, pages: int) -> None:
+        """The window moves past whole pages, which are freed as a segment of the row."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        if first < last and self.is_segment(row, first, last) and self.offers("free_swa_segment"):
+            self.do("free_swa_segment", row=row, first=first, last=last)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
     def free_full(self, row: int, first: int, pages: int) -> None:
         """A tree frees full pages whose SWA pages it freed before."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
-        pair = self.run.pair
-        owned = [p for i in range(first, last) if (p := pair.full.table(row, i)) and held(pair.full, p)]
-        mapped = any(pair.to_page(p, o) for p in owned for o in pair.full.offsets.items())
-        if owned and not mapped:
+        full = self.run.pair.full
+        owned = [p for i in range(first, last) if (p := full.table(row, i)) and held(full, p)]
+        if owned and not any(map(self.run.has_swa, owned)):
             self.do("free_full", row=row, first=first, last=last)
 
     @rule(row=rows, to=counts)
