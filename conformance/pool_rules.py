@@ -175,6 +175,33 @@ class PoolRules(StemMachine):
         state, deepest = self.run.law.state, 1 if self.excludes(Exclusion.NESTED_GROUP) else 3
         self.pick(pick, {"end_group": state.group > 0, "begin_group": state.group < deepest})
 
+    @rule(batch=batches, drawn=st.integers(0, 63))
+    @precondition(busy)
+    def results(self, batch: list[int], drawn: int) -> None:
+        """An engine processes the results of a batch in a free group: rows give back what ``give_up`` draws; then rows
+        grow, and the caller's table is overwritten, in some runs.
+        """
+        if self.run.law.state.group or not (self.offers("begin_group") and self.offers("end_group")):
+            return
+        self.do("begin_group")
+        for row in batch:
+            if self.calls.tokens(row):
+                self.give_up(row, drawn)
+                drawn //= 2
+        if drawn % 3 == 0:
+            self.overwrite(True)
+        if drawn % 2:
+            self.extend(batch[0], self.calls.page_size)
+            self.alloc(batch[0], 1)
+        self.do("end_group")
+
+    def give_up(self, row: int, drawn: int) -> None:
+        """A row with tokens gives back something by a drawn number."""
+        if drawn % 2:
+            self.finish(row, 0)
+        else:
+            self.free(row, 0, 2)
+
     @rule(sure=st.booleans())
     @precondition(started)
     def stray_end(self, sure: bool) -> None:

@@ -22,13 +22,26 @@ class SwaMappingMachine(PoolRules):
         mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
         return bool(mapped) and super().room(row, more)
 
+    def slides(self) -> bool:
+        """SWA pages may be given back alone now."""
+        return not (self.run.law.state.group and self.excludes(Exclusion.SWA_IN_GROUP))
+
+    def give_up(self, row: int, drawn: int) -> None:
+        """A row with tokens gives back something by a drawn number: the window moves on, and full pages may follow."""
+        if drawn % 4 < 2:
+            super().give_up(row, drawn)
+        else:
+            self.evict(row, 0, 2)
+            if drawn % 4 == 3:
+                self.free_full(row, 0, 1)
+
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def evict(self, row: int, first: int, pages: int) -> None:
         """The window moves past whole pages."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
-        if first < last and self.owns(row, first, last):
+        if first < last and self.owns(row, first, last) and self.slides():
             self.do("evict", row=row, first=first, last=last)
 
     @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))
@@ -54,7 +67,8 @@ class SwaMappingMachine(PoolRules):
         """The window moves past whole pages, which are freed as a segment of the row."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
-        if first < last and self.is_segment(row, first, last) and self.offers("free_swa_segment"):
+        whole = first < last and self.is_segment(row, first, last)
+        if whole and self.slides() and self.offers("free_swa_segment"):
             self.do("free_swa_segment", row=row, first=first, last=last)
 
     @rule(row=rows, first=counts, pages=few)
@@ -74,7 +88,7 @@ class SwaMappingMachine(PoolRules):
         """The window of a row moves on."""
         row = self.some(row)
         to = min(to, self.whole_pages(row))
-        if self.owns(row, 0, to):
+        if self.owns(row, 0, to) and self.slides():
             self.do("slide", row=row, to=to)
 
     @rule(row=rows, first=counts, pages=few)
