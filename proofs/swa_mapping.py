@@ -298,6 +298,20 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
+def loses_what_waits(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group no longer finds the full pages that wait: what it has kept of them was overwritten."""
+    step, full = law.free_group_end(st), st.now.full
+    lost = waiting(full, st.group == 1)
+    now = step.then.now.full
+    return _wrong_full(step, place=now.place.where(lost.has, HELD, lost.items), available=full.available)
+
+
+def counts_stray_end(st: SwaMapping) -> Step[SwaMapping]:
+    """An end closes a group where none is open, so that the next group never opens."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(step.then, group=st.group - 1))
+
+
 def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:
     """A restore brings back both pools, and leaves the mapping of the pages that it takes back (SGLang PR 25805)."""
     step = law.restore_state(st)
