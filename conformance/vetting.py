@@ -25,6 +25,7 @@ from conformance.engines.protocol import (
     StateEngine,
     TreeEngine,
     Unsupported,
+    lacking,
 )
 from conformance.naming import close
 
@@ -42,7 +43,8 @@ NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
-ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` may name beside calls
+ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` of rows may name beside calls
+FREES = {"swa_mapping": {"free_unmapped"}}  # the same of pools
 SHOWN = 80  # characters of a wrong answer that a message shows
 
 
@@ -170,6 +172,7 @@ def must_fit(stem: str, engine: Any, where: str) -> None:
     if not isinstance(getattr(engine, "fragile", None), bool):
         expected = "True if a call without enough memory may kill the process, else False"
         raise EngineError(f"{where}: {name} has no attribute `fragile`: expected {expected}")
+    lacks |= lacking(engine)
     missing = [call for call in calls(stem) if call not in lacks and not callable(getattr(engine, call, None))]
     if missing:
         names = ", ".join(missing)
@@ -187,7 +190,7 @@ def _lacks(stem: str, engine: Any, name: str) -> set[str]:
         raise EngineError(f"{name} has {what}: expected {expected}")
     named = set(lacks)
     rows = {*calls("cache"), *ABILITIES} if stem in ROWS else set()  # one class may serve both stems of rows
-    possible = {*calls(stem), *rows}
+    possible = {*calls(stem), *rows, *FREES.get(stem, ())}
     for unknown in sorted(named - possible):
         near = close(unknown, possible)
         hint = f"did you mean {near}?" if near else f"its calls are {', '.join(sorted(possible))}"

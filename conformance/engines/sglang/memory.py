@@ -56,8 +56,9 @@ class SGLangMemory:
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:
             pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
-            return PairAdapter(pair, self.page_size)
-        return PoolAdapter(self.release.allocator(self.size, self.page_size, self.need_sort), self.page_size)
+            return PairAdapter(pair, self.page_size, released=self.release.release_list)
+        one = self.release.allocator(self.size, self.page_size, self.need_sort)
+        return PoolAdapter(one, self.page_size, released=self.release.release_list)
 
     def _rows(self) -> Any:
         if "mamba" in self.components:

@@ -166,6 +166,27 @@ class Release:
         pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
         return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
 
+    @staticmethod
+    def release_list(pool: Any) -> list[int]:
+        """The pages of a pool that are free and not sorted in yet: ``release_pages``, or a list of tensors."""
+        staged = getattr(pool, "staged_pages", None)
+        tensors = [pool.release_pages] if staged is None else staged
+        return [page for pages in tensors for page in pages.tolist()]
+
+    @staticmethod
+    def lacks_of(allocator: Any, *calls: str) -> set[str]:
+        """Those of ``calls`` that an allocator of the release does not have, and backups where it has none.
+
+        Where SWA slots are freed by segments, callers send a slot whose SWA page is gone to ``free_full``: no other
+        call may get it.
+        """
+        lacks = {name for name in calls if not hasattr(allocator, name)}
+        if not hasattr(allocator, "backup_state"):
+            lacks |= {"backup", "restore"}
+        if hasattr(allocator, "free_swa_segment"):
+            lacks.add("free_unmapped")
+        return lacks
+
     def row_pool(self, rows: int, tokens: int) -> Any:
         """A ReqToTokenPool: the table of each request's slots."""
         return self._memory_pool.ReqToTokenPool(
