@@ -25,6 +25,7 @@ from conformance.engines.protocol import (
     TreeSnapshot,
     Unsupported,
 )
+from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -89,7 +90,7 @@ class CacheEngine:
     def _lacks(self) -> Collection[str]:
         buffers = self.memory.buffers
         has = {
-            "abort_chunked": self.memory.release.aborts_between_chunks,
+            "abort_chunked": self.memory.release.serving.aborts_between_chunks,
             "track": self.stateful and buffers.buffered,
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
@@ -155,25 +156,20 @@ class CacheEngine:
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
         """One step of a batch."""
         batch = [self._running(request) for request in requests]
-        if not self.scheduler.has_room([(r.kv_allocated_len, r.kv_allocated_len + 1) for r in batch], decodes=True):
+        if not self.scheduler.decode(batch):
             return False
-        self.scheduler.decode(batch)
         for known, token in zip(batch, sampled, strict=True):
             known.output_ids.append(token)
         return True
 
     def reserve(self, request: int, more: int) -> bool:
         """Slots for draft tokens."""
-        known = self._running(request)
-        if not self.scheduler.has_room([(known.kv_allocated_len, known.kv_allocated_len + more)]):
-            return False
-        self.scheduler.reserve(known, more)
-        return True
+        return self.scheduler.reserve(self._running(request), more)
 
     def commit(self, request: int, accepted: list[int]) -> None:
         """A draft is verified."""
         known = self._running(request)
-        known.kv_committed_len += len(accepted)
+        records.write(known, kv_committed_len=records.committed(known) + len(accepted))
         known.output_ids.extend(accepted)
 
     def slide(self, request: int) -> None:
@@ -287,21 +283,21 @@ class CacheEngine:
         sessions = {
             int(name): self._row(slot)
             for name, slot in self.scheduler.slots.items()
-            if slot.is_holding_kv and (name, slot.req_pool_idx) not in lent
+            if records.row(slot) is not None and (name, records.row(slot)) not in lent
         }
         free_rows = [int(row) for row in self.memory.rows.free_slots]
         return RowsSnapshot(requests, sessions, free_rows, pools, pages)
 
     def _row(self, holder: Any) -> RowSnapshot:
         """The row of a request, or of a session's slot: both name it by fields of the same names."""
-        row, allocated = int(holder.req_pool_idx), int(holder.kv_allocated_len)
-        cursor, committed = int(holder.swa_evicted_seqlen), int(holder.kv_committed_len)
-        lengths = Lengths(int(holder.cache_protected_len), cursor, committed, allocated)
-        return RowSnapshot(row, lengths, self.memory.rows.req_to_token[row, :allocated].tolist())
+        row, lengths = records.row(holder), records.lengths(holder)
+        assert row is not None, "who is shown has a row"
+        return RowSnapshot(row, Lengths(*lengths), self.memory.rows.req_to_token[row, : lengths.allocated].tolist())
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         """What each session slot with a row and each request that runs holds; who holds nothing is left out."""
-        slots = {("session", int(name)): slot for name, slot in self.scheduler.slots.items() if slot.is_holding_kv}
+        known = self.scheduler.slots.items()
+        slots = {("session", int(name)): slot for name, slot in known if records.row(slot) is not None}
         requests = {("request", request): self._holder(request) for request in self.running}
         held = {who: self._hold(holder) for who, holder in (slots | requests).items()}
         return {who: hold for who, hold in held.items() if hold is not None}
@@ -332,16 +328,16 @@ class CacheEngine:
         own, and so has nothing of its session's.
         """
         slots, rows = self.memory.state_slots, self.memory.rows
-        shown = {n: r for n, r in self.requests.items() if n in self.running or r.req_pool_idx is None}
-        runs_on = {(self.turns.get(request), self.requests[request].req_pool_idx) for request in self.running}
-        busy = {name for name, slot in self.scheduler.slots.items() if (name, slot.req_pool_idx) in runs_on}
+        shown = {n: r for n, r in self.requests.items() if n in self.running or records.row(r) is None}
+        runs_on = {(self.turns.get(request), records.row(self.requests[request])) for request in self.running}
+        busy = {name for name, slot in self.scheduler.slots.items() if (name, records.row(slot)) in runs_on}
         buffered = self.memory.buffers.buffered
         return StatesSnapshot(
             free=slots.free_slots.tolist(),
             available=int(slots.available_size()),
             waiting=self.memory.release.grouped_states(slots),
             requests={number: slot_names(request) for number, request in shown.items()},
-            rows={n: slots_in_row(rows, self.requests[n].req_pool_idx, buffered) for n in self.running},
+            rows={n: slots_in_row(rows, records.row(self.requests[n]), buffered) for n in self.running},
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
         )

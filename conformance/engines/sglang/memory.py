@@ -1,6 +1,6 @@
 """The memory of one tiny SGLang server on CPU: its pools, the rows of its requests, and its radix tree.
 
-All of them are the release's own objects. Stood in for are the arguments of the server (``Release.serve``) and the
+All of them are the release's own objects. Stood in for are the arguments of the server (``Settings``) and the
 content of a mamba state, which is one number (``Release.row_pool_with_states``).
 """
 
@@ -43,7 +43,7 @@ class SGLangMemory:
         if self.components not in COMPONENTS.get(self.kind, ()):
             raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
         self.release.check(self.kind, self.buffers)
-        self.server = self.release.serve(self.page_size, self.buffers)
+        self.release.settings.serve(self.page_size, self.buffers.buffered, self.buffers.lazy)
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
@@ -51,7 +51,7 @@ class SGLangMemory:
             self.kind, self.components, self.rows, self.pools.engine, self.page_size, self.window, self.buffers
         )
         keys = {name: self.release.component(name) for name in self.components} if self.kind == "unified" else {}
-        self.reader = TreeReader(self.tree, self.components, keys, self.state_slots, self.page_size)
+        self.reader = TreeReader(getattr(self.tree, "tree_core", self.tree), self.components, keys, self.state_slots, self.page_size)
 
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:
