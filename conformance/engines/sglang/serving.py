@@ -12,6 +12,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
+from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.importing import Imported
 
 SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
@@ -81,7 +82,7 @@ class Serving:
     def scheduler(self, session_cache: Any) -> Any:
         """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
         cls = self.imported.module("managers.scheduler").Scheduler
-        found = object.__new__(cls)
+        found = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
         nobody = SimpleNamespace(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
         vars(found).update(
             tree_cache=session_cache,
@@ -91,6 +92,8 @@ class Serving:
             running_batch=SimpleNamespace(reqs=[]),
             cur_batch=None,
             last_batch=None,
+            result_queue=(),
+            send_abort_output=_ignore,
             running_mbs=[],
             mbs=[],
             disaggregation_mode=self._modes.NULL,
@@ -98,6 +101,7 @@ class Serving:
             mm_receiver=None,
             enable_hicache_storage=False,
             enable_hisparse=False,
+            enable_continuous_input_polling=False,
             ps=SimpleNamespace(pp_size=1),
             send_to_tokenizer=nobody,
             ipc_channels=SimpleNamespace(send_to_tokenizer=nobody),
@@ -242,6 +246,13 @@ class Serving:
         """The class of the scheduler that has the call after a boundary."""
         module = self.imported.module("managers.scheduler_components.batch_result_processor")
         return next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, AFTER_BOUNDARY))
+
+
+class _Aborting:
+    """Makes a field that a Scheduler reads and that it was not given an error of ours, never a verdict."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineError(f"the scheduler of the release reads {name}, which it was not given here")
 
 
 def _ignore(*_args: object, **_more: object) -> None:
