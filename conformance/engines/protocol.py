@@ -279,11 +279,13 @@ class NodePart:
 
     ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
     pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
-    count of the component.
+    count of the component; ``None`` where the engine does not show it. ``held``: whether the lock count is above zero,
+    for an engine that shows no more than that; ``None`` where it does not show that either.
     """
 
     slots: list[int] | None
-    lock: int
+    lock: int | None
+    held: bool | None = None
 
 
 @dataclass(frozen=True)
