@@ -18,7 +18,7 @@ class LockTree:
 
     def __init__(self, release: Release, tree: Any) -> None:
         self.locks = release.locks(tree)
-        nodes = release.nodes(tree, "unified", COMPONENTS).read([])
+        nodes = release.nodes(tree, "unified", COMPONENTS).read(None)
         self.nodes = {node.key[0]: node.handle for node in nodes[1:]}
 
     def batch(self, requests: Sequence[int]) -> Callable[[], None]:

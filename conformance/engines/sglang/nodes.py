@@ -32,9 +32,11 @@ class TreeNode(NamedTuple):
 
 
 class Nodes(Protocol):
-    """A tree that can be read. ``mapping``: the SWA slot of each full slot, for trees that keep no SWA slots."""
+    """A tree that can be read. ``mapping``: the SWA slot of each full slot, for trees that keep no SWA slots; with
+    ``None`` such a tree shows none.
+    """
 
-    def read(self, mapping: list[int]) -> list[TreeNode]:
+    def read(self, mapping: list[int] | None) -> list[TreeNode]:
         """Every node, parents first; the root is the first."""
 
     def size(self, component: str, which: str) -> int:
@@ -54,7 +56,7 @@ class UnifiedNodes:
     def __init__(self, owner: Any, keys: Mapping[str, Any], by_number: bool) -> None:
         self._owner, self._keys, self._by_number = owner, keys, by_number
 
-    def read(self, mapping: list[int]) -> list[TreeNode]:
+    def read(self, mapping: list[int] | None) -> list[TreeNode]:
         """See ``Nodes``; the mapping is not needed."""
         del mapping
         return [self._node(node) for node in _walk(self._owner.root_node)]
@@ -75,30 +77,30 @@ class OlderNodes:
 
     def __init__(self, tree: Any, components: tuple[str, ...]) -> None:
         self._tree = tree
-        self._parts: dict[str, Callable[[Any, list[int]], NodePart]] = {
+        self._parts: dict[str, Callable[[Any, list[int] | None], NodePart]] = {
             name: getattr(self, f"_{name}") for name in components
         }
 
-    def read(self, mapping: list[int]) -> list[TreeNode]:
+    def read(self, mapping: list[int] | None) -> list[TreeNode]:
         """See ``Nodes``."""
         return [self._node(node, mapping) for node in _walk(self._tree.root_node)]
 
-    def _node(self, node: Any, mapping: list[int]) -> TreeNode:
+    def _node(self, node: Any, mapping: list[int] | None) -> TreeNode:
         parts = {name: part(node, mapping) for name, part in self._parts.items()}
         return TreeNode(node.id, _parent(node), node, _key(node), parts, getattr(node, "swa_uuid", None))
 
     @staticmethod
-    def _full(node: Any, _mapping: list[int]) -> NodePart:
+    def _full(node: Any, _mapping: list[int] | None) -> NodePart:
         return NodePart(slots_of(node.value) or [], node.full_lock_ref)
 
     @staticmethod
-    def _swa(node: Any, mapping: list[int]) -> NodePart:
+    def _swa(node: Any, mapping: list[int] | None) -> NodePart:
         # The tree keeps no SWA slots: the mapping of its allocator has them.
-        slots = None if node.swa_tombstone else [mapping[slot] for slot in slots_of(node.value) or []]
-        return NodePart(slots, node.swa_lock_ref)
+        there = mapping is not None and not node.swa_tombstone
+        return NodePart([mapping[slot] for slot in slots_of(node.value) or []] if there else None, node.swa_lock_ref)
 
     @staticmethod
-    def _mamba(node: Any, _mapping: list[int]) -> NodePart:
+    def _mamba(node: Any, _mapping: list[int] | None) -> NodePart:
         return NodePart(slots_of(node.mamba_value), node.mamba_lock_ref)
 
     def size(self, component: str, which: str) -> int:

@@ -31,7 +31,7 @@ class TreeReader:
 
     def __post_init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._seen(self.nodes.read([]))
+        self._seen(self.nodes.read(None))
 
     # Nodes.
 
@@ -45,7 +45,7 @@ class TreeReader:
 
     def walk(self) -> list[TreeNode]:
         """Every node, parents first. Trees that keep no SWA slots show none here: ``read`` shows them."""
-        return self._seen(self.nodes.read([]))
+        return self._seen(self.nodes.read(None))
 
     def path(self, handle: Any) -> list[TreeNode]:
         """The nodes from this one up to below the root; empty for the root, and for what is no node of the tree."""

@@ -60,7 +60,7 @@ class RustNodes:
 
         core.begin_insert = noted
 
-    def read(self, mapping: list[int]) -> list[TreeNode]:
+    def read(self, mapping: list[int] | None) -> list[TreeNode]:
         """See ``Nodes``; the mapping is not needed."""
         del mapping
         lines = self._lines()
