@@ -34,10 +34,12 @@ def active(st: Tree) -> list[int]:
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
-def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
+def _acquire(st: Tree) -> Iterator[tuple[int, int, int, bool]]:
     """A new handle, every node, and every node on its path as the top of the window; the law accepts the right one."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
-    yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
+    yield from (
+        (h, n, top, counting) for h in fresh for n in alive(st) for top in path(st, n) for counting in (False, True)
+    )
 
 
 def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
@@ -69,10 +71,12 @@ def _each_node(st: Tree) -> Iterator[tuple[int]]:
 MOVES = {
     "acquire": _acquire,
     "release": lambda st: ((h,) for h in active(st)),
-    "release_swa": lambda st: ((h,) for h in active(st)),
+    "release_swa": lambda st: ((h, with_state) for h in active(st) for with_state in (False, True)),
     "split": splits,
     "add_leaf": _add_leaf,
     "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
+    "restore_swa": _each_node,
+    "merge": lambda st: ((n, st.parent(n)) for n in alive(st)),
     "set_mamba": _each_node,
     "evict_leaf": _each_node,
     "evict_swa": _each_node,
@@ -138,9 +142,10 @@ def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
     return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
-def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+def stops_early(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
     """The SWA part of a lock ends before the window is full."""
-    return unasked(law.acquire(st, handle, node, top), "the SWA part ends at the first node where the window is full")
+    step = law.acquire(st, handle, node, top, counting)
+    return unasked(step, "the SWA part ends at the first node where the window is full")
 
 
 def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
@@ -161,7 +166,7 @@ def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
         lambda n: over(st, n, node) & (top != ROOT) & no(between(st, top, n, node)),
         lambda: path(st, node),
     )
-    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: span(st, n))
+    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: st.swa(n) == 1, lambda n: span(st, n))
     evictable, protected = then.swa_evictable + size, then.swa_protected - size
     return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
 
@@ -185,9 +190,9 @@ def _forgets(transition: str, size: str) -> Any:
     """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
 
-    def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+    def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
         """A lock leaves one of the sizes as it was."""
-        return altered(lawful(st, handle, node, top), **{size: getattr(st, size)})
+        return altered(lawful(st, handle, node, top, counting), **{size: getattr(st, size)})
 
     def evict(st: Tree, node: Number) -> Step[Tree]:
         """An eviction leaves one of the sizes as it was."""
@@ -228,14 +233,15 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def keeps_top(st: Tree, handle: Number) -> Step[Tree]:
+def keeps_top(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
     """A handle gives its SWA part back early, and still names it: the final release gives it back again."""
-    return altered(law.release_swa(st, handle), top=st.top)
+    return altered(law.release_swa(st, handle, with_state), top=st.top)
 
 
-def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+def takes_state_lock(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
     """The early release of the SWA part also gives back the lock on the mamba state, which the handle still holds."""
-    step, node = law.release_swa(st, handle), st.node(handle)
+    del with_state
+    step, node = law.release_swa(st, handle, False), st.node(handle)
     return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
 
 
@@ -264,7 +270,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
+    places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "above": "nodes"},
     mutants=MUTANTS,
     relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
