@@ -82,6 +82,7 @@ MOVES = {
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
     "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),

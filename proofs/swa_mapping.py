@@ -73,6 +73,7 @@ MOVES = {
     "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
     "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
     "hand_over": _hand_over,
+    "hand_over_swa": _hand_over,
     "free_group_begin": nothing,
     "free_group_end": nothing,
     "backup_state": nothing,
@@ -236,7 +237,11 @@ def forgets_outer_group(st: SwaMapping) -> Step[SwaMapping]:
 
 
 # Transitions whose first granted call is three calls away; the search finds all others by trying every call.
-ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
+ROUTES = {
+    "restore_state": "backup_state alloc",
+    "merge_and_sort_free": "alloc free_swa",
+    "hand_over_swa": "alloc slide alloc",
+}
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",
