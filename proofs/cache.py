@@ -13,7 +13,7 @@ from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -180,6 +180,36 @@ def reads_padding(
     return altered(law.admit(st, row, session, handle, node, top, counting, pages), reads=shown)
 
 
+def admits_over_tombstone(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A request is admitted on a node of whose window an SWA part is gone."""
+    step = law.admit(st, row, session, handle, node, top, counting, pages)
+    kept = tuple(c for c in step.choice if c.sentence != "every node of the window has its SWA part")
+    return but(step, choice=kept)
+
+
+def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
+    step = law.revive_in_place(st, row, node)
+    freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
+    then = but(cache_state.with_rows(st, freed.then), tree=step.then.tree)
+    return but(step, calls=(step.calls[0], freed), then=then)
+
+
+def merges_without_pages(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent, and the parent's pages stay in the row of the parent."""
+    step = law.merge(st, node, above)
+    return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
+
+
 def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """A row grows, and still shows what it showed before."""
     return altered(law.extend(st, row, to, full_pages, swa_pages), reads=st.reads)
@@ -202,6 +232,9 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("admits_over_tombstone", "admit", "request_holds_its_window", admits_over_tombstone),
+    Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
+    Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
@@ -218,6 +251,15 @@ def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[Cach
     return unasked(law.revive_tombstone(st, row, node), "nobody holds the node")
 
 
+def revives_with_other_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone comes to life with the full pages of the row, and the tree says that it keeps its own."""
+    step, own = law.revive_in_place(st, row, node), home(st, node)
+    emptied = call("rows", session_trim.drop, st.rows, own)
+    given = call("rows", session_trim.donate, emptied.then, row, own, st.tree.stop(node))
+    then = cache_state.with_rows(cache_state.with_rows(st, emptied.then), given.then)
+    return but(step, calls=(step.calls[0], emptied, given), then=but(then, tree=step.then.tree))
+
+
 def two_rows() -> tuple[CacheState, ...]:
     """Three pages of one slot, two request rows, two nodes, and a window of one token: room for a second reader."""
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=3, rows=5, need_sort=False)
@@ -229,7 +271,7 @@ def two_rows() -> tuple[CacheState, ...]:
 # One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
 # tombstone. A third request then revives it.
 READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
-UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
+UNDER_READER_ROUTES = dict.fromkeys(("revive_tombstone", "revive_in_place"), f"{READ} admit extend finish")
 
 
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.

@@ -345,6 +345,7 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "above": "nodes"},
     mutants=MUTANTS,
+    routes={"restore_swa": "add_leaf acquire", "merge": "add_leaf acquire split"},
     relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

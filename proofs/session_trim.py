@@ -139,6 +139,12 @@ def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
+def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
+    step = law.donate_swa(st, row, to, pages)
+    return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
+
+
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
@@ -181,6 +187,7 @@ MUTANTS = (
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
@@ -243,6 +250,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"reserve", "extend", "decode"}),
+    routes={"donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,

@@ -143,6 +143,12 @@ def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMappi
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
+def moves_pages_alone(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """SWA pages go to another row, and the mapping still leads to them from the full pages of the giver."""
+    step = law.hand_over_swa(st, row, to, first, last)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
 def numbers_from_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
@@ -200,6 +206,7 @@ MUTANTS = (
     Mutant("always_releases", "free_swa", "released_if_sorted", always_releases),
     Mutant("keeps_mapping", "free", "free_maps_to_nothing", keeps_mapping),
     Mutant("keeps_live_mapping", "free_swa", "mapping_is_live", keeps_live_mapping),
+    Mutant("moves_pages_alone", "hand_over_swa", "mapping_is_live", moves_pages_alone),
     Mutant("numbers_from_tail", "alloc_extend_swa_tail", "mapping_keeps_offset", numbers_from_tail),
     Mutant("leaks_swa", "free_swa", "swa_is_reached", leaks_swa),
     Mutant("frees_swa_early", "free", "pending_together", frees_swa_early),
