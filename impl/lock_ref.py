@@ -183,7 +183,8 @@ class LockTree:
         if self.windowed:
             top = near.view(torch.uint8).argmax(1, keepdim=True)
             token = self.token.index_select(0, rows.gather(1, top)[:, 0])
-        state = torch.ones_like(nodes) if self.counting else self.mamba.index_select(0, nodes).to(torch.int64)
+        counts_state = self.counting and self.stateful
+        state = torch.ones_like(nodes) if counts_state else self.mamba.index_select(0, nodes).to(torch.int64)
         taken = torch.full_like(nodes, self._revivals)
         handles = self._new_handles(torch.stack([nodes, token, state, taken], 1))
         held = HeldNodes(rows, self._taken(rows * near, taken), self._node_itself(rows, nodes, state))
