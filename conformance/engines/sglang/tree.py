@@ -57,6 +57,7 @@ class TreeEngine:
     def _lacks(self) -> Collection[str]:
         early = self.windowed and self.locks.unlocks_window
         has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False}
+        has |= dict.fromkeys(("pin", "compact", "state_goes_early"), False)
         return frozenset(name for name, offered in has.items() if not offered)
 
     # Inserting and matching.
@@ -155,6 +156,14 @@ class TreeEngine:
         self._count += 1
         self._handles[self._count] = locked
         return self._count
+
+    def pin(self, node: int) -> int:
+        """Lacking: no release that is loaded locks over tombstones."""
+        raise Unsupported(f"no caller of this release locks over tombstones (node {node})")
+
+    def compact(self) -> None:
+        """Lacking: a tree that merges nodes does so in other calls."""
+        raise Unsupported("no release merges nodes on demand")
 
     def release(self, handle: int, caller: str = "request") -> None:
         """``dec_lock_ref`` with what this caller has kept of the lock, see CALLERS."""
