@@ -51,6 +51,16 @@ class _Inert(type):
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         return _inert(f"{cls.__qualname__}.{name}")
 
+    def __getitem__(cls, key: object) -> Any:
+        if "_is_stub" not in vars(cls) or not _Inert.loading:
+            raise TypeError(f"type {cls.__name__!r} is not subscriptable")
+        return cls
+
+    def __iter__(cls) -> Iterator[Any]:
+        if "_is_stub" not in vars(cls) or not _Inert.loading:
+            raise TypeError(f"type {cls.__name__!r} is not iterable")
+        return iter(())
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if "_is_stub" not in vars(cls):
             return super().__call__(*args, **kwargs)

@@ -42,6 +42,7 @@ class Scheduler:
         self.batches = self.serving.schedule_batch
         self.cache = self.release.session_cache(memory.tree, memory.kind)
         self.sessions = self.serving.session_controller(self.cache)
+        self.desk = self.serving.scheduler(self.cache)
         self._count = 0
 
     @property
@@ -247,34 +248,34 @@ class Scheduler:
     def finish(self, request: Any) -> None:
         """The result of a step says that the request has ended, and what it has is released."""
         self.serving.update_finish_state(request)
-        self._release_memory(request)
+        self._drafts(request)
+        self.serving.release_memory(request, self.cache, insert=True)
 
     def abort(self, request: Any, prefilling: bool) -> None:
         """The request is aborted: its next result ends it, or (``prefilling``) its next chunk is not computed."""
-        reason = request.to_finish or self.batches.FINISH_ABORT("aborted")
-        if prefilling:
-            request.finished_reason, request.to_finish = reason, None
-            self._release_memory(request, insert=False)
+        if request.to_finish is not None:  # the engine itself has turned it away
+            self.finish(request)
+        elif prefilling:
+            self._drafts(request)
+            self.serving.abort_chunked(self.desk, request)
         else:
-            request.to_finish = reason
+            self.serving.abort_running(self.desk, request)
             self.finish(request)
 
     def retract(self, request: Any) -> None:
-        """The request gives up its memory, and waits again."""
-        self._release_memory(request, insert=False)
-        request.reset_for_retract()
+        """The request gives up its memory, and waits again (``release_req``)."""
+        self._drafts(request)
+        self.serving.retract(self._batch([request], decodes=True))
 
     def cancel(self, request: Any) -> None:
-        """A request that waits is taken off the queue; of its memory the scheduler frees the mamba state alone."""
-        state = None if self.memory.state_slots is None else records.read(request, "mamba_pool_idx")
-        if state is not None and records.row(request) is None:
-            self._release_memory(request, insert=False)
+        """A request that waits is taken off the queue."""
+        self._drafts(request)
+        self.serving.abort_waiting(self.desk, request)
 
-    def _release_memory(self, request: Any, insert: bool = True) -> None:
-        """``release_kv_cache``. A draft tail is there only if the server has a draft model, so it gets one then."""
+    def _drafts(self, request: Any) -> None:
+        """A draft tail is there only if the server has a draft model, so it gets one then."""
         tail = records.row(request) is not None and records.allocated(request) > records.committed(request)
         self.release.settings.drafts(tail)
-        self.serving.release_memory(request, self.cache, insert)
 
     # Sessions and the tree.
 

@@ -5,6 +5,7 @@ Each difference between releases is a probe of the imported release, as in ``Rel
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -40,12 +41,8 @@ class Serving:
     def schedule_batch(self) -> Any:
         """``managers.schedule_batch``: ``Req``, ``ScheduleBatch`` and ``FINISH_ABORT``."""
         module = self.imported.module("managers.schedule_batch")
-        # Only rank 0 writes log messages.
         if hasattr(module, "get_tensor_model_parallel_rank"):
-            module.get_tensor_model_parallel_rank = lambda: 1
-        else:
-            module.logger.disabled = True
-            module.get_parallel()._stamp.setdefault("tp_rank", 1)
+            module.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 writes log messages
         return module
 
     # Requests and sessions.
@@ -78,6 +75,64 @@ class Serving:
     def aborts_between_chunks(self) -> bool:
         """The scheduler aborts a request between two chunks of its prompt; others abort after the last chunk."""
         return "def process_pending_chunked_abort" in self.imported.text("managers.scheduler")
+
+    # Requests that leave before their end.
+
+    def scheduler(self, session_cache: Any) -> Any:
+        """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
+        cls = self.imported.module("managers.scheduler").Scheduler
+        found = object.__new__(cls)
+        nobody = SimpleNamespace(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
+        vars(found).update(
+            tree_cache=session_cache,
+            waiting_queue=[],
+            chunked_req=None,
+            _pending_chunked_abort_req=None,
+            running_batch=SimpleNamespace(reqs=[]),
+            cur_batch=None,
+            last_batch=None,
+            running_mbs=[],
+            mbs=[],
+            disaggregation_mode=self._modes.NULL,
+            dllm_config=None,
+            mm_receiver=None,
+            enable_hicache_storage=False,
+            enable_hisparse=False,
+            ps=SimpleNamespace(pp_size=1),
+            send_to_tokenizer=nobody,
+            ipc_channels=SimpleNamespace(send_to_tokenizer=nobody),
+            grammar_manager=nobody,
+            beam_coordinator=nobody,
+        )
+        return found
+
+    def abort_waiting(self, scheduler: Any, request: Any) -> None:
+        """``Scheduler.abort_request`` of a request that waits."""
+        scheduler.waiting_queue = [request]
+        scheduler.abort_request(self._abort_message(request))
+
+    def abort_running(self, scheduler: Any, request: Any) -> None:
+        """``Scheduler.abort_request`` of a request that runs: its next result ends it."""
+        scheduler.running_batch.reqs = [request]
+        scheduler.abort_request(self._abort_message(request))
+        scheduler.running_batch.reqs = []
+
+    def abort_chunked(self, scheduler: Any, request: Any) -> None:
+        """``Scheduler.abort_request`` of a request between two chunks of its prompt, and the step that ends it."""
+        scheduler.chunked_req = request
+        scheduler.abort_request(self._abort_message(request))
+        scheduler.process_pending_chunked_abort()
+        scheduler.chunked_req = None
+
+    def _abort_message(self, request: Any) -> Any:
+        return self.imported.module("managers.io_struct").AbortReq(rid=request.rid)
+
+    def retract(self, batch: Any) -> None:
+        """``ScheduleBatch.release_req`` of the one request of a batch: it gives its memory up and is reset."""
+        known = inspect.signature(batch.release_req).parameters
+        # Older releases ask the server's arguments whether its decode is disaggregated.
+        more = {"server_args": SimpleNamespace(disaggregation_mode="null")} if "server_args" in known else {}
+        batch.release_req(0, 0, **more)
 
     # Admission.
 
@@ -163,6 +218,10 @@ class Serving:
         return self.imported.module("sampling.sampling_params").SamplingParams
 
     @cached_property
+    def _modes(self) -> Any:
+        return self.imported.module("disaggregation.utils").DisaggregationMode
+
+    @cached_property
     def _adder(self) -> Any:
         return self.imported.module("managers.schedule_policy").PrefillAdder
 
@@ -183,3 +242,7 @@ class Serving:
         """The class of the scheduler that has the call after a boundary."""
         module = self.imported.module("managers.scheduler_components.batch_result_processor")
         return next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, AFTER_BOUNDARY))
+
+
+def _ignore(*_args: object, **_more: object) -> None:
+    """Nobody listens."""

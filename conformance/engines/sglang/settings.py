@@ -17,7 +17,9 @@ from conformance.engines.sglang.importing import Imported
 SERVER_ARGS = "sglang.srt.server_args"  # the command line, which imports half of the engine in older releases
 ATTENTION = "torch_native"  # rows are then written by plain torch
 # What a runtime context keeps of its settings, and what its part for parallel groups keeps.
-_CONTEXT, _PARALLEL = ("_server_args", "_config_bags"), ("_config", "_derived", "_stamp")
+_CONTEXT, _PARALLEL = ("_server_args", "_config_bags"), ("_config", "_derived", "_overrides")
+# Ranks of parallel groups, which a launcher sets. Only rank 0 writes log messages.
+RANKS = {"tp_rank": 1, "attn_dcp_rank": 0}
 
 
 def has_context(root: Path) -> bool:
@@ -102,3 +104,4 @@ class Settings:
         }
         with self._imported.importing():
             context.override_server_args(**fields).install()
+        context.parallel._overrides = dict(RANKS)
