@@ -44,7 +44,7 @@ NEVER_LACKING = {
 }
 ABILITIES = {  # what ``lacks`` may name beside calls
     **dict.fromkeys(ROWS, {"abort_chunked", "close_waiting", "close_running"}),
-    "lock_ref": {"state_goes_early"},
+    "lock_ref": {"state_goes_early", "counts_missing"},
 }
 SHOWN = 80  # characters of a wrong answer that a message shows
 

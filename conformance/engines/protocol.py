@@ -347,7 +347,8 @@ class TreeEngine(Engine, Protocol):
     ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
     ``swa_radix``: which of two trees, for an engine that has both).
 
-    Beside calls, ``lacks`` may name one ability: ``state_goes_early`` (see ``release_swa``).
+    Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
+    (see ``pin``).
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
@@ -392,7 +393,8 @@ class TreeEngine(Engine, Protocol):
 
         Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
         node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
-        the handle holds the part as soon as it comes to life. The window ends where its tokens fill the window, and the
+        the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
+        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens fill the window, and the
         tokens of tombstones count or do not count.
         """
 

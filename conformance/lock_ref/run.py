@@ -255,11 +255,13 @@ class LockRefRun:
     def _shown_lock(self, handle: int, node: int) -> tuple[int, bool]:
         """Where the window of a lock ends that the engine has taken, and whether it counts missing parts.
 
-        Of the lawful choices the first that explains the lock counts that the engine shows, or the first of all.
+        Of the lawful choices the first that explains the lock counts that the engine shows, or the first of all. An
+        engine that does not show the lock counts of missing parts says by the ability ``counts_missing`` what it does.
         """
+        order = (False, True) if "counts_missing" in self.lacks else (True, False)
         st, acquire = self.state, self.law.stem.transitions["acquire"]
         tops = tree.path(st, node) if self.windowed else [ROOT]
-        steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in (False, True)}
+        steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in order}
         lawful = [choice for choice, step in steps.items() if step.kept]
         explains = (c for c in lawful if not shown_locks(steps[c].then, self.seen.nodes, self.numbers))
         return next(explains, lawful[0])

@@ -122,6 +122,7 @@ class OurTree:
         self.locks, self.pools, self.page_size = locks, pools, pools.page_size
         self._release_own = release_own
         missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful, "state_goes_early": True}
+        missing["counts_missing"] = True
         self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
         self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
         self.held: dict[int, LockHandle] = {}

@@ -22,9 +22,15 @@ WINDOW = "SWA"  # the name of the component whose lock ends with the window
 
 
 class Locks(Protocol):
-    """Locks on one tree. ``unlocks_window``: the SWA part of a lock can be given back before the lock."""
+    """Locks on one tree. ``unlocks_window``: the SWA part of a lock can be given back before the lock.
+    ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: in a unified tree a lock may be
+    taken over tombstones. ``counts_missing``: such a lock raises the lock count of a tombstone; others skip it.
+    """
 
     unlocks_window: bool
+    state_goes_early: bool
+    pins: bool
+    counts_missing: bool
 
     def acquire(self, node: Any) -> Any:
         """``inc_lock_ref`` of a node; the lock."""
@@ -42,7 +48,7 @@ class Locks(Protocol):
 class WholeLocks:
     """A release whose callers keep the lock object of the tree."""
 
-    unlocks_window = True
+    unlocks_window = state_goes_early = pins = counts_missing = True
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
@@ -83,7 +89,9 @@ class Receipts:
             {field.name for field in fields(params)},
             {field.name for field in fields(slot)} if slot else set(),
         )
-        self._whole = "node_id" in known
+        # The receipt of a release that requires it says what was acquired, and its releases are paired with that.
+        self._whole = self.state_goes_early = self.counts_missing = "node_id" in known
+        self.pins = (self._whole or "skip_lock_node_ids" in known) and hasattr(tree, "tree_components")
         self._kept = [name for name in ("swa_uuid_for_lock", "skip_lock_node_ids") if name in known and name in kept]
         self._session_notes = "swa_prefix_lock_released" in kept
         self._unlock = getattr(tree, "dec_swa_lock_only", None)

@@ -96,8 +96,9 @@ class OlderNodes:
     @staticmethod
     def _swa(node: Any, mapping: list[int] | None) -> NodePart:
         # The tree keeps no SWA slots: the mapping of its allocator has them.
-        there = mapping is not None and not node.swa_tombstone
-        return NodePart([mapping[slot] for slot in slots_of(node.value) or []] if there else None, node.swa_lock_ref)
+        if mapping is None or node.swa_tombstone:
+            return NodePart(None, node.swa_lock_ref)
+        return NodePart([mapping[slot] for slot in slots_of(node.value) or []], node.swa_lock_ref)
 
     @staticmethod
     def _mamba(node: Any, _mapping: list[int] | None) -> NodePart:

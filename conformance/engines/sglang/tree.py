@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot, Unsupported
-from conformance.engines.sglang.cores import DEFAULT
+from conformance.engines.sglang.cores import DEFAULT, RUST
 from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -56,8 +56,11 @@ class TreeEngine:
 
     def _lacks(self) -> Collection[str]:
         early = self.windowed and self.locks.unlocks_window
-        has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False}
-        has |= dict.fromkeys(("pin", "compact", "state_goes_early"), False)
+        has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False, "compact": False}
+        counts, hidden = self.locks.counts_missing, self.ran.get("core") == RUST
+        # A Rust core does not show the locks of tombstones, so it must be known what a lock over them does.
+        has |= {"pin": self.locks.pins and (counts or not hidden), "counts_missing": counts}
+        has |= {"state_goes_early": early and self.locks.state_goes_early}
         return frozenset(name for name, offered in has.items() if not offered)
 
     # Inserting and matching.
@@ -158,8 +161,10 @@ class TreeEngine:
         return self._count
 
     def pin(self, node: int) -> int:
-        """Lacking: no release that is loaded locks over tombstones."""
-        raise Unsupported(f"no caller of this release locks over tombstones (node {node})")
+        """``inc_lock_ref`` of a node whose window may have tombstones, as a write to the host or to a store does."""
+        if "pin" in self.lacks:
+            raise Unsupported(f"no caller of this release locks over tombstones (node {node})")
+        return self.acquire(node)
 
     def compact(self) -> None:
         """Lacking: a tree that merges nodes does so in other calls."""
