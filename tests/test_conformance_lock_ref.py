@@ -55,14 +55,17 @@ def judge(run: LockRefRun, lock: LockStep) -> None:
     lock.judge("match")
 
 
-def test_a_tombstone_is_restored_when_nobody_reads_it() -> None:
+def test_a_tombstone_gets_other_full_slots_only_when_nobody_reads_it() -> None:
     run, lock = held()
     lock.do("evict", swa=2)
     lock.do("insert", tokens=SHORT)
     assert run.law.counts["restore", "done"] == 0, "the handle reads the slots of the tombstone"
+    assert run.law.counts["restore_swa", "done"] == 1, "the tombstone keeps them and gets SWA slots"
+    run, lock = held()
+    lock.do("evict", swa=2)
     lock.do("release", handle=1)
     lock.do("insert", tokens=SHORT)
-    assert run.law.counts["restore", "done"] == 1
+    assert (run.law.counts["restore", "done"], run.law.counts["restore_swa", "done"]) == (1, 0)
 
 
 def test_a_lock_that_is_lost_is_named() -> None:

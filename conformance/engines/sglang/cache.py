@@ -27,7 +27,7 @@ from conformance.engines.protocol import (
 )
 from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text, tree_pages, tree_states
+from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
 
@@ -314,13 +314,14 @@ class CacheEngine:
 
         No record says whether the lock holds the node's state: a node that is matched has one, if the tree has states.
         """
-        nodes, reader = path(holder.last_node), self.memory.reader
-        if not nodes:
+        node, reader = holder.last_node, self.memory.reader
+        if node is None or not reader.number(node):
             return None
+        nodes = reader.path(node)
         token = holder.swa_uuid_for_lock
-        top = nodes[-1] if token is None else next((n for n in nodes if reader.window_token(n) == token), None)
-        state = self.stateful and reader.state(nodes[0]) is not None
-        return LockHold(reader.number(nodes[0]), -1 if top is None else reader.number(top), text(nodes), state)
+        tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what

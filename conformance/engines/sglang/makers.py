@@ -6,19 +6,26 @@ classes for at all is left out: ``lock_ref`` needs the unified tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from conformance.engines.protocol import Json
 from conformance.engines.sglang import pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
+from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.release import Release
 from conformance.engines.sglang.states import StateEngine, state_memory
 from conformance.engines.sglang.tree import TreeEngine, tree_memory
 
 
-def makers(release: Release, device: str = "cpu") -> dict[str, Callable[[Json], Any]]:
-    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU."""
+def makers(
+    release: Release, device: str = "cpu", options: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Callable[[Json], Any]]:
+    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
+    ``options``: ``core`` names the core of a unified tree, see ``cores``.
+    """
+    core = options.get("core", DEFAULT)
     made: dict[str, Callable[[Json], Any]] = {
         "allocator": lambda config: pools.pool(release, config, device),
         "swa_mapping": lambda config: pools.pair(release, config, device),
@@ -27,5 +34,5 @@ def makers(release: Release, device: str = "cpu") -> dict[str, Callable[[Json], 
         "cache": lambda config: CacheEngine(cache_memory(release, config), checks_rows=True),
     }
     if release.has_unified_tree:
-        made["lock_ref"] = lambda config: TreeEngine(tree_memory(release, config))
+        made["lock_ref"] = lambda config: TreeEngine(tree_memory(release, config, core))
     return made

@@ -11,6 +11,7 @@ from typing import Any
 
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.protocol import Unsupported
+from conformance.engines.sglang import cores
 from conformance.engines.sglang.reading import TreeReader
 from conformance.engines.sglang.release import Release, TrackBuffers
 
@@ -24,7 +25,9 @@ COMPONENTS = {
 
 @dataclass
 class SGLangMemory:
-    """One tree with its pools and rows. Sizes and the window count tokens; ``states`` counts mamba states."""
+    """One tree with its pools and rows. Sizes and the window count tokens; ``states`` counts mamba states. ``core``:
+    see ``cores``; older trees have none.
+    """
 
     release: Release
     kind: str
@@ -38,6 +41,7 @@ class SGLangMemory:
     states: int = 0
     buffers: TrackBuffers = TrackBuffers()
     need_sort: bool = False
+    core: str = cores.DEFAULT
 
     def __post_init__(self) -> None:
         if self.components not in COMPONENTS.get(self.kind, ()):
@@ -48,16 +52,29 @@ class SGLangMemory:
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
         self.tree = self.release.tree(
-            self.kind, self.components, self.rows, self.pools.engine, self.page_size, self.window, self.buffers
+            self.kind,
+            self.components,
+            self.rows,
+            self.pools.engine,
+            self.page_size,
+            self.window,
+            self.buffers,
+            self.core,
         )
-        keys = {name: self.release.component(name) for name in self.components} if self.kind == "unified" else {}
-        self.reader = TreeReader(getattr(self.tree, "tree_core", self.tree), self.components, keys, self.state_slots, self.page_size)
+        nodes = self.release.nodes(self.tree, self.kind, self.components)
+        self.reader = TreeReader(nodes, self.components, self.state_slots)
+
+    @property
+    def ran(self) -> dict[str, str]:
+        """What runs, as the tree shows it: the core of a unified tree."""
+        return {"core": cores.of(self.tree)} if self.kind == "unified" else {}
 
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:
             pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
-            return PairAdapter(pair, self.page_size)
-        return PoolAdapter(self.release.allocator(self.size, self.page_size, self.need_sort), self.page_size)
+            return PairAdapter(pair, self.page_size, released=self.release.release_list)
+        one = self.release.allocator(self.size, self.page_size, self.need_sort)
+        return PoolAdapter(one, self.page_size, released=self.release.release_list)
 
     def _rows(self) -> Any:
         if "mamba" in self.components:

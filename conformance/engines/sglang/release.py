@@ -20,8 +20,12 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.engines.protocol import EngineError, Unsupported
-from conformance.engines.sglang import importing
+from conformance.engines.sglang import cores, importing
+from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.importing import Imported
+from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
+from conformance.engines.sglang.nodes import Nodes, OlderNodes, UnifiedNodes
+from conformance.engines.sglang.rust_nodes import RustNodes
 from conformance.engines.sglang.serving import Serving
 from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
 
@@ -120,8 +124,8 @@ class Release:
 
     def check(self, kind: str, buffers: TrackBuffers) -> None:
         """Raises Unsupported if the release has no tree of this kind, or no such track buffers."""
-        if kind == "unified" and not self.has_unified_tree:
-            raise Unsupported("the release has no unified tree")
+        if not self.imported.has(TREES[kind][1]):
+            raise Unsupported(f"the release has no tree of kind {kind}: {TREES[kind][0]}")
         if buffers.lazy and not (buffers.buffered and buffers.doubled):
             raise Unsupported("a lazy buffer has two slots")
         if buffers.lazy and not self.has_lazy_buffers:
@@ -148,6 +152,27 @@ class Release:
         pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
         pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
         return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
+
+    @staticmethod
+    def release_list(pool: Any) -> list[int]:
+        """The pages of a pool that are free and not sorted in yet: ``release_pages``, or a list of tensors."""
+        staged = getattr(pool, "staged_pages", None)
+        tensors = [pool.release_pages] if staged is None else staged
+        return [page for pages in tensors for page in pages.tolist()]
+
+    @staticmethod
+    def lacks_of(allocator: Any, *calls: str) -> set[str]:
+        """Those of ``calls`` that an allocator of the release does not have, and backups where it has none.
+
+        Where SWA slots are freed by segments, callers send a slot whose SWA page is gone to ``free_full``: no other
+        call may get it.
+        """
+        lacks = {name for name in calls if not hasattr(allocator, name)}
+        if not hasattr(allocator, "backup_state"):
+            lacks |= {"backup", "restore"}
+        if hasattr(allocator, "free_swa_segment"):
+            lacks.add("free_unmapped")
+        return lacks
 
     def row_pool(self, rows: int, tokens: int) -> Any:
         """A ReqToTokenPool: the table of each request's slots."""
@@ -201,8 +226,11 @@ class Release:
         page_size: int,
         window: int,
         buffers: TrackBuffers,
+        core: str = DEFAULT,
     ) -> Any:
-        """A tree of one of the kinds in TREES; a unified tree has these components."""
+        """A tree of one of the kinds in TREES; a unified tree has these components and the core of this name (see
+        ``cores``). EngineError: the release has no such core, or builds another one than it is asked for.
+        """
         params = self.imported.module("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
             req_to_token_pool=rows,
@@ -211,12 +239,28 @@ class Release:
             sliding_window_size=window,
             **buffers.options,
         )
-        if kind == "unified":
-            params.tree_components = tuple(self.component(name) for name in components)
-        if hasattr(params, "tree_core_backend"):
-            params.tree_core_backend = "python"
         name, module = TREES[kind]
-        return self.imported.find_class(name, (module,))(params)
+        build = self.imported.find_class(name, (module,))
+        if kind != "unified":
+            return build(params)
+        params.tree_components = tuple(self.component(name) for name in components)
+        return cores.build(self.imported, build, params, core)
+
+    def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
+        """The nodes of a tree, to read them."""
+        if kind != "unified":
+            return OlderNodes(tree, components)
+        keys = {name: self.component(name) for name in components}
+        core = getattr(tree, "tree_core", None)
+        if cores.of(tree) == cores.RUST:
+            return RustNodes(core, keys, lambda tokens: self._radix_key(self.tokens(tokens)))
+        return UnifiedNodes(core or tree, keys, by_number=core is not None)
+
+    def locks(self, tree: Any) -> Locks:
+        """Locks on a tree, taken and given back as the release's callers do."""
+        if hasattr(tree, "release_swa"):
+            return WholeLocks(tree)
+        return Receipts(tree, self._tree_base.DecLockRefParams, self._session_slot)
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
@@ -249,26 +293,25 @@ class Release:
         known = getattr(match, "cache_protected_len", None)
         return len(match.device_indices) if known is None else int(known)
 
-    def insert(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
-        """``insert``."""
-        return tree.insert(self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more))
+    @staticmethod
+    def matched_slots(tree: Any, match: Any) -> list[int]:
+        """The full slots of a match; releases whose match does not name them read them off the path to its node."""
+        named = getattr(match, "device_indices", None)
+        slots = tree.path_device_indices(match.last_device_node) if named is None else named
+        return [int(slot) for slot in slots]
+
+    def insert(self, tree: Any, tokens: Sequence[int], cursor: int, **more: Any) -> Any:
+        """``insert`` of a row whose SWA slots before the token ``cursor`` were freed."""
+        params = self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more)
+        if hasattr(params, "set_evicted_seqlen"):
+            params.set_evicted_seqlen(self.component("swa"), cursor)
+        else:
+            params.swa_evicted_seqlen = cursor
+        return tree.insert(params)
 
     def evict(self, tree: Any, full: int, swa: int, states: int) -> None:
         """``evict``: so many tokens of each pool, and states."""
         tree.evict(self._tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
-
-    def unlock_params(self, locked: Any, all_of_it: bool) -> Any:
-        """The parameters of ``dec_lock_ref`` for the result of ``inc_lock_ref``: ``all_of_it``, as far as the release
-        can say that, or its window token alone, which is what a request's record keeps.
-        """
-        if all_of_it and hasattr(locked, "to_dec_params"):
-            return locked.to_dec_params()
-        return self._tree_base.DecLockRefParams(swa_uuid_for_lock=locked.swa_uuid_for_lock)
-
-    @staticmethod
-    def can_unlock_window(tree: Any) -> bool:
-        """The tree has ``dec_swa_lock_only``: the SWA part of a lock can be given back before the lock."""
-        return hasattr(tree, "dec_swa_lock_only")
 
     # Modules and classes that are used here alone.
 
@@ -279,6 +322,12 @@ class Release:
     @cached_property
     def _memory_pool(self) -> Any:
         return self.imported.module("mem_cache.memory_pool")
+
+    @cached_property
+    def _session_slot(self) -> type[Any] | None:
+        """The class of what a streaming session keeps between two of its requests; ``None``: there is none."""
+        modules = [module for _, module in SESSION_CACHES if self.imported.has(module)]
+        return self.imported.find_class("SessionSlot", modules) if modules else None
 
     @cached_property
     def _components(self) -> Any:

@@ -160,9 +160,7 @@ class Scheduler:
 
     def _grants(self, before: int, after: int, last: int) -> bool:
         """A row can grow by a prefill or a draft: the release's own code says so, on a copy of its allocator."""
-        return granted(
-            self.memory.pools.engine, lambda: self._slots(before, after, last), self.memory.release.fragile
-        )
+        return granted(self.memory.pools.engine, lambda: self._slots(before, after, last), self.memory.release.fragile)
 
     def _slots(self, before: int, after: int, last: int) -> Any:
         """Slots for a row that grows, as ``alloc_for_extend`` allocates them. The tree makes room for them."""
