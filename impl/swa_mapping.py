@@ -228,6 +228,31 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self.pending = [FreeBatch(batch.pages, batch.exact) for batch in self.pending]
         self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, pages.numel()),)))
 
+    def free_swa_segment(self, free_index: Tensor, *, start_pos: int) -> None:
+        """Free the SWA pages of one segment of a row, and do not wait for the device.
+
+        Arguments as for ``free_segment``: the first slot of each page must be mapped. Errors as for ``free_swa``, and
+        ValueError for a start inside a page.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        checks.page_multiple("start_pos", start_pos, self.page_size)
+        if free_index.numel():
+            self.free_swa(free_index, row_lens=[free_index.numel()])
+
+    def free_full(self, free_index: Tensor) -> None:
+        """Free the full pages that ``free_index`` lies in; their SWA pages were freed before.
+
+        ``free_index``: ``[n]`` integers on the device, full slots. In a free group the pages wait for its end. Errors
+        as for ``free``; ValueError also (on CPU, or with ``debug``) for a page that still has its SWA page.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        if free_index.numel() == 0:
+            return
+        batch = self._batch(free_index, None, None)
+        if self._check_content and bool((self._swa_pages(batch.pages) > 0).any()):
+            raise ValueError("free_index: a page still has its SWA page; free it with free or free_swa")
+        self._free(FreeBatch(batch.pages, batch.exact, mapped=() if batch.exact else None))
+
     def _swa_side(self, slots: Tensor, row_lens: Sequence[int] | None) -> Tensor:
         """The different full pages of slots whose SWA pages are to be freed."""
         pool = self.full_attn_allocator

@@ -8,10 +8,11 @@ from typing import Any
 from proofs import lock_ref as locks
 from proofs import mamba_in_cache
 from proofs import session_trim as sessions
-from proofs.allocator import nothing
+from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
+from proofs.swa_mapping import settled
 from spec import cache as law
 from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
@@ -114,7 +115,8 @@ MOVES = {
     "merge": lambda st: ((n, st.tree.parent(n)) for n in alive(st.tree)),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.rows.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     **mamba_in_cache.MOVES,
 }
@@ -131,6 +133,7 @@ ROUTES = {
     "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
     "evict_swa": CACHED,
+    "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
 }
 
@@ -316,6 +319,7 @@ HINTS = Hints(
     over={
         "full_pages": lambda st: full_pool(st.rows).pages,
         "swa_pages": lambda st: swa_pool(st.rows).pages,
+        "done": lambda st: swa_pool(st.rows).pages,
         "pages": lambda st: full_pool(st.rows).pages,
         "chosen": lambda st: st.states.slots,
     },

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs.allocator import nothing
+from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.swa_mapping import settled
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
@@ -91,7 +92,8 @@ MOVES = {
     "close": lambda st: ((s,) for s, _ in _slots(st)),
     "pass_on": lambda st: ((a, b, 0, full_pool(st).whole(a)) for a in others(st) for b in others(st)),
     "drop": lambda st: ((r,) for r in others(st)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     "drop_swa": lambda st: ((r,) for r in others(st)),
 }
@@ -245,7 +247,11 @@ RELEVANT_LAWS = {
 
 HINTS = Hints(
     stem=law.stem,
-    over={"full_pages": lambda st: full_pool(st).pages, "swa_pages": lambda st: swa_pool(st).pages},
+    over={
+        "full_pages": lambda st: full_pool(st).pages,
+        "swa_pages": lambda st: swa_pool(st).pages,
+        "done": lambda st: swa_pool(st).pages,
+    },
     sizes=SIZES,
     small=small,
     moves=MOVES,

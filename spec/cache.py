@@ -24,7 +24,7 @@ from spec.cache_state import (
     with_rows,
 )
 from spec.lengths import Length, touched
-from spec.logic import Call, Number, Requirement, Seq, Stem, Step, Truth, but, call, implies, ite, no, requires
+from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
 from spec.rows import LEAVING, allocated, full_pool
 from spec.tree import ROOT, begin, between, end, lives
@@ -125,7 +125,7 @@ def growing(st: CacheState, row: Number, grown: Call, full_pages: Seq, swa_pages
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
-    return Step(calls=(asked,), promises=asked.step.promises, then=with_rows(st, asked.then))
+    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then))
 
 
 @stem.transition
@@ -381,14 +381,26 @@ def evict_swa(st: CacheState, node: Number) -> Step[CacheState]:
 
 
 @stem.transition
-def free_group_begin(st: CacheState) -> Step[CacheState]:
-    """A free group opens: freed pages wait until the outermost group ends."""
-    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows))
+def settle_swa(st: CacheState, done: Set, available: Truth) -> Step[CacheState]:
+    """An engine need not wait for the end of the free group with SWA pages that rows or nodes gave back alone."""
+    return rows_only(st, call("rows", session_trim.settle_swa, st.rows, done, available))
+
+
+@stem.transition
+def free_group_begin(st: CacheState, opens: Truth) -> Step[CacheState]:
+    """A free group opens: freed pages wait until the outermost group ends.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows, opens))
 
 
 @stem.transition
 def free_group_end(st: CacheState) -> Step[CacheState]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     return rows_only(st, call("rows", session_trim.free_group_end, st.rows))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spec import rows, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
-from spec.logic import Number, Requirement, Seq, Stem, Step, but, call, implies, ite, requires
+from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
 from spec.rows import (
     IDLE,
@@ -380,17 +380,30 @@ def drop_swa(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def free_group_begin(st: Rows) -> Step[Rows]:
-    """A free group begins: freed pages wait, as while an engine processes the results of a batch."""
-    begun = call("pools", swa_mapping.free_group_begin, st.pools)
-    return Step(calls=(begun,), then=but(st, pools=begun.then))
+def settle_swa(st: Rows, done: Set, available: Truth) -> Step[Rows]:
+    """An engine need not wait for the end of the free group with the SWA pages of rows whose window moved on."""
+    settled = call("pools", swa_mapping.settle_swa, st.pools, done, available)
+    return Step(calls=(settled,), choice=settled.step.choice, then=but(st, pools=settled.then))
+
+
+@stem.transition
+def free_group_begin(st: Rows, opens: Truth) -> Step[Rows]:
+    """A free group begins: freed pages wait, as while an engine processes the results of a batch.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    begun = call("pools", swa_mapping.free_group_begin, st.pools, opens)
+    return Step(calls=(begun,), choice=begun.step.choice, then=but(st, pools=begun.then))
 
 
 @stem.transition
 def free_group_end(st: Rows) -> Step[Rows]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     ended = call("pools", swa_mapping.free_group_end, st.pools)
-    return Step(calls=(ended,), promises=ended.step.promises, then=but(st, pools=ended.then))
+    return Step(calls=(ended,), then=but(st, pools=ended.then))
 
 
 def other(st: Rows, row: Number) -> Requirement:

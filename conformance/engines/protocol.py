@@ -18,7 +18,8 @@ All arguments and answers are plain Python numbers, strings and lists:
 - A turn is a request of a streaming session. A session's slot keeps its row between two turns.
 - Lengths count tokens, except where a docstring says pages or states. Token ids are positive integers.
 
-An engine that does not have a call names it in ``lacks``; the operation of this name is then never sent. No engine can
+An engine that does not have a call names it in ``lacks``; the operation of this name is then never sent. A call that
+stands in ``OPTIONAL`` need not be named: an engine without a method of this name lacks it. No engine can
 lack a call that other operations need too: ``free_swa`` of a pair of pools, and ``evict``, ``cancel``, ``abort`` and
 ``close`` of rows. A maker that gets a configuration which the engine does not support raises ``Unsupported``; the
 driver then tries another configuration or skips the run.
@@ -59,6 +60,9 @@ class OutOfMemory(Exception):
     """
 
 
+OPTIONAL = frozenset({"free_segment", "free_swa_segment", "overwrite"})
+
+
 class Engine(Protocol):
     """What every engine declares.
 
@@ -72,6 +76,11 @@ class Engine(Protocol):
 
     lacks: Collection[str]
     fragile: bool
+
+
+def lacking(engine: Engine) -> frozenset[str]:
+    """What the engine lacks: what its ``lacks`` names, and the calls in ``OPTIONAL`` for which it has no method."""
+    return frozenset(engine.lacks) | {name for name in OPTIONAL if not callable(getattr(engine, name, None))}
 
 
 # One pool of pages: the stem ``allocator``.
@@ -129,14 +138,33 @@ class PoolEngine(Engine, Protocol):
         pages become available only when the group ends. Cannot be refused.
         """
 
+    def free_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the pages of a segment of a row, as ``free`` does.
+
+        Optional. ``slots``: those of the row's tokens from ``start`` on, in order and without a gap. ``start`` is a
+        multiple of the page size; the segment may end inside a page, and this page is freed, too.
+        """
+
+    def overwrite(self, slots: Sequence[int]) -> None:
+        """The caller writes ``slots`` into its own table of rows, where the slots of earlier calls of ``free`` stood.
+
+        Optional. A class that turns numbers into tensors writes them into each tensor that it has passed to a call
+        that frees, again and again from the first of ``slots`` on. The allocator must not notice: it may keep no view
+        of a tensor of its caller.
+        """
+
     def begin_group(self) -> None:
         """Opens a free group: pages that are freed from now on wait until the outermost open group ends.
 
-        Groups may nest.
+        Groups may nest. An engine whose groups do not nest raises an ``AssertionError``, ``RuntimeError``,
+        ``ValueError`` or ``TypeError`` with a message where a group is open, and changes nothing.
         """
 
     def end_group(self) -> None:
-        """Ends the innermost free group. The end of the outermost group makes the waiting pages available."""
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages available.
+
+        Sent also where no group is open, as after ``clear``: then it changes nothing, or raises as ``begin_group``.
+        """
 
     def backup(self) -> None:
         """Saves the state of the pool inside the engine. A later backup replaces it."""
@@ -222,32 +250,62 @@ class PairEngine(Engine, Protocol):
     def free(self, slots: Sequence[int]) -> None:
         """Frees the full pages in which these full slots lie, and the SWA pages that they map to.
 
-        Free full slots map to nothing. In a free group all of this happens only when the outermost group ends.
+        Free full slots map to nothing. In a free group the pages become available only when the outermost group ends.
+        The SWA page of a slot may be gone already. An engine whose contract excludes such slots has the word
+        ``free_unmapped`` in ``lacks``: pages without an SWA page are then sent to ``free_full`` instead, and never to
+        ``free_swa``.
+        """
+
+    def free_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the pages of a segment of a row in both pools, as ``free`` does.
+
+        Optional. ``slots``: those of the row's tokens from ``start`` on, in order and without a gap. ``start`` is a
+        multiple of the page size; the segment may end inside a page, and this page is freed, too. The first slot of
+        each page is mapped.
         """
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Frees at once the SWA pages that these full slots map to, also in a free group.
+        """Frees the SWA pages that these full slots map to.
 
         The full pages stay with their row. Sent when these tokens have left the window. The slots fill whole full
-        pages; they may be unmapped already.
+        pages. They may be unmapped already (but see ``free``), and then nothing happens. In a free group the engine
+        chooses when the SWA pages become available, and when their full slots map to nothing: now, or when the
+        outermost group ends. It frees the pages that the slots map to now, whatever is mapped until the end.
+        """
+
+    def free_swa_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the SWA pages of a segment of a row, as ``free_swa`` does.
+
+        Optional. ``slots``, ``start``: as for ``free_segment``; the segment ends on a page boundary.
         """
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """Frees at once the full pages of these full slots, as a tree evicts a tombstone.
+        """Frees the full pages of these full slots, as a tree evicts a tombstone.
 
-        Sent only for full pages whose SWA pages were freed before.
+        Sent only for full pages whose SWA pages were freed before. In a free group the engine chooses when the pages
+        become available: now, or when the outermost group ends.
+        """
+
+    def overwrite(self, slots: Sequence[int]) -> None:
+        """The caller writes ``slots`` into its own table of rows, where the slots of earlier calls of ``free`` stood.
+
+        Optional. A class that turns numbers into tensors writes them into each tensor that it has passed to a call
+        that frees, again and again from the first of ``slots`` on. The allocator must not notice: it may keep no view
+        of a tensor of its caller.
         """
 
     def begin_group(self) -> None:
         """Opens a free group: what ``free`` frees from now on waits until the outermost open group ends.
 
-        Groups may nest.
+        Groups may nest. An engine whose groups do not nest raises an ``AssertionError``, ``RuntimeError``,
+        ``ValueError`` or ``TypeError`` with a message where a group is open, and changes nothing.
         """
 
     def end_group(self) -> None:
-        """Ends the innermost free group.
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages of both pools
+        available.
 
-        The end of the outermost group makes the waiting pages of both pools available.
+        Sent also where no group is open, as after ``clear``: then it changes nothing, or raises as ``begin_group``.
         """
 
     def backup(self) -> None:

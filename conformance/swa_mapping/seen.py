@@ -8,10 +8,10 @@ import immutables
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
 from conformance.engines.protocol import PairSnapshot
-from spec.finite import Map
+from spec.finite import Map, Set
 from spec.logic import but
 from spec.pair import Pair
-from spec.pool import filled, held
+from spec.pool import filled, held, waiting
 
 
 def project_pair(pair: Pair, seen: PairSnapshot) -> Pair:
@@ -48,6 +48,24 @@ def swa_slot(mapping: Sequence[int], slot: int) -> int:
 def is_read(pair: Pair, page: int, offset: int) -> bool:
     """A row uses this full slot, so that its mapping is read."""
     return bool(held(pair.full, page)) and offset < filled(pair.full, page)
+
+
+def settled_swa(pair: Pair, seen: PairSnapshot) -> list[tuple[Set, bool]]:
+    """The steps ``settle_swa`` that the snapshot shows: SWA pages that wait in the law while no full page that waits
+    maps into them. Those on a list of the engine are available. Those into which the law maps full slots that the
+    engine has unmapped are unmapped alone.
+    """
+    pending = set(waiting(pair.swa, True).items())
+    if not pending:
+        return []
+    listed = {*seen.swa.free, *seen.swa.released}
+    into: dict[int, list[tuple[int, int]]] = {}
+    for key, page in pair.to_page.items():
+        into.setdefault(page, []).append(key)
+    alone = {s for s in pending if all(held(pair.full, p) for p, _ in into.get(s, []))}
+    size = pair.full.page_size
+    unmapped = {s for s in alone - listed if s in into and not any(seen.mapping[p * size + o] for p, o in into[s])}
+    return [(Set(done), ready) for done, ready in ((alone & listed, True), (unmapped, False)) if done]
 
 
 def sorted_sides(pair: Pair, seen: PairSnapshot) -> list[bool]:
