@@ -16,6 +16,7 @@ from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import (
     QUIESCENT,
     QUIET,
+    REFUSAL,
     REFUSED,
     REFUSED_SENTENCE,
     Call,
@@ -507,9 +508,12 @@ class RequestCalls:
 
     @operation
     def begin_group(self) -> Calls:
-        """A free group opens, as while an engine processes the results of a batch."""
-        self.law.caller_step("free_group_begin")
-        yield Call("free_group_begin", self.engine.begin_group)
+        """A free group opens, as while an engine processes the results of a batch. Where one is open, the engine may
+        decline.
+        """
+        declinable = self.run.rows.pools.group > 0
+        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=declinable)
+        self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:

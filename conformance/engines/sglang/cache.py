@@ -277,7 +277,8 @@ class CacheEngine:
         return pools
 
     def _rows(self, pools: PairSnapshot, pages: dict[int, TreePage]) -> RowsSnapshot:
-        requests = {number: self._row(self.requests[number]) for number in self.requests if number in self.running}
+        running = {n: known for n, known in self.requests.items() if n in self.running}
+        requests = {n: self._row(known) for n, known in running.items() if records.row(known) is not None}
         # A session's slot names the row of the turn that runs on it; that row is the request's.
         lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self.requests[n].to_finish is None}
         sessions = {

@@ -159,12 +159,6 @@ class Imported:
         """Every module that has been stubbed so far."""
         return sorted([*self.replaced, *self._stubs.modules])
 
-    @contextmanager
-    def importing(self) -> Iterator[None]:
-        """While this lasts, code of the release may import modules of the release; missing packages are stubs."""
-        with self._stubs.on_offer():
-            yield
-
     def has(self, name: str) -> bool:
         """The release has a module or package ``sglang.srt.<name>``."""
         file = self._file(name)

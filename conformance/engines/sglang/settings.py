@@ -15,6 +15,8 @@ from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.importing import Imported
 
 SERVER_ARGS = "sglang.srt.server_args"  # the command line, which imports half of the engine in older releases
+# Modules that ``ServerArgs`` imports when it is first used. They must be here by then: later, imports have no stubs.
+RESOLVERS = ("server_args", "arg_groups.overrides", "arg_groups.parallel_hook")
 ATTENTION = "torch_native"  # rows are then written by plain torch
 # What a runtime context keeps of its settings, and what its part for parallel groups keeps.
 _CONTEXT, _PARALLEL = ("_server_args", "_config_bags"), ("_config", "_derived", "_overrides")
@@ -102,7 +104,7 @@ class Settings:
             "speculative_algorithm": algorithm or None,
             "_mamba_cache_chunk_size": page_size,  # the release's own way to do without a model's configuration
         }
-        self._imported.module("server_args")
-        with self._imported.importing():
-            context.override_server_args(**fields).install()
+        for name in filter(self._imported.has, RESOLVERS):
+            self._imported.module(name)
+        context.override_server_args(**fields).install()
         context.parallel._overrides = dict(RANKS)
