@@ -304,22 +304,24 @@ class CacheEngine:
         return {who: hold for who, hold in held.items() if hold is not None}
 
     def _holder(self, request: int) -> Any:
-        """The record that has the request's lock. The lock of a turn that goes on is in its session's slot: the turn
-        itself is given an object that is no node of the tree.
+        """The record that has the request's lock. The lock of a turn that runs on its session's record is in the
+        session's slot: the turn itself has no lock, or names an object that is no node of the tree.
         """
         known = self.requests[request]
-        return known if hasattr(known.last_node, "parent") else self.scheduler.slots[self.turns[request]]
+        slot = self.scheduler.slots.get(self.turns.get(request, ""))
+        borrows = slot is not None and known.to_finish is None and records.row(slot) == records.row(known)
+        return slot if borrows and not self.memory.reader.path(records.locked_node(known)) else known
 
     def _hold(self, holder: Any) -> LockHold | None:
         """The lock that a record names: from its node up to the node of its window token, or else up to the root.
 
         No record says whether the lock holds the node's state: a node that is matched has one, if the tree has states.
         """
-        node, reader = holder.last_node, self.memory.reader
+        node, reader = records.locked_node(holder), self.memory.reader
         if node is None or not reader.number(node):
             return None
         nodes = reader.path(node)
-        token = holder.swa_uuid_for_lock
+        token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)

@@ -17,10 +17,10 @@ import torch
 from conformance.engines.protocol import Admission
 from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.reading import NEXT_TRACK, STATE, TRACKS
 from conformance.engines.sglang.rehearsal import granted
 
 ENDLESS = 1 << 20  # the longest answer of a request: it ends when the driver says so
-TRACKS = "mamba_ping_pong_track_buffer"  # the field of a request's track buffer
 OUT_OF_STATES = "Can not alloc mamba cache"  # the assertion of a match that finds no slot for the copy of a state
 
 
@@ -125,7 +125,7 @@ class Scheduler:
     def _take_copy_back(self, request: Any) -> None:
         """The scheduler frees the copy of a state that a match has made for a request that it does not admit."""
         slots = self.memory.state_slots
-        state = None if slots is None or request.session is not None else records.read(request, "mamba_pool_idx")
+        state = None if slots is None or request.session is not None else records.read(request, STATE)
         if state is not None:
             slots.free(state.unsqueeze(-1))
             records.write(request, mamba_pool_idx=None)
@@ -152,8 +152,8 @@ class Scheduler:
         if slots is None:
             return True
         tracks = self.memory.buffers.slots
-        lacks = {name: records.read(request, name) is None for name in ("mamba_pool_idx", TRACKS)}
-        need = lacks["mamba_pool_idx"] + tracks * lacks[TRACKS]
+        lacks = {name: records.read(request, name) is None for name in (STATE, TRACKS)}
+        need = lacks[STATE] + tracks * lacks[TRACKS]
         if need > slots.available_size():
             self.evict(0, 0, need - int(slots.available_size()))
         return bool(need <= slots.available_size())
@@ -307,7 +307,7 @@ def track(memory: SGLangMemory, request: Any) -> None:
     tracked = records.committed(request) // memory.page_size * memory.page_size
     records.write(request, mamba_last_track_seqlen=tracked)
     if not memory.buffers.lazy:
-        other = memory.rows.get_mamba_ping_pong_other_idx(records.read(request, "mamba_next_track_idx"))
+        other = memory.rows.get_mamba_ping_pong_other_idx(records.read(request, NEXT_TRACK))
         records.write(request, mamba_next_track_idx=other)
 
 
