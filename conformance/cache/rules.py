@@ -178,6 +178,13 @@ class CacheMachine(RequestRules):
         if self.run.stateful and self.offers(op) and (op != "track" or self.run.passed(request)):
             self.do(op, request=request)
 
+    @rule()
+    @precondition(lambda self: started(self) and self.run.tree.grown())
+    def compact(self) -> None:
+        """The tree merges nodes."""
+        if self.offers("compact"):
+            self.do("compact")
+
     @rule(states=st.integers(1, 4))
     @precondition(lambda self: started(self) and self.run.stateful and self.run.tree.grown())
     def evict_states(self, states: int) -> None:
