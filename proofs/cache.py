@@ -254,15 +254,6 @@ def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[Cach
     return unasked(law.revive_tombstone(st, row, node), "nobody holds the node")
 
 
-def revives_with_other_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
-    """A tombstone comes to life with the full pages of the row, and the tree says that it keeps its own."""
-    step, own = law.revive_in_place(st, row, node), home(st, node)
-    emptied = call("rows", session_trim.drop, st.rows, own)
-    given = call("rows", session_trim.donate, emptied.then, row, own, st.tree.stop(node))
-    then = cache_state.with_rows(cache_state.with_rows(st, emptied.then), given.then)
-    return but(step, calls=(step.calls[0], emptied, given), then=but(then, tree=step.then.tree))
-
-
 def two_rows() -> tuple[CacheState, ...]:
     """Three pages of one slot, two request rows, two nodes, and a window of one token: room for a second reader."""
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=3, rows=5, need_sort=False)
@@ -274,7 +265,7 @@ def two_rows() -> tuple[CacheState, ...]:
 # One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
 # tombstone. A third request then revives it.
 READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
-UNDER_READER_ROUTES = dict.fromkeys(("revive_tombstone", "revive_in_place"), f"{READ} admit extend finish")
+UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
 
 
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.

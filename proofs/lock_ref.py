@@ -313,6 +313,13 @@ def takes_state_lock(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
     return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
 
 
+# A handle locks a path over a tombstone, which then comes to life or is split.
+SKIPPED_ROUTES = {
+    "release": "add_leaf acquire restore_swa acquire",
+    "split": "add_leaf acquire",
+    "merge": "add_leaf add_leaf acquire restore_swa",
+}
+
 HOLDS = "handles_stand above_is_an_order"
 SUMS = f"{HOLDS} parent_is_next values_are_flags held_is_counted counts_are_counts"
 RELEVANT_LAWS = {

@@ -909,5 +909,8 @@ class CacheEngine(RowEngine, Protocol):
         It frees only what nobody has locked.
         """
 
+    def compact(self) -> None:
+        """The tree merges nodes into their parents, as ``TreeEngine.compact`` does."""
+
     def cache_snapshot(self) -> CacheSnapshot:
         """Reads everything as it is now, and changes nothing. Sent once after each call, in place of ``snapshot``."""

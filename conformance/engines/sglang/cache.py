@@ -95,6 +95,7 @@ class CacheEngine:
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
             "bad": False,
+            "compact": False,
         }
         return frozenset(name for name, offered in has.items() if not offered)
 
