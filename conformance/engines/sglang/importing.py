@@ -159,11 +159,15 @@ class Imported:
         """Every module that has been stubbed so far."""
         return sorted([*self.replaced, *self._stubs.modules])
 
-    @contextmanager
-    def importing(self) -> Iterator[None]:
-        """While this lasts, code of the release may import modules of the release; missing packages are stubs."""
+    def calling(self, function: Callable[[], Any]) -> Any:
+        """The answer of code of the release that imports modules of the release; missing packages are stubs."""
         with self._stubs.on_offer():
-            yield
+            while True:
+                try:
+                    return function()
+                except ModuleNotFoundError as error:
+                    if not self._stubs.admit(error.name):
+                        raise EngineError(f"sglang {self.label}: {_line(error)}") from error
 
     def has(self, name: str) -> bool:
         """The release has a module or package ``sglang.srt.<name>``."""

@@ -23,8 +23,8 @@ WINDOW = "SWA"  # the name of the component whose lock ends with the window
 
 class Locks(Protocol):
     """Locks on one tree. ``unlocks_window``: the SWA part of a lock can be given back before the lock.
-    ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: in a unified tree a lock may be
-    taken over tombstones. ``counts_missing``: such a lock raises the lock count of a tombstone; others skip it.
+    ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: a lock may be
+    taken over tombstones (in a unified tree). ``counts_missing``: such a lock raises the lock count of a tombstone; others skip it.
     """
 
     unlocks_window: bool
