@@ -5,8 +5,7 @@ it: after each call the answers are compared, and at each snapshot the two snaps
 a law of its own, which shows both sides.
 
 Node numbers must agree: engines that number nodes in the order of their first sight do so, as long as their trees
-agree. The order of nodes in a snapshot, and the order of a free list, may differ: the next allocation shows whether it
-matters.
+agree. The order of nodes in a snapshot may differ.
 
 What else may differ: an engine that does not show a lock count (``NodePart.lock`` is ``None``) agrees with any count of
 the other, as long as both agree whether the part is held. Two errors agree, whatever their kinds and their words: both
@@ -125,13 +124,13 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[tuple[str, st
 
 
 def _by_key(tree: TreeSnapshot) -> dict[str, Any]:
-    """A tree, with its nodes by their tokens from the root, and its free lists in the order of their numbers."""
+    """A tree, with its nodes by their tokens from the root."""
     texts: dict[int | None, tuple[int, ...]] = {None: ()}
     nodes: dict[str, Any] = {}
     for node in tree.nodes:
         texts[node.id] = (*texts.get(node.parent, ()), *node.key)
         nodes[f"node {list(texts[node.id])}"] = (node.id, node.parent, node.parts)
-    free = {f"free {name}": sorted(pages) for name, pages in tree.free.items()}
+    free = {f"free {name}": pages for name, pages in tree.free.items()}
     return {**nodes, "evictable": tree.evictable, "protected": tree.protected, **free}
 
 
