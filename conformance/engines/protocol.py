@@ -68,6 +68,9 @@ class Engine(Protocol):
 
     ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
     call in a forked process first.
+
+    An engine may have an attribute ``ran``, a dict from names to values, for what of it ran where that is not clear
+    from the command line, for instance ``{"core": "rust"}``. The verdict of a stem shows it.
     """
 
     lacks: Collection[str]

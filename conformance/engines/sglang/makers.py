@@ -26,7 +26,8 @@ def makers(
     release: Release, device: str = "cpu", options: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Callable[[Json], Any]]:
     """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
-    ``options``: ``core`` names the core of a unified tree, see ``cores``.
+    ``options``: the values of the engine's options, the defaults for those that are missing; ``core`` names the core
+    of a unified tree, see ``cores``.
     """
     core = options.get("core", cores.DEFAULT)
     made: dict[str, Callable[[Json], Any]] = {

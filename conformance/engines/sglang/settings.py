@@ -102,5 +102,5 @@ class Settings:
             "speculative_algorithm": algorithm or None,
             "_mamba_cache_chunk_size": page_size,  # the release's own way to do without a model's configuration
         }
-        self._imported.calling(lambda: context.override_server_args(**fields).install())
+        context.override_server_args(**fields).install()
         context.parallel._overrides = dict(RANKS)
