@@ -72,6 +72,9 @@ class Engine(Protocol):
 
     ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
     call in a forked process first.
+
+    An engine may have an attribute ``ran``, a dict from names to values, for what of it ran where that is not clear
+    from the command line, for instance ``{"core": "rust"}``. The verdict of a stem shows it.
     """
 
     lacks: Collection[str]
@@ -419,8 +422,9 @@ class TreeEngine(Engine, Protocol):
 
         Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
         may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
-        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
-        last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
+        for its last node; a node that has a state keeps its own. Tokens after the last whole page are not inserted.
+        Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
@@ -447,13 +451,13 @@ class TreeEngine(Engine, Protocol):
         """
 
     def pin(self, node: int) -> int:
-        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads only what is there.
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads what is there.
 
         Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
         node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
         the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
-        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens fill the window, and the
-        tokens of tombstones count or do not count.
+        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens
+        fill the window, and the tokens of tombstones count or do not count.
         """
 
     def compact(self) -> None:

@@ -15,6 +15,8 @@ from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.importing import Imported
 
 DEFAULT, PYTHON, RUST = "default", "python", "rust"
+BOTH = "both"  # a tree with each of the two cores, side by side
+CHOICES = (DEFAULT, PYTHON, RUST, BOTH)
 _SWITCH = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"  # the release's own switch between its cores
 _REGISTRY, _RUST_PACKAGE = "mem_cache.unified_cache.tree_core_registry", "mem_cache.rust_tree_core"
 

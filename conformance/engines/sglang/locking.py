@@ -23,8 +23,9 @@ WINDOW = "SWA"  # the name of the component whose lock ends with the window
 
 class Locks(Protocol):
     """Locks on one tree. ``unlocks_window``: the SWA part of a lock can be given back before the lock.
-    ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: in a unified tree a lock may be
-    taken over tombstones. ``counts_missing``: such a lock raises the lock count of a tombstone; others skip it.
+    ``state_goes_early``: the lock of the node's state is given back with it, and not again. ``pins``: a lock may be
+    taken over tombstones, and every caller keeps what is needed to give it back. ``counts_missing``: such a lock
+    raises the lock count of a tombstone; others skip the tombstone.
     """
 
     unlocks_window: bool
@@ -85,14 +86,12 @@ class Receipts:
 
     def __init__(self, tree: Any, params: type[Any], slot: type[Any] | None) -> None:
         self._tree, self._params = tree, params
-        known, kept = (
-            {field.name for field in fields(params)},
-            {field.name for field in fields(slot)} if slot else set(),
-        )
+        known = {field.name for field in fields(params)}
+        kept = {field.name for field in fields(slot)} if slot else set()
         # The receipt of a release that requires it says what was acquired, and its releases are paired with that.
         self._whole = self.state_goes_early = self.counts_missing = "node_id" in known
-        self.pins = (self._whole or "skip_lock_node_ids" in known) and hasattr(tree, "tree_components")
         self._kept = [name for name in ("swa_uuid_for_lock", "skip_lock_node_ids") if name in known and name in kept]
+        self.pins = (self._whole or "skip_lock_node_ids" in self._kept) and hasattr(tree, "tree_components")
         self._session_notes = "swa_prefix_lock_released" in kept
         self._unlock = getattr(tree, "dec_swa_lock_only", None)
         self.unlocks_window = self._unlock is not None

@@ -1,6 +1,8 @@
 """Reads an SGLang server's memory as plain numbers: its tree, and the mamba state slots that requests name.
 
-Nodes get small numbers in the order in which they are first seen. The root is node 0.
+Nodes get small numbers in the order in which they are first seen; those that are seen together, in the order of their
+texts. So two trees that go through the same calls, and are equal after each, number their nodes alike. The root is
+node 0.
 """
 
 from __future__ import annotations
@@ -69,8 +71,11 @@ class TreeReader:
         return None if node.parent is None else self._number(node.parent)
 
     def _seen(self, nodes: list[TreeNode]) -> list[TreeNode]:
-        for node in nodes:
-            self._number(node.ident)
+        new = {node.ident for node in nodes} - self._numbers.keys()
+        if new:
+            texts = _texts(nodes)
+            for ident in sorted(new, key=lambda ident: texts[ident]):
+                self._number(ident)
         return nodes
 
     # The whole tree.
@@ -94,18 +99,22 @@ class TreeReader:
 
     def states(self) -> dict[Key, int]:
         """The slot of each state in the tree, by the tokens from the root to the end of its node."""
-        found: dict[Key, int] = {}
-        texts: dict[int | None, Key] = {None: ()}
-        for node in self.walk():
-            texts[node.ident] = (*texts[node.parent], *node.key)
-            if state := node.parts["mamba"].slots:
-                found[texts[node.ident]] = state[0]
-        return found
+        nodes = self.walk()
+        texts = _texts(nodes)
+        return {texts[node.ident]: state[0] for node in nodes if (state := node.parts["mamba"].slots)}
 
     def _free(self, pools: PoolSnapshot | PairSnapshot) -> dict[str, list[int]]:
         sides = {"full": pools.full, "swa": pools.swa} if isinstance(pools, PairSnapshot) else {"full": pools}
         free = {name: [*side.free, *side.released] for name, side in sides.items()}
         return free if self.state_slots is None else {**free, "mamba": self.state_slots.free_slots.tolist()}
+
+
+def _texts(nodes: list[TreeNode]) -> dict[int | None, Key]:
+    """The tokens from the root to the end of each node, by the release's number of the node. Parents come first."""
+    texts: dict[int | None, Key] = {None: ()}
+    for node in nodes:
+        texts[node.ident] = (*texts[node.parent], *node.key)
+    return texts
 
 
 def text(nodes: list[TreeNode]) -> list[int]:

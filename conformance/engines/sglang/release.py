@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -32,6 +33,17 @@ from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_conte
 # Modules of SGLang that are stubs, none of them bookkeeping: the processors of logits, which pickle themselves; and
 # the registry of model configurations (its __init__ alone: the modules below `configs` are the release's own).
 STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor")
+# What names of packages that are not installed stand for, where a module of SGLang asks them something while it is
+# imported. No verdict may depend on an answer.
+ANSWERS = {
+    # `sglang.srt.utils.common` removes the handlers of this logger, so it gets one without any. What is logged
+    # decides nothing.
+    "huggingface_hub.utils.logging.get_logger": lambda: logging.Logger("huggingface_hub"),
+    # `sglang.srt.utils.hf_transformers_utils` adds these two where transformers lacks them. They turn tokens into text,
+    # and the bookkeeping has no text.
+    "transformers.PreTrainedTokenizerBase.clean_up_tokenization": None,
+    "transformers.utils.import_utils.is_torch_fx_available": None,
+}
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
 SWA_ALLOCATOR = ("mem_cache.allocator.swa", "mem_cache.swa_memory_pool")
@@ -356,4 +368,4 @@ def _release(imported: Imported) -> Release:
 def load(root: Path, label: str) -> Release:
     """The release whose ``sglang/`` lies below ``root``; EngineError if it cannot be imported into this process."""
     stubbed = STUBBED if has_context(root) else (*STUBBED, SERVER_ARGS)
-    return _release(importing.load(root, label, stubbed, NEEDED))
+    return _release(importing.load(root, label, stubbed, NEEDED, ANSWERS))

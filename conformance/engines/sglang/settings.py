@@ -104,7 +104,5 @@ class Settings:
             "speculative_algorithm": algorithm or None,
             "_mamba_cache_chunk_size": page_size,  # the release's own way to do without a model's configuration
         }
-        for name in filter(self._imported.has, RESOLVERS):
-            self._imported.module(name)
         context.override_server_args(**fields).install()
         context.parallel._overrides = dict(RANKS)
