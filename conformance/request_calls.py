@@ -511,15 +511,14 @@ class RequestCalls:
         """A free group opens, as while an engine processes the results of a batch. Where one is open, the engine may
         decline.
         """
-        declinable = self.run.rows.pools.group > 0
-        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=declinable)
+        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.run.rows.pools.group > 0)
         self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
-        """The free group ends."""
+        """The free group ends. Where none is open, the engine does nothing, or declines."""
+        yield Call("free_group_end", self.engine.end_group, declinable=self.run.rows.pools.group == 0)
         self.law.caller_step("free_group_end")
-        yield Call("free_group_end", self.engine.end_group)
 
     @operation
     def bad(self, kind: BadCall) -> Calls:

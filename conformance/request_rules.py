@@ -331,13 +331,17 @@ class RequestRules(StemMachine):
         if drawn % 3 == 0:
             self.do("evict", full=full * self.calls.page_size, swa=swa * self.calls.page_size)
 
-    @rule(batch=st.lists(picks, max_size=2))
+    @rule(batch=st.lists(picks, max_size=2), slide=st.booleans())
     @some("answering")
-    def results(self, batch: list[int]) -> None:
-        """An engine processes the results of a batch: requests that end in it free their pages together."""
+    def results(self, batch: list[int], slide: bool) -> None:
+        """An engine processes the results of a batch: requests that end in it free their pages together. Before that,
+        the window of a request moves in some runs, as where an engine frees SWA slots in a group, too.
+        """
         if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
         self.do("begin_group")
+        if slide and self.decoding and self.calls.fits([(n, n + 1) for n in [self.calls.computed(self.decoding[0])]]):
+            self.do("decode", requests=self.decoding[:1], slide=True)
         for drawn in batch:
             ready = self.answering
             if ready:

@@ -124,7 +124,7 @@ class Scheduler:
         if opened or self.random.random() < 0.3:
             name = "free_group_end" if opened else "free_group_begin"
             getattr(self.both.cache, name)()
-            self.both.step(name)
+            self.both.step(name, *(() if opened else (True,)))
 
     def end(self) -> None:
         while self.both.state.rows.pools.group:

@@ -13,10 +13,11 @@ from cache_states import KINDS, STATE_OPS, Kind, States, StateScheduler
 from cache_walk import OPS, SESSIONS, Scheduler
 from test_impl_cache import PAGES, drained, new
 
+from conformance.swa_mapping.seen import waiting_alone
 from impl.lock_ref import LockHandle
 from spec import cache as law
 from spec import cache_state, mamba_in_cache, rows, swa_mapping, tree
-from spec.finite import Seq
+from spec.finite import Seq, Set
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
 from spec.rows import IDLE, LEAVING, RUNNING, allocated, committed, cursor, full_pool, protected, swa_pool, text
@@ -77,6 +78,8 @@ class Both:
         assert step.granted, (name, args, step.broken())
         assert all(call.step.granted for call in step.calls), (name, args)
         self.state, self.taken = step.then, self.taken | {name}
+        if done := waiting_alone(self.state.rows.pools.now):  # our allocator gives these back at once
+            self.step("settle_swa", Set(done), True)
 
     def follow(self) -> None:
         """What the call did, as steps of the law; rows that left and held nothing are idle at its end."""

@@ -19,7 +19,7 @@ from conformance.mamba_slots.seen import hidden_state_change, owner_names, proje
 from conformance.request_calls import MOST_REQUESTS, RequestCalls
 from conformance.session_trim.run import first_rows, with_lists_sorted
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
-from conformance.swa_mapping.seen import is_read, pair_problems
+from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa
 from spec import cache as law
 from spec import states, tree
 from spec.cache_state import CacheState
@@ -300,8 +300,12 @@ class CacheRun:
     # What the driver needs.
 
     def follow(self) -> None:
-        """Takes the steps for what the tree split and freed, and for lists that were sorted."""
+        """Takes the steps for what the tree split and freed, for SWA pages that no longer wait, and for lists that were
+        sorted.
+        """
         self.follow_tree()
+        for ended in settled_swa(self.rows.pools.now, self.rows_seen.pools):
+            self.law.engine_step("settle_swa", *ended)
         rows = with_lists_sorted(self.rows, self.rows_seen.pools)
         if rows is not self.rows:
             self.law.state = but(self.law.state, rows=rows)

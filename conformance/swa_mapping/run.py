@@ -209,8 +209,8 @@ class SwaMappingRun:
         """An engine may sort a release list into its free list at any time, and need not wait with SWA pages for the
         end of a group. The law takes these steps when the snapshot shows them.
         """
-        for settled in settled_swa(self.pair, self.seen):
-            self.law.caller_step("settle_swa", *settled)
+        for ended in settled_swa(self.pair, self.seen):
+            self.law.caller_step("settle_swa", *ended)
         for of_swa in sorted_sides(self.pair, self.seen):
             self.law.caller_step("merge_and_sort_free", of_swa)
 

@@ -50,22 +50,27 @@ def is_read(pair: Pair, page: int, offset: int) -> bool:
     return bool(held(pair.full, page)) and offset < filled(pair.full, page)
 
 
+def waiting_alone(pair: Pair) -> set[int]:
+    """The SWA pages that wait for the end of a free group while no full page that waits maps into them."""
+    alone = set(waiting(pair.swa, True).items())
+    if alone:
+        alone -= {page for (p, _), page in pair.to_page.items() if not held(pair.full, p)}
+    return alone
+
+
 def settled_swa(pair: Pair, seen: PairSnapshot) -> list[tuple[Set, bool]]:
-    """The steps ``settle_swa`` that the snapshot shows: SWA pages that wait in the law while no full page that waits
-    maps into them. Those on a list of the engine are available. Those into which the law maps full slots that the
-    engine has unmapped are unmapped alone.
+    """The steps ``settle_swa`` that the snapshot shows, as their arguments.
+
+    SWA pages that wait alone in the law and are on a list of the engine are available. Those that are on no list, and
+    whose full slots the engine has unmapped, are unmapped.
     """
-    pending = set(waiting(pair.swa, True).items())
-    if not pending:
+    alone = waiting_alone(pair)
+    if not alone:
         return []
-    listed = {*seen.swa.free, *seen.swa.released}
-    into: dict[int, list[tuple[int, int]]] = {}
-    for key, page in pair.to_page.items():
-        into.setdefault(page, []).append(key)
-    alone = {s for s in pending if all(held(pair.full, p) for p, _ in into.get(s, []))}
-    size = pair.full.page_size
-    unmapped = {s for s in alone - listed if s in into and not any(seen.mapping[p * size + o] for p, o in into[s])}
-    return [(Set(done), ready) for done, ready in ((alone & listed, True), (unmapped, False)) if done]
+    size, ready = pair.full.page_size, alone & {*seen.swa.free, *seen.swa.released}
+    into = [(page, seen.mapping[p * size + o]) for (p, o), page in pair.to_page.items() if page in alone - ready]
+    unmapped = {page for page, _ in into} - {page for page, slot in into if slot}
+    return [(Set(done), available) for done, available in ((ready, True), (unmapped, False)) if done]
 
 
 def sorted_sides(pair: Pair, seen: PairSnapshot) -> list[bool]:

@@ -15,8 +15,6 @@ from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.importing import Imported
 
 SERVER_ARGS = "sglang.srt.server_args"  # the command line, which imports half of the engine in older releases
-# Modules that ``ServerArgs`` imports when it is first used. They must be here by then: later, imports have no stubs.
-RESOLVERS = ("server_args", "arg_groups.overrides", "arg_groups.pipeline", "arg_groups.parallel_hook")
 ATTENTION = "torch_native"  # rows are then written by plain torch
 # What a runtime context keeps of its settings, and what its part for parallel groups keeps.
 _CONTEXT, _PARALLEL = ("_server_args", "_config_bags"), ("_config", "_derived", "_overrides")
