@@ -210,6 +210,26 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._void_backups()
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
 
+    def move_swa(self, given: Tensor, kept: Tensor) -> None:
+        """The SWA pages of the full slots ``given`` belong to the full slots ``kept`` from now on, slot by slot.
+
+        ``given``, ``kept``: ``[n]`` integers on the device, whole pages each, slot by slot at the same offsets. Nothing
+        is freed. Backups made before can no longer be restored. ValueError (on CPU, or with ``debug``) for slots out of
+        range, for a given slot that is not mapped, and for a kept slot that is mapped.
+        """
+        checks.int_tensor("given", given, self._device)
+        checks.int_tensor("kept", kept, self._device, given.numel())
+        if given.numel() == 0:
+            return
+        swa = self.translate_loc_from_full_to_swa(given)
+        if self._check_content:
+            if not bool((swa > 0).all()):
+                raise ValueError("given: a slot has no SWA slot")
+            if bool((self.translate_loc_from_full_to_swa(kept) != 0).any()):
+                raise ValueError("kept: a slot has an SWA slot already")
+        self.set_full_to_swa_mapping(kept, swa)
+        self.full_to_swa_index_mapping[given] = 0
+
     def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
         """Free the SWA pages of the full pages that ``free_index`` lies in; the full pages stay handed out.
 

@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -52,16 +52,16 @@ def _path_pages(st: CacheState, node: int) -> Seq:
     return Seq(found[i] for i in sorted(found))
 
 
-def _locks(st: CacheState) -> Iterator[tuple[int, int, int, Seq]]:
+def _locks(st: CacheState) -> Iterator[tuple[int, int, int, bool, Seq]]:
     """A new lock handle, a node, the top node of its window, and the pages of its path."""
     fresh = [h for h in st.tree.handles.items() if h not in active(st.tree)][:1]
     for handle in fresh:
         for node in alive(st.tree):
             tops = [t for t in path(st.tree, node) if window_top(st.tree, t, node)]
-            yield from ((handle, node, top, _path_pages(st, node)) for top in tops)
+            yield from ((handle, node, top, False, _path_pages(st, node)) for top in tops)
 
 
-NO_MATCH = (0, ROOT, ROOT, Seq())
+NO_MATCH = (0, ROOT, ROOT, False, Seq())
 
 
 def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -105,12 +105,14 @@ MOVES = {
     "insert_leaf": _insert_leaf,
     "drop_duplicates": _of_rows("dedupe"),
     "revive_tombstone": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
+    "revive_in_place": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
     "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
     "save": _of_rows("save"),
     "restore": _of_rows("restore"),
     "resume": _of_rows("resume"),
     "close": _slots,
     "split": lambda st: locks.splits(st.tree),
+    "merge": lambda st: ((n, st.tree.parent(n)) for n in alive(st.tree)),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
     "settle_swa": lambda st: settled(st.rows.pools.now),
@@ -124,9 +126,11 @@ ROUTES = {
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
+    "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
     "split": CACHED,
+    "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
     "evict_swa": CACHED,
     "settle_swa": f"{CACHED} free_group_begin evict_swa",
@@ -163,13 +167,50 @@ def keeps_lock(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
 
 
 def reads_padding(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request is admitted with a cached prefix, and its row does not show the pages of the prefix."""
     shown = st.reads.where(
         lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.rows).indices.items()]
     )
-    return altered(law.admit(st, row, session, handle, node, top, pages), reads=shown)
+    return altered(law.admit(st, row, session, handle, node, top, counting, pages), reads=shown)
+
+
+def admits_over_tombstone(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A request is admitted on a node of whose window an SWA part is gone."""
+    step = law.admit(st, row, session, handle, node, top, counting, pages)
+    kept = tuple(c for c in step.choice if c.sentence != "every node of the window has its SWA part")
+    return but(step, choice=kept)
+
+
+def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
+    step = law.revive_in_place(st, row, node)
+    freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
+    then = but(cache_state.with_rows(st, freed.then), tree=step.then.tree)
+    return but(step, calls=(step.calls[0], freed), then=then)
+
+
+def merges_without_pages(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent, and the parent's pages stay in the row of the parent."""
+    step = law.merge(st, node, above)
+    return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
 
 
 def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
@@ -194,6 +235,9 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("admits_over_tombstone", "admit", "request_holds_its_window", admits_over_tombstone),
+    Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
+    Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
@@ -236,6 +280,16 @@ RELEVANT_LAWS = {
         "row_ends same_lengths parent_is_next others_are_nodes",
     ),
     "request_holds_its_prefix": "handles_stand",
+    "request_holds_its_window": "request_holds_its_prefix held_is_no_tombstone handles_stand",
+    "merge reads_what_it_holds": "one_owner row_ends parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "request_holds_its_prefix handles_stand above_is_an_order above_goes_on cursor_committed_allocated",
+    **dict.fromkeys(
+        ("merge node_owns_its_key", "merge node_owns_its_window"),
+        "one_owner row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+        "node_owns_its_window",
+    ),
+    "merge promises_of_pass_on": "row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "node_owns_its_window",
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,

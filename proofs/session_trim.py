@@ -83,6 +83,7 @@ MOVES = {
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
     "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
@@ -140,6 +141,12 @@ def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
+def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
+    step = law.donate_swa(st, row, to, pages)
+    return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
+
+
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
@@ -182,6 +189,7 @@ MUTANTS = (
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
@@ -248,6 +256,7 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"reserve", "extend", "decode"}),
+    routes={"donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,

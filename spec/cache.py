@@ -3,9 +3,9 @@
 Every transition is made of transitions of the parts: ``session_trim`` (rows over two pools, itself made of
 ``swa_mapping``), ``lock_ref`` (the tree) and ``mamba_slots``. The provers show that it keeps the promises of each. An
 implementation of matching and eviction is free to choose the node and where the window of its lock ends; the law judges
-this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone`` and ``insert_leaf``
-on a leaving row, and then ``free_rest`` (the request ends) or ``continue_prefill`` (it runs again). Where a transition
-takes a lock handle, the number 0 stands for no handle.
+this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone``,
+``revive_in_place`` and ``insert_leaf`` on a leaving row, and then ``free_rest`` (the request ends) or
+``continue_prefill`` (it runs again). Where a transition takes a lock handle, the number 0 stands for no handle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spec.lengths import Length, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
 from spec.rows import LEAVING, allocated, full_pool
-from spec.tree import ROOT, begin, end, lives
+from spec.tree import ROOT, begin, between, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
 stem.part("rows", session_trim.stem)
@@ -40,21 +40,28 @@ stem.part("states", mamba_slots.stem)
 
 @stem.transition
 def admit(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request gets a row that begins with the pages of its matched node, and a lock handle on that node.
 
     Where the prompt matches nothing, the row has no cached pages and the request no handle: ``handle``, ``node`` and
-    ``top`` are 0, and ``pages`` is empty.
+    ``top`` are 0, and ``pages`` is empty. ``counting``: see ``lock_ref.acquire``.
     """
     found = handle != 0
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=found)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
     begun = call("rows", session_trim.admit, st.rows, row, session, end(st.tree, node))
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
-        choice=(*matched(st, locked, node, pages), nothing),
+        choice=(*matched(st, locked, node, top, pages), nothing),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
     )
 
@@ -64,10 +71,18 @@ def new_handle(st: CacheState, handle: Number, taken: Truth) -> Requirement:
     return requires(implies(taken, st.tree.handles.has(handle) & (st.tree.active(handle) != 1)), "the handle is new")
 
 
-def matched(st: CacheState, locked: Call, node: Number, pages: Seq) -> tuple[Requirement, ...]:
-    """What the answer to a prefix match must satisfy: the node can be locked, and the pages are those of its path."""
+def matched(st: CacheState, locked: Call, node: Number, top: Number, pages: Seq) -> tuple[Requirement, ...]:
+    """What the answer to a prefix match must satisfy: the node can be locked, and the pages are those of its path.
+
+    A request reads the whole window before its next token, so no node of the window may be a tombstone.
+    """
+    tree = st.tree
     return (
         *locked.step.promises,
+        requires(
+            tree.nodes.all(lambda n: implies(between(tree, top, n, node), tree.swa(n) == 1)),
+            "every node of the window has its SWA part",
+        ),
         requires(is_path(st, node, pages), "the matched pages are those of the node's path, index by index"),
     )
 
@@ -164,21 +179,21 @@ def finish(st: CacheState, row: Number) -> Step[CacheState]:
 
 @stem.transition
 def continue_prefill(
-    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, counting: Truth, pages: Seq
 ) -> Step[CacheState]:
     """A request that inserted a chunk runs again: it reads the tree's pages, and locks the node where they end.
 
     The new handle is acquired before the old one is released, so that no page can be evicted between the two. ``old``
     is 0 where the row had no lock handle.
     """
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting)
     let_go = call("tree", lock_ref.release, locked.then, old, when=old != 0)
     begun = call("rows", session_trim.come_back, st.rows, row)
     return Step(
         calls=(locked, let_go, begun),
         promises=(leaving(st, row), has_handle(st, row, old), new_handle(st, handle, True), windowed(st)),
         choice=(
-            *matched(st, locked, node, pages),
+            *matched(st, locked, node, top, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),
@@ -238,6 +253,29 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
             whole_window(st, row),
         ),
         then=but(with_rows(freed, given.then), tree=revived.then, inserts=st.inserts + 1),
+    )
+
+
+@stem.transition
+def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A leaving row donates its SWA pages to a tombstone, which keeps its full pages; the row's full copies are freed.
+
+    So requests that hold the node go on reading its full pages.
+    """
+    revived = call("tree", lock_ref.restore_swa, st.tree, node)
+    given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
+    return Step(
+        calls=(revived, given),
+        promises=(
+            leaving(st, row),
+            requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+            requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
+            requires(
+                st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"
+            ),
+            whole_window(st, row),
+        ),
+        then=but(with_rows(st, given.then), tree=revived.then),
     )
 
 
@@ -304,6 +342,20 @@ def split(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheS
         calls=(cut, passed),
         promises=(*cut.step.promises, place),
         then=but(with_rows(st, passed.then), tree=cut.then),
+    )
+
+
+@stem.transition
+def merge(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent ``above``, of which it is the only child: it gets the parent's pages."""
+    joined = call("tree", lock_ref.merge, st.tree, node, above)
+    first, last = begin(st.tree, above), st.tree.stop(above)
+    passed = call("rows", session_trim.pass_on, st.rows, home(st, above), home(st, node), first, last)
+    emptied = call("rows", session_trim.drop, passed.then, home(st, above))
+    return Step(
+        calls=(joined, passed, emptied),
+        promises=joined.step.promises,
+        then=but(with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then),
     )
 
 

@@ -23,7 +23,7 @@ from spec.logic import Map, Number, Seq, Truth, but, implies, ite, no, number, t
 from spec.pool import PADDING, Pool, held, length
 from spec.rows import IDLE, LEAVING, Rows, allocated, full_pool, is_row, swa_pool
 from spec.states import MambaSlots
-from spec.tree import ROOT, Tree, begin, end, lives, over
+from spec.tree import HELD, ROOT, Tree, begin, between, end, lives, over
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,17 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
     return request_rows.each_request(rows, holds) & tree.handles.all(held_once)
 
 
+def request_holds_its_window(st: CacheState) -> Truth:
+    """A request's lock handle holds the SWA part of every node of its window; it skips no tombstone."""
+    tree = st.tree
+
+    def whole(h: Number, n: Number) -> Truth:
+        inside = (tree.active(h) == 1) & between(tree, tree.top(h), n, tree.node(h))
+        return implies(inside, tree.grip(h, n) == HELD)
+
+    return tree.handles.all(lambda h: tree.nodes.all(lambda n: whole(h, n)))
+
+
 def reads_what_it_holds(st: CacheState) -> Truth:
     """At each index of its cached prefix a request reads the page that the locked tree node owns at this index."""
     full, rows, tree = full_pool(st.rows), st.rows, st.tree
@@ -286,6 +297,7 @@ LAWS = (
     node_owns_its_key,
     node_owns_its_window,
     request_holds_its_prefix,
+    request_holds_its_window,
     reads_what_it_holds,
     reads_what_it_owns,
     inserts_are_numbered,

@@ -235,6 +235,34 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
+def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """The tree has these tokens already, but not their SWA pages: the row donates its SWA pages to a tree node's row.
+
+    The node keeps its own full pages, which other requests may read. The row gives its full copies back; from then on
+    its request reads the pages of the tree.
+    """
+    first = st.protected(row)
+    moved = call("pools", swa_mapping.hand_over_swa, st.pools, row, to, first, pages)
+    freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
+    full, swa = full_pool(st), swa_pool(st)
+    fits = full.indices.all(
+        lambda i: implies(
+            (first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING)
+        )
+    )
+    return Step(
+        calls=(moved, freed),
+        promises=(
+            *passing(st, row, pages),
+            requires(is_other(st, to), "the receiver is the row of a tree node"),
+            requires(pages <= full.whole(to), "the receiver has whole pages up to the last"),
+            requires(fits, "the receiver owns a full page and no SWA page at each of these indices"),
+        ),
+        then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
+    )
+
+
+@stem.transition
 def release(st: Rows, row: Number) -> Step[Rows]:
     """A leaving row gives back every page that it still owns, also its partial page, and is idle.
 

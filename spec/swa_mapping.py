@@ -42,6 +42,7 @@ from spec.pair import (
     give,
     give_swa,
     grow,
+    hand_swa,
     is_gone,
     mapped_from,
     maps_into,
@@ -350,6 +351,40 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
             ),
             backed_up=False,
         ),
+    )
+
+
+@stem.transition
+def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """The SWA pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to``, full pages stay.
+
+    The full pages of ``to`` at these indices map into the SWA pages from now on, and those of the giver map to nothing.
+    """
+    pair = st.now
+    fits = pair.full.indices.all(
+        lambda i: implies(
+            (first <= i) & (i < last),
+            (pair.full.table(row, i) != PADDING)
+            & (pair.full.table(to, i) != PADDING)
+            & (pair.swa.table(to, i) == PADDING),
+        )
+    )
+    return Step(
+        promises=(
+            requires(
+                pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to),
+                "giver and receiver are two different rows of the pool",
+            ),
+            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
+            requires(
+                (last <= pair.full.whole(row)) & (last <= pair.full.whole(to)),
+                "both rows have whole pages up to the last",
+            ),
+            requires(
+                fits, "both rows own a full page at each of these indices, and the receiver owns no SWA page there"
+            ),
+        ),
+        then=but(st, now=hand_swa(pair, row, to, first, last), backed_up=False),
     )
 
 

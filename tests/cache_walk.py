@@ -115,6 +115,10 @@ class Scheduler:
         if self.random.random() < 0.3:
             self.call("evict", self.random.randint(0, 2) * self.page, self.random.randint(0, 3) * self.page)
 
+    def compact(self) -> None:
+        if self.random.random() < 0.5:
+            self.call("compact")
+
     def group(self) -> None:
         opened = self.both.state.rows.pools.group > 0
         if opened or self.random.random() < 0.3:
@@ -132,4 +136,4 @@ class Scheduler:
 
 
 OPS = {"admit": 4, "chunk": 4, "decode": 5, "draft": 1, "slide": 3, "finish": 2, "abort": 1, "save": 2, "resume": 3}
-OPS |= {"close": 2, "evict": 1, "group": 1}
+OPS |= {"close": 2, "evict": 1, "group": 1, "compact": 1}

@@ -22,12 +22,16 @@ from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
 from spec.rows import IDLE, LEAVING, RUNNING, allocated, committed, cursor, full_pool, protected, swa_pool, text
 
-STEPS = int(os.environ.get("SLOTPROOF_STEPS", "260"))
+STEPS = int(os.environ.get("SLOTPROOF_STEPS", "400"))
 LIMIT = 3
 # What a call of the cache does to its parts, in order: the name, the arguments, the answer.
+OF_LOCKS = ("split", "add_leaf", "restore", "restore_swa", "evict_leaf", "evict_swa", "acquire", "release", "merge")
 SPIED = {
-    "rows": {"admit": "come", "donate": "donate", "dedupe": "dedupe", "finish": "finish", "restore": "cut"},
-    "locks": {n: n for n in ("split", "add_leaf", "restore", "evict_leaf", "evict_swa", "acquire", "release")},
+    "rows": {
+        **{"admit": "come", "donate": "donate", "donate_swa": "donate_swa"},
+        **{"dedupe": "dedupe", "finish": "finish", "restore": "cut"},
+    },
+    "locks": {name: name for name in OF_LOCKS},
 }
 
 
@@ -99,7 +103,7 @@ class Both:
             return
         self.coming = rows[0], sessions[0] or 0
         if prefixes[0].numel() == 0:
-            self.step("admit", *self.coming, 0, 0, 0, Seq())
+            self.step("admit", *self.coming, 0, 0, 0, False, Seq())
             self.come()
 
     def come(self) -> None:
@@ -129,6 +133,15 @@ class Both:
 
     def saw_donate(self, row: int, upto: int, _: torch.Tensor) -> None:
         self.leaves(row, upto)
+
+    def saw_donate_swa(self, row: int, _: torch.Tensor, upto: int, __: None) -> None:
+        self.leaves(row, upto)
+
+    def saw_restore_swa(self, node: int, _: None) -> None:
+        self.step("revive_in_place", self.row, node)
+
+    def saw_merge(self, node: int, above: int) -> None:
+        self.step("merge", node, above)
 
     def saw_dedupe(self, row: int, _: torch.Tensor, upto: int, __: None) -> None:
         self.leaves(row, upto)
@@ -162,7 +175,7 @@ class Both:
     def lock(self, handle: LockHandle) -> tuple[Any, ...]:
         """The handle's node, where its SWA part ends, and the pages of the path."""
         slots = [slot for n in self.cache.tree.path(handle.node) for slot in self.cache.tree.entries[n].slots.tolist()]
-        return handle.node, handle.top, Seq(slot // self.page for slot in slots[:: self.page])
+        return handle.node, handle.top, False, Seq(slot // self.page for slot in slots[:: self.page])
 
     # Calls.
 

@@ -137,14 +137,14 @@ class CacheRun:
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
-        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, Seq())
+        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit", row, session, *lock)
         if self.stateful:
             self.states.begin(request, row)
 
-    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, Seq]:
-        """A new handle, the node and the window's end that it holds, and the first ``pages`` pages that the request
-        reads.
+    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
+        """A new handle, the node and the window's end that it holds, whether it counts a missing state, and the first
+        ``pages`` pages that the request reads.
 
         Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
         """
@@ -158,7 +158,8 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        return handle, held.node, held.top, read
+        counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
+        return handle, held.node, held.top, bool(counts), read
 
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on, with its states."""
@@ -278,6 +279,12 @@ class CacheRun:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         yield Call("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
+
+    @operation
+    def compact(self) -> Calls:
+        """The tree merges nodes into their parents, where all requests hold both alike."""
+        yield Call("compact", lambda: self.engine.compact())
+        self.law.counts["compact", "done"] += 1
 
     def evict_everything(self) -> None:
         """Asks the tree to free as many tokens as both pools have."""

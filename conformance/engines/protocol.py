@@ -340,11 +340,13 @@ class NodePart:
 
     ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
     pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
-    count of the component.
+    count of the component; ``None`` where the engine does not show it. ``held``: whether the lock count is above zero,
+    for an engine that shows no more than that; ``None`` where it does not show that either.
     """
 
     slots: list[int] | None
-    lock: int
+    lock: int | None
+    held: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -405,6 +407,9 @@ class TreeEngine(Engine, Protocol):
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
     ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
     ``swa_radix``: which of two trees, for an engine that has both).
+
+    Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
+    (see ``pin``).
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
@@ -415,9 +420,11 @@ class TreeEngine(Engine, Protocol):
         request holds a handle on it. ``cursor``: before the insert the engine frees the SWA slots of the row's own
         tokens below it, since they have left the window. ``protected`` and ``cursor`` are multiples of the page size.
 
-        Pages that the tree has already are freed as duplicates, or revive tombstones that no handle holds. With
-        ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
-        last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
+        may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
+        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
+        for its last node; a node that has a state keeps its own. Tokens after the last whole page are not inserted.
+        Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
@@ -443,6 +450,22 @@ class TreeEngine(Engine, Protocol):
         parts of the window that ends at the node, and the node's state.
         """
 
+    def pin(self, node: int) -> int:
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads what is there.
+
+        Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
+        node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
+        the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
+        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens
+        fill the window, and the tokens of tombstones count or do not count.
+        """
+
+    def compact(self) -> None:
+        """Merges nodes into their parents, where a node is the only child and all handles hold both nodes alike.
+
+        The merged node may have the number of either. An engine that merges nodes in other calls lacks this one.
+        """
+
     def release(self, handle: int, caller: str) -> None:
         """Releases a handle, which must give back exactly what it still holds.
 
@@ -454,7 +477,8 @@ class TreeEngine(Engine, Protocol):
     def release_swa(self, handle: int) -> None:
         """Releases the SWA part of a handle early; the handle keeps the rest.
 
-        Sent at most once for a handle, after a long decode.
+        Sent at most once for a handle, after a long decode. The state stays locked, unless the engine has the ability
+        ``state_goes_early``: then the state's lock is released too, and ``release`` does not release it again.
         """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
@@ -888,6 +912,9 @@ class CacheEngine(RowEngine, Protocol):
 
         It frees only what nobody has locked.
         """
+
+    def compact(self) -> None:
+        """The tree merges nodes into their parents, as ``TreeEngine.compact`` does."""
 
     def cache_snapshot(self) -> CacheSnapshot:
         """Reads everything as it is now, and changes nothing. Sent once after each call, in place of ``snapshot``."""

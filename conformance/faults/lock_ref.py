@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from conformance.faults.fault import Fault
 from impl.lock_ref import LockHandle, LockTree
+from impl.paths import SWA
 from proofs import lock_ref as wrong
 
 
@@ -69,6 +71,65 @@ class TakesState(LockTree):
             self.mamba_ref[handle.node] -= int(handle.state)
 
 
+class ForgetsSkips(LockTree):
+    """A release does not know which tombstones its handle has skipped: it takes a lock of another handle.
+
+    SGLang 0.5.11 to 0.5.14 remember no skipped nodes; 0.5.15 to 0.5.19 forget them in the early release.
+    """
+
+    def release(self, handles: Iterable[LockHandle]) -> None:
+        """Releases as if the handles had been taken just now."""
+        given = list(handles)
+        for handle in given:
+            if isinstance(handle, LockHandle) and handle.tree is self:
+                self.held[handle.number, 3] = self._revivals
+        super().release(given)
+
+
+class ForgetsSkippedHalf(LockTree):
+    """A split skipped node has two halves, and the handle knows only that it skipped the lower one.
+
+    In SGLang 0.5.15 to 0.5.19 the receipt of a lock names the skipped nodes by their ids, and the new parent of a split
+    has an id of its own.
+    """
+
+    def split(self, child: int, at: int) -> int:
+        """Splits, and the SWA part of the new parent counts as older than every handle."""
+        new = super().split(child, at)
+        self.born[new] = 0
+        return new
+
+
+class RevivesAsEvictable(LockTree):
+    """A counted tombstone that comes to life counts as evictable, though handles hold it."""
+
+    def restore_swa(self, node: int) -> None:
+        """Revives, and does not raise the protected size."""
+        super().restore_swa(node)
+        self.counts.protected[SWA] -= self._span(node) * int(self.swa_ref[node] > 0)
+
+
+class MergesHalfHeld(LockTree):
+    """Two nodes are merged although a handle holds the SWA part of only one of them."""
+
+    def held_alike(self, above: int, node: int) -> bool:
+        """Does not look."""
+        return True
+
+
+class LosesWindowEnd(LockTree):
+    """A merge loses the mark at which a window ends, so a release goes wrong.
+
+    SGLang's ``_compact_single_child_chain`` writes the lower node's mark over the mark of the upper node.
+    """
+
+    def merge(self, node: int) -> int:
+        """Merges, and marks the node with a new token."""
+        above = super().merge(node)
+        self.token[node] = self._next_token()
+        return above
+
+
 FAULTS = (
     Fault(
         name="pr_27038",
@@ -104,5 +165,43 @@ FAULTS = (
         sentence="The early release of the SWA part gives back the mamba state, which the handle still holds.",
         spec={"release_swa": wrong.takes_state_lock},
         parts={"locks": TakesState},
+    ),
+    Fault(
+        name="release_forgets_skips",
+        stem="lock_ref",
+        sentence="A lock skipped a tombstone, which came to life; the release takes the lock of another handle there.",
+        spec={"release": wrong.releases_skipped},
+        parts={"locks": ForgetsSkips},
+        search={"routes": wrong.SKIPPED_ROUTES},
+    ),
+    Fault(
+        name="split_forgets_skips",
+        stem="lock_ref",
+        sentence="A skipped tombstone is split, and the release gives back a lock on its upper half.",
+        spec={"split": wrong.splits_without_skips},
+        parts={"locks": ForgetsSkippedHalf},
+        search={"routes": wrong.SKIPPED_ROUTES},
+    ),
+    Fault(
+        name="revived_is_evictable",
+        stem="lock_ref",
+        sentence="A counted tombstone comes to life as evictable, though handles hold it.",
+        spec={"restore_swa": wrong.revives_as_evictable},
+        parts={"locks": partial(RevivesAsEvictable, counting=True)},
+    ),
+    Fault(
+        name="merge_half_held",
+        stem="lock_ref",
+        sentence="Two nodes become one, and a handle holds the SWA part of only one of them.",
+        spec={"merge": wrong.merges_half_held},
+        parts={"locks": MergesHalfHeld},
+        search={"routes": wrong.SKIPPED_ROUTES},
+    ),
+    Fault(
+        name="merge_loses_window_end",
+        stem="lock_ref",
+        sentence="Two nodes become one, and the mark at which the window of a handle ends is lost.",
+        spec={"merge": wrong.loses_window_end},
+        parts={"locks": LosesWindowEnd},
     ),
 )

@@ -128,6 +128,21 @@ class LockRefMachine(StemMachine):
         if free and len(tokens) >= self.begun.page_size:
             self.do("acquire", handle=min(free), tokens=tokens)
 
+    @rule(drawn=picks)
+    @precondition(grown)
+    def pin(self, drawn: int) -> None:
+        """A caller keeps a node in the tree, whatever has become of the node's window."""
+        free = set(range(1, HANDLES + 1)) - set(self.begun.handles())
+        if free and self.offers("pin"):
+            self.do("pin", handle=min(free), tokens=self.found(drawn, 0))
+
+    @rule()
+    @precondition(grown)
+    def compact(self) -> None:
+        """The tree merges nodes."""
+        if self.offers("compact"):
+            self.do("compact")
+
     @rule(drawn=picks, caller=st.sampled_from(get_args(Caller)))
     @precondition(held)
     def release(self, drawn: int, caller: str) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from conformance.engines.protocol import Json, Key, OutOfMemory, StatesSnapshot, Unsupported
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text
+from conformance.engines.sglang.reading import slot_names, slots_in_row, text
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.request import Request, Session
 from conformance.engines.sglang.scheduler import OUT_OF_STATES, after_boundary, before_boundary, track
@@ -90,7 +90,7 @@ class StateEngine:
         r.prefix_indices, r.last_node = found.device_indices, found.last_device_node
         r.cache_protected_len = self.sglang.protected_length(found)
         copied = had is None and r.mamba_pool_idx is not None and r.req_pool_idx is None
-        return tuple(text(path(r.last_node))) if copied else None
+        return tuple(text(self.memory.reader.path(r.last_node))) if copied else None
 
     def admit(self, requests: Sequence[int]) -> None:
         """A batch gets rows and slots, as for a prefill; the tree is asked to free states for it first."""
