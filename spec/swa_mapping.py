@@ -314,9 +314,12 @@ def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: 
             ),
             requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
             requires(
-                (last <= pair.full.whole(row)) & (last <= pair.full.whole(to)), "both rows have whole pages up to the last"
+                (last <= pair.full.whole(row)) & (last <= pair.full.whole(to)),
+                "both rows have whole pages up to the last",
             ),
-            requires(fits, "both rows own a full page at each of these indices, and the receiver owns no SWA page there"),
+            requires(
+                fits, "both rows own a full page at each of these indices, and the receiver owns no SWA page there"
+            ),
         ),
         then=but(st, now=hand_swa(pair, row, to, first, last), backed_up=False),
     )

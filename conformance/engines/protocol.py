@@ -358,7 +358,8 @@ class TreeEngine(Engine, Protocol):
 
         Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
         may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
-        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
+        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
+        for its last node; a node that has a state keeps its own. Tokens after the
         last whole page are not inserted. Returns ``None`` if there is not enough memory.
         """
 
@@ -386,7 +387,7 @@ class TreeEngine(Engine, Protocol):
         """
 
     def pin(self, node: int) -> int:
-        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads only what is there.
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and goes on from nothing.
 
         Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
         node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
