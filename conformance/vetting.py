@@ -43,7 +43,7 @@ NEVER_LACKING = {
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
 ABILITIES = {  # what ``lacks`` may name beside calls
-    **dict.fromkeys(ROWS, {"abort_chunked", "close_waiting", "close_running"}),
+    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
     "lock_ref": {"state_goes_early"},
 }
 SHOWN = 80  # characters of a wrong answer that a message shows

@@ -359,8 +359,8 @@ class TreeEngine(Engine, Protocol):
         Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
         may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
         slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
-        for its last node; a node that has a state keeps its own. Tokens after the
-        last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        for its last node; a node that has a state keeps its own. Tokens after the last whole page are not inserted.
+        Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
