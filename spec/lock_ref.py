@@ -17,7 +17,6 @@ from spec.tree import (
     SKIPPED,
     Tree,
     begin,
-    between,
     end,
     holds_swa,
     initial,

@@ -246,9 +246,7 @@ def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
     freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
     full, swa = full_pool(st), swa_pool(st)
     fits = full.indices.all(
-        lambda i: implies(
-            (first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING)
-        )
+        lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
     )
     return Step(
         calls=(moved, freed),

@@ -283,7 +283,7 @@ class CacheRun:
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all requests hold both alike."""
-        yield Call("compact", lambda: self.engine.compact())
+        yield Call("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
 
     def evict_everything(self) -> None:

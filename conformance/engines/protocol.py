@@ -451,7 +451,7 @@ class TreeEngine(Engine, Protocol):
         """
 
     def pin(self, node: int) -> int:
-        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads what is there.
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and goes on from nothing.
 
         Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
         node may have no state. The engine either skips a missing part, or raises its lock count. In the second case

@@ -130,7 +130,7 @@ class LockRefRun:
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all handles hold both alike."""
-        yield Call("compact", lambda: self.engine.compact())
+        yield Call("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
         self._explain()
 
@@ -219,7 +219,8 @@ class LockRefRun:
         st = self.state
         if handle not in self.held or st.top(handle) == ROOT:
             return False
-        return sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n)) >= self.window
+        tokens: int = sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n))
+        return tokens >= self.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
         """The longest prefix of the tokens at which a node ends that can be locked; empty for the root."""
