@@ -19,7 +19,7 @@ from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
-from spec.rows import IDLE, LEAVING, full_pool, swa_pool
+from spec.rows import IDLE, LEAVING, RUNNING, full_pool, swa_pool
 from spec.tree import ROOT, begin, end, path, window_top
 
 SIZES = {
@@ -69,6 +69,14 @@ def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
         yield from ((row, session, *match) for session in (0, 1) for match in (*_locks(st), NO_MATCH))
 
 
+def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, and no match, with tails of each length."""
+    for row in requests(st.rows, IDLE):
+        for match in (*_locks(st), NO_MATCH):
+            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[3].length))
+            yield from ((row, 0, *match, *tail[3:]) for tail in tails)
+
+
 def _of_rows(name: str) -> Any:
     """The calls of ``proofs.session_trim``."""
     asked: Any = sessions.MOVES[name]
@@ -94,11 +102,15 @@ def _slots(st: CacheState) -> list[tuple[int, int]]:
 
 MOVES = {
     "admit": _admit,
+    "admit_tail": _admit_tail,
     "extend": _of_rows("extend"),
     "decode": _of_rows("decode"),
     "reserve": _of_rows("reserve"),
     "commit": _of_rows("commit"),
     "slide": _of_rows("slide"),
+    "roll_back": _of_rows("roll_back"),
+    "release_swa": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
+    "release_state": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
     "finish": _of_rows("finish"),
     "continue_prefill": lambda st: ((r, st.handle(r), *lock) for r in _leaving(st) for lock in _locks(st)),
     "insert_leaf": _insert_leaf,
@@ -119,6 +131,8 @@ MOVES = {
 
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
+    "release_swa": f"{CACHED} admit extend",
+    "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
@@ -159,6 +173,22 @@ def keeps_lock(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
     return but(step, calls=step.calls[:1], then=but(step.then, tree=st.tree))
 
 
+def releases_window(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A request gives back the SWA part of its lock, though the next token reads SWA pages of the tree."""
+    return unasked(
+        law.release_swa(st, row, old),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
+def cuts_into_window(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
+    """A row that gave back the SWA part of its lock is cut, so that its window reaches into the tree again."""
+    return unasked(
+        law.restore(st, session, prefix),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
 def reads_padding(
     st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
 ) -> Step[CacheState]:
@@ -191,6 +221,8 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("releases_window", "release_swa", "window_is_locked", releases_window),
+    Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
@@ -233,6 +265,7 @@ RELEVANT_LAWS = {
         "row_ends same_lengths parent_is_next others_are_nodes",
     ),
     "request_holds_its_prefix": "handles_stand",
+    "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
@@ -264,7 +297,7 @@ HINTS = Hints(
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
     },
     refusable=frozenset(
-        {"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
+        {"admit_tail", "reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,

@@ -70,6 +70,7 @@ MOVES = {
     "acquire": _acquire,
     "release": lambda st: ((h,) for h in active(st)),
     "release_swa": lambda st: ((h,) for h in active(st)),
+    "release_state": lambda st: ((h,) for h in active(st)),
     "split": splits,
     "add_leaf": _add_leaf,
     "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
@@ -171,6 +172,11 @@ def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
+def keeps_state_flag(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives its mamba state back early, and its release gives the state back again."""
+    return altered(law.release_state(st, handle), state=st.state)
+
+
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
     """A tombstone takes over new slots, and a handle still holds the old ones."""
     return unasked(law.restore(st, node, source), "nobody holds the node whose full slots are replaced")
@@ -209,6 +215,7 @@ MUTANTS = (
     Mutant("splits_without_locks", "split", "full_pairs", splits_without_locks),
     Mutant("walks_to_root", "release", "swa_pairs", walks_to_root),
     Mutant("keeps_state_lock", "release", "mamba_pairs", keeps_state_lock),
+    Mutant("keeps_state_flag", "release_state", "mamba_pairs", keeps_state_flag),
     *(
         Mutant(f"forgets_{size}", name, f"{size}_is_sum", _forgets(name, size))
         for name, size in (

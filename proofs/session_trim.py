@@ -69,7 +69,7 @@ def _whole(st: Rows) -> Iterator[tuple[int, int]]:
         yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
 
 
-def _tails(st: Rows) -> Iterator[tuple[Any, ...]]:
+def tails(st: Rows) -> Iterator[tuple[Any, ...]]:
     """A cached prefix of no page or of one page, a row of up to three pages, and each page where its tail may start."""
     size = full_pool(st).page_size
     for row, prefix in product(requests(st, rows.IDLE), (0, 1)):
@@ -91,7 +91,7 @@ def _slots(st: Rows) -> list[tuple[int, int]]:
 
 MOVES = {
     "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
-    "admit_tail": _tails,
+    "admit_tail": tails,
     "reserve": _grow,
     "extend": _grow,
     "decode": _decode,

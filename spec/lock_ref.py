@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spec import holders, tree
 from spec.holders import in_window, on_path, shift
-from spec.logic import Number, Requirement, Stem, Step, Truth, but, implies, ite, no, requires
+from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
 from spec.tree import ROOT, Tree, begin, between, end, initial, lives, nodes_of, over, path, span, start, window_top
 
 stem = Stem("lock_ref", state=Tree, start=start)
@@ -71,11 +71,26 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
 def release_swa(st: Tree, handle: Number) -> Step[Tree]:
     """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again."""
     node, top = st.node(handle), st.top(handle)
-    nothing = st.nodes.such(lambda n: n != n, list)  # the empty set in both readings
+    nothing = no_node(st)
     return Step(
         promises=(is_active(st, handle), requires(top != ROOT, "the handle still holds its SWA part")),
         then=but(shift(st, nothing, in_window(st, top, node), nothing, -1), top=st.top.put(handle, ROOT)),
     )
+
+
+@stem.transition
+def release_state(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives back its mamba state early and keeps the rest; its release does not give the state back again."""
+    own, nothing = st.nodes.such(lambda n: n == st.node(handle), lambda: [st.node(handle)]), no_node(st)
+    return Step(
+        promises=(is_active(st, handle), requires(st.state(handle) == 1, "the handle still holds a mamba state")),
+        then=but(shift(st, nothing, nothing, own, -1), state=st.state.put(handle, 0)),
+    )
+
+
+def no_node(st: Tree) -> Set:
+    """The empty set of nodes."""
+    return st.nodes.such(lambda n: n != n, list)
 
 
 def is_active(st: Tree, handle: Number) -> Requirement:
