@@ -266,6 +266,10 @@ RELEVANT_LAWS = {
     ),
     "request_holds_its_prefix": "handles_stand",
     "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
+    **dict.fromkeys(
+        ("evict_leaf window_is_locked", "evict_leaf_and_state window_is_locked"),
+        "request_holds_its_prefix handles_stand above_is_an_order parent_is_next held_is_counted",
+    ),
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
@@ -297,7 +301,10 @@ HINTS = Hints(
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
     },
     refusable=frozenset(
-        {"admit_tail", "reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
+        {
+            *("admit_tail", "reserve", "extend", "decode"),
+            *("state_match", "state_admit", "state_second", "state_copy", "state_renew"),
+        }
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,

@@ -112,9 +112,7 @@ def admit_tail(
         promises=(
             *begun.promises,
             requires(formed(to, full_pool(st).page_size), "the length is well formed"),
-            requires(
-                full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the length"
-            ),
+            requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the length"),
         ),
         choice=(
             requires(
@@ -188,7 +186,7 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
     A draft that is not accepted goes back in this way, too. No token beyond ``to`` is committed any more. The cursor
     stays, so the window before ``to`` must still have its SWA slots.
     """
-    cut = call("pools", swa_mapping.trim, st.pools, row, to)
+    cut, kept = call("pools", swa_mapping.trim, st.pools, row, to), shortest(to, committed(st, row))
     return Step(
         calls=(cut,),
         promises=(
@@ -197,10 +195,11 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
             requires(at_most(protected(st, row), to), "the new length is at least the cached prefix"),
             requires(at_most(to, allocated(st, row)), "the new length is at most the allocated length"),
             requires(
-                resumable(st, row, shortest(to, committed(st, row))), "the window before the new length has its SWA slots"
+                resumable(st, row, shortest(to, committed(st, row))),
+                "the window before the new length has its SWA slots",
             ),
         ),
-        then=but(commit_to(st, row, shortest(to, committed(st, row))), pools=cut.then),
+        then=but(commit_to(st, row, kept), pools=cut.then),
     )
 
 

@@ -10,7 +10,7 @@ from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnap
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import MOST_REQUESTS, RequestCalls
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
@@ -80,6 +80,11 @@ class SessionTrimRun:
         """Explains that a row begins with ``pages`` pages of the tree."""
         del request
         self.law.engine_step("admit", row, session, pages)
+
+    def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
+        """Explains that a row begins with ``pages`` pages of the tree, and has slots for what is computed elsewhere."""
+        del request
+        self.law.engine_step("admit_tail", row, session, pages, *tail)
 
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on."""
