@@ -267,8 +267,8 @@ class ForgetsToLetGo(SessionCache):
 class LocksLate(SessionCache):
     """The old lock is given back and the new one never taken."""
 
-    def _share(self, row: int, text: list[int]) -> None:
-        super()._share(row, text)
+    def _share(self, row: int, text: list[int], end: int) -> None:
+        super()._share(row, text, end)
         self._release_locks([row])
 
 
