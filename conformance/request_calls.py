@@ -106,6 +106,9 @@ class RowRun(Protocol):
     def close_slot(self, session: int) -> None:
         """Explains that a session ended: the row in its slot was freed."""
 
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call, so that they are on the release list."""
+
     def waits(self, request: int) -> None:
         """Explains what a request has that was matched and not admitted."""
 
@@ -325,35 +328,46 @@ class RequestCalls:
 
         ``chunk``: as for ``admit``.
         """
+        self._outside_groups()
         known = self.arrive(request, more, session, fork)
         most = chunk * self.page_size or len(known.tokens)
         prefix = yield Call(
             "interrupted_admit",
             lambda: self.engine.interrupted_admit(request, known.session, list(known.tokens), most),
         )
-        self.run.follow_tree()
+        self._undone("admit")
         self._matched(known, prefix)
         self.run.waits(request)
-        self.law.count("admit", "interrupted")
+
+    def _outside_groups(self) -> None:
+        """Raises ``Misuse`` in a free group: what an interrupted step gives back would wait for the group's end."""
+        if self.run.rows.pools.group:
+            raise Misuse("a step is interrupted outside of free groups")
+
+    def _undone(self, name: str) -> None:
+        """Explains that a step was interrupted, and gave back what it had taken. ``name``: the law's transition."""
+        self.run.follow_tree()
+        self.run.undone()
+        self.law.count(name, "interrupted")
 
     @operation
     def interrupted_chunk(self, request: int, chunk: int = 0) -> Calls:
         """The next chunk of a prompt ends with an exception between the allocation of slots and their use."""
+        self._outside_groups()
         known = self.running(request)
         if not self.prefilling(request):
             raise Misuse("the prompt is computed")
         most = chunk * self.page_size or len(known.tokens)
         yield Call("interrupted_chunk", lambda: self.engine.interrupted_chunk(request, most))
-        self.run.follow_tree()
-        self.law.count("extend", "interrupted")
+        self._undone("extend")
 
     @operation
     def interrupted_decode(self, requests: list[int]) -> Calls:
         """A decode step of a batch ends with an exception between the allocation of slots and their use."""
+        self._outside_groups()
         self._batch(requests)
         yield Call("interrupted_decode", lambda: self.engine.interrupted_decode(list(requests)))
-        self.run.follow_tree()
-        self.law.count("decode", "interrupted")
+        self._undone("decode")
 
     def _idle_row(self) -> int:
         """A row of the law for a request that was admitted. Raises ``Finding`` if none is idle."""

@@ -42,7 +42,8 @@ NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
-ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` may name beside calls
+ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` may name beside calls of rows
+OF_LOCKS = {"lock_ref": {"keeps_state"}}  # and beside those of a tree
 SHOWN = 80  # characters of a wrong answer that a message shows
 
 
@@ -187,7 +188,7 @@ def _lacks(stem: str, engine: Any, name: str) -> set[str]:
         raise EngineError(f"{name} has {what}: expected {expected}")
     named = set(lacks)
     rows = {*calls("cache"), *ABILITIES} if stem in ROWS else set()  # one class may serve both stems of rows
-    possible = {*calls(stem), *rows}
+    possible = {*calls(stem), *rows, *OF_LOCKS.get(stem, ())}
     for unknown in sorted(named - possible):
         near = close(unknown, possible)
         hint = f"did you mean {near}?" if near else f"its calls are {', '.join(sorted(possible))}"

@@ -267,8 +267,8 @@ class SessionCache:
         return [handle is not None and not handle.holds_swa for handle in held]
 
     def _release_windows(self, rows: Sequence[int]) -> None:
-        lengths = self.rows
-        past = [r for r in rows if int(lengths.protected[r]) + lengths.window <= int(lengths.committed[r])]
+        own = self.rows.window_is_own(torch.tensor(rows, dtype=torch.int64)).tolist()
+        past = [row for row, is_own in zip(rows, own, strict=True) if is_own]
         held = [self.handles[r] for r in past if r in self.handles and self.handles[r].holds_swa]
         if held:
             self.locks.release_swa(held)

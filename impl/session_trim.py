@@ -362,6 +362,10 @@ class RequestRows:
             self.undo(saved, slots)
             raise
 
+    def window_is_own(self, rows: Tensor) -> Tensor:
+        """``[n]`` bool on the host: no token of the tree's part is in the window before the row's next token."""
+        return self.protected[rows] + self.window <= self.committed[rows]
+
     def page_floor(self, lengths: Tensor) -> Tensor:
         """Lengths rounded down to whole pages."""
         return lengths // self.page_size * self.page_size

@@ -252,6 +252,9 @@ def two_rows() -> tuple[CacheState, ...]:
 READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
 UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
 
+# A request inserts a node; the next one matches it, and gives back the SWA part of its lock at once.
+UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
+
 
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"

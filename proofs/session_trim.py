@@ -202,6 +202,11 @@ def takes_back_into_window(st: Rows, row: Number, to: Length) -> Step[Rows]:
     return unasked(law.roll_back(st, row, to), "the window before the new length has its SWA slots")
 
 
+def keeps_donated(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row gives pages to the tree, and still counts them as its own."""
+    return altered(law.donate(st, row, to, pages), protected=st.protected)
+
+
 def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
     """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
@@ -240,6 +245,7 @@ MUTANTS = (
     Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),
     Mutant("takes_back_into_window", "roll_back", "window_is_kept", takes_back_into_window),
     Mutant("rolls_back_page", "roll_back", "full_positions", rolls_back_page),
+    Mutant("keeps_donated", "donate", "full_positions", keeps_donated),
     Mutant("keeps_overshoot", "save", "no_token_across_turns", keeps_overshoot),
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )

@@ -17,7 +17,7 @@ from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, nothing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
 from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
-from conformance.session_trim.run import first_rows, with_lists_sorted
+from conformance.session_trim.run import first_rows, with_lists_sorted, with_pages_freed
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
 from conformance.swa_mapping.seen import is_read, pair_problems
 from spec import cache as law
@@ -243,6 +243,10 @@ class CacheRun:
         if self.stateful:
             self.law.engine_step("state_close", session)
         self.law.engine_step("close", session, self.law.state.handle(self.rows.slot(session) - 1))
+
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call."""
+        self.law.state = but(self.law.state, rows=with_pages_freed(self.rows, self.rows_seen.pools))
 
     def waits(self, request: int) -> None:
         """Explains that a request that waits may have got a copy of a state."""

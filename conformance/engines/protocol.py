@@ -393,7 +393,8 @@ class TreeEngine(Engine, Protocol):
     def release_swa(self, handle: int) -> None:
         """Releases the SWA part of a handle early; the handle keeps the rest.
 
-        Sent at most once for a handle, after a long decode.
+        Sent at most once for a handle, after a long decode. An engine that releases the handle's mamba state in this
+        call, too, and therefore not again at the end, names the ability ``keeps_state`` in ``lacks``.
         """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:

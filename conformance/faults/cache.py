@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from conformance.faults.fault import Fault
 from conformance.faults.lock_ref import RevivesHeld
+from impl.session_trim import RequestRows
 from proofs import cache as wrong
+
+
+class ReleasesAtOnce(RequestRows):
+    """A request gives back the SWA part of its lock as soon as it decodes, though it still reads the tree's window."""
+
+    def window_is_own(self, rows: Tensor) -> Tensor:
+        """Says so of every row."""
+        return torch.ones_like(rows, dtype=torch.bool)
+
 
 FAULTS = (
     Fault(
@@ -14,5 +27,13 @@ FAULTS = (
         spec={"revive_tombstone": wrong.revives_under_reader},
         parts={"locks": RevivesHeld},
         search={"small": wrong.two_rows, "routes": wrong.UNDER_READER_ROUTES},
+    ),
+    Fault(
+        name="early_release_under_window",
+        stem="cache",
+        sentence="A request gives back the SWA part of its lock while its window still reaches into the tree.",
+        spec={"release_swa": wrong.releases_window},
+        parts={"rows": ReleasesAtOnce},
+        search={"routes": wrong.UNDER_WINDOW_ROUTES},
     ),
 )

@@ -130,6 +130,8 @@ class LockRefRun:
         if not self.releasable(handle):
             raise Misuse("only a handle that fills its window gives its SWA part back early")
         self.law.caller_step("release_swa", handle)
+        if "keeps_state" in self.lacks and self.law.state.state(handle) == 1:
+            self.law.caller_step("release_state", handle)
         self.early.add(handle)
         yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()

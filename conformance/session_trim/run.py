@@ -19,6 +19,7 @@ from spec import session_trim as law
 from spec import swa_mapping
 from spec.lengths import in_pages
 from spec.logic import but
+from spec.pool import FREE, RELEASED, Pool
 from spec.rows import Rows, full_pool
 
 
@@ -36,6 +37,17 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
     for of_swa in sorted_sides(rows.pools.now, seen):
         rows = but(rows, pools=swa_mapping.merge_and_sort_free(rows.pools, of_swa).then)
     return rows
+
+
+def with_pages_freed(rows: Rows, seen: PairSnapshot) -> Rows:
+    """The rows after free pages were handed out and given back in one call: they are on the release list then."""
+    pair, changed = rows.pools.now, {}
+    for name, lists in (("full", seen.full), ("swa", seen.swa)):
+        pool: Pool = getattr(pair, name)
+        for page in (page for page in lists.released if pool.place(page) == FREE):
+            pool = but(pool, place=pool.place.put(page, RELEASED))
+        changed[name] = pool
+    return but(rows, pools=but(rows.pools, now=but(pair, **changed)))
 
 
 class SessionTrimRun:
@@ -122,6 +134,10 @@ class SessionTrimRun:
     def close_slot(self, session: int) -> None:
         """Explains that the row of a session's slot was freed."""
         self.law.engine_step("close", session)
+
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call."""
+        self.law.state = with_pages_freed(self.rows, self.seen.pools)
 
     def waits(self, request: int) -> None:
         """Nothing to explain: a request that waits has nothing."""
