@@ -231,7 +231,8 @@ class SessionCache:
         handles = self.locks.acquire([node]) if spans else []
         begun = None
         try:
-            begun = self._begun_tail(slots, to, start, session)
+            if self.make_room(0, 0, self.mamba.need(1)):  # before the slots, which would not go back to where they were
+                begun = self._begun_tail(slots, to, start, session)
         finally:
             if begun is None:
                 self.locks.release(handles)

@@ -124,7 +124,8 @@ class FreesInterrupted(RequestRows):
     def undo(self, saved: SWAState, slots: Tensor) -> None:
         """Frees the pages in which the new slots lie."""
         del saved
-        self.allocator.free(slots)
+        pages = torch.unique(slots // self.page_size)
+        self.allocator.free(self.allocator.full_attn_allocator.slots(pages))
 
 
 class KeepsDonated(RequestRows):

@@ -40,12 +40,16 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
 
 
 def with_pages_freed(rows: Rows, seen: PairSnapshot) -> Rows:
-    """The rows after free pages were handed out and given back in one call: they are on the release list then."""
+    """The rows after free pages were handed out and given back in one call.
+
+    These pages are on the release list, or the free list. An allocation may have sorted the release list before.
+    """
     pair, changed = rows.pools.now, {}
     for name, lists in (("full", seen.full), ("swa", seen.swa)):
         pool: Pool = getattr(pair, name)
-        for page in (page for page in lists.released if pool.place(page) == FREE):
-            pool = but(pool, place=pool.place.put(page, RELEASED))
+        for place, other, pages in ((FREE, RELEASED, lists.free), (RELEASED, FREE, lists.released)):
+            for page in (page for page in pages if pool.place(page) == other):
+                pool = but(pool, place=pool.place.put(page, place))
         changed[name] = pool
     return but(rows, pools=but(rows.pools, now=but(pair, **changed)))
 
