@@ -217,15 +217,15 @@ class SessionCache:
     def admit_tail(self, prompt: Sequence[int], session: Hashable = None) -> int | None:
         """A row for a request whose prompt is computed elsewhere, as in disaggregated decode; None if memory is short.
 
-        The row begins with what the tree has of the prompt before the tail. The tail is the window before the next
-        token, in whole pages; its tokens alone get SWA slots. The row holds its prefix by a lock without an SWA part,
+        The row begins with what the tree has of the prompt before the tail, whose tokens alone get SWA slots. The tail
+        holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its prefix by a lock without an SWA part,
         if no later token reads the prefix there. ``rows.req_to_token`` says where the tokens are to be sent. ValueError
         for a prompt without tokens, and for a session that has a row already.
         """
         if not len(prompt):
             raise ValueError("prompt: expected a token, got none")
         to, text = len(prompt), list(prompt)
-        start = max(to - self.rows.window, 0) // self.page_size * self.page_size
+        start = max(to // self.page_size * self.page_size - self.rows.window, 0) // self.page_size * self.page_size
         spans = self.tree.prefix(text[:start])
         slots, node = self.tree.slots(spans), self._node_at_end(spans)
         handles = self.locks.acquire([node]) if spans else []

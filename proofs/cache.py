@@ -252,6 +252,15 @@ def two_rows() -> tuple[CacheState, ...]:
 READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
 UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
 
+
+def keeps_donated(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A row gives pages to a new leaf, and still counts them as its own."""
+    step = law.insert_leaf(st, row, under, leaf, pages, live)
+    return altered(step, rows=but(step.then.rows, protected=st.rows.protected))
+
+
 # A request inserts a node; the next one matches it, and gives back the SWA part of its lock at once.
 UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
 

@@ -11,6 +11,17 @@ from impl.session_trim import RequestRows
 from proofs import cache as wrong
 
 
+class KeepsDonated(RequestRows):
+    """A request goes on after a checkpoint, and still counts the pages that it gave to the tree as its own."""
+
+    def donate(self, row: int, upto: int) -> Tensor:
+        """Gives the pages away, and leaves the length of the tree's part as it was."""
+        before = int(self.protected[row])
+        slots = super().donate(row, upto)
+        self.protected[row] = before
+        return slots
+
+
 class ReleasesAtOnce(RequestRows):
     """A request gives back the SWA part of its lock as soon as it decodes, though it still reads the tree's window."""
 
@@ -35,5 +46,12 @@ FAULTS = (
         spec={"release_swa": wrong.releases_window},
         parts={"rows": ReleasesAtOnce},
         search={"routes": wrong.UNDER_WINDOW_ROUTES},
+    ),
+    Fault(
+        name="donated_pages_stay",
+        stem="cache",
+        sentence="A request that gave pages to the tree still counts them as its own.",
+        spec={"insert_leaf": wrong.keeps_donated},
+        parts={"rows": KeepsDonated},
     ),
 )

@@ -128,17 +128,6 @@ class FreesInterrupted(RequestRows):
         self.allocator.free(self.allocator.full_attn_allocator.slots(pages))
 
 
-class KeepsDonated(RequestRows):
-    """A request goes on after a checkpoint, and still counts the pages that it gave to the tree as its own."""
-
-    def donate(self, row: int, upto: int) -> Tensor:
-        """Gives the pages away, and leaves the length of the tree's part as it was."""
-        before = int(self.protected[row])
-        slots = super().donate(row, upto)
-        self.protected[row] = before
-        return slots
-
-
 FAULTS = (
     Fault(
         name="pr_22862",
@@ -209,12 +198,5 @@ FAULTS = (
         sentence="After an exception the new slots are given back with the page in which they begin.",
         spec={"roll_back": wrong.rolls_back_page},
         parts={"rows": FreesInterrupted},
-    ),
-    Fault(
-        name="donated_pages_stay",
-        stem="session_trim",
-        sentence="A request that gave pages to the tree still counts them as its own.",
-        spec={"donate": wrong.keeps_donated},
-        parts={"rows": KeepsDonated},
     ),
 )
