@@ -218,9 +218,9 @@ class SessionCache:
         """A row for a request whose prompt is computed elsewhere, as in disaggregated decode; None if memory is short.
 
         The row begins with what the tree has of the prompt before the tail, whose tokens alone get SWA slots. The tail
-        holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its prefix by a lock without an SWA part,
-        if no later token reads the prefix there. ``rows.req_to_token`` says where the tokens are to be sent. ValueError
-        for a prompt without tokens, and for a session that has a row already.
+        holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its
+        prefix by a lock without an SWA part, if no later token reads the prefix there. ``rows.req_to_token`` says where
+        the tokens are to be sent. ValueError for a prompt without tokens, and for a session that has a row already.
         """
         if not len(prompt):
             raise ValueError("prompt: expected a token, got none")

@@ -1,5 +1,5 @@
-"""Rows that start from a tail, steps that are rolled back or interrupted, checkpoints, and locks that give their SWA part
-back early: each is lawful, and beside it a mutant that is not.
+"""Rows that start from a tail, steps that are rolled back or interrupted, checkpoints, and locks that give back their
+SWA part early: each is lawful, and beside it a mutant that is not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from spec.tree import ROOT
 
 ROWS = {"page_size": 2, "size": 12, "size_swa": 12, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
 CACHE = {**ROWS, "tree": "unified", "components": ["full", "swa"]}
-STATES = {"components": ["full", "swa", "mamba"], "size_mamba": 8, "buffered": False, "doubled": False, "lazy": False}
+STATES: Json = {
+    "components": ["full", "swa", "mamba"],
+    "size_mamba": 8,
+    "buffered": False,
+    "doubled": False,
+    "lazy": False,
+}
 
 
 def begun(stem: str = "cache", make: Any = cache, **config: Any) -> LockStep:
@@ -392,7 +398,7 @@ def pools_of(state: Any) -> tuple[Any, Any]:
 
 def test_a_roll_back_into_a_window_that_is_gone_is_refused() -> None:
     rows = new_rows(2, window=3, rows=2, full=8, swa=8)
-    (row,) = rows.admit([ints()]) or ()
+    (row,) = rows.admit([ints()]) or [-1]
     rows.extend([row], [12])
     rows.slide_to([row], [8])
     before = seen(rows)
@@ -406,7 +412,7 @@ def test_a_roll_back_into_a_window_that_is_gone_is_refused() -> None:
 def test_a_roll_back_that_reads_a_window_given_back_is_refused() -> None:
     c = new(2, window=3, full=12, swa=12)
     text = list(range(12))
-    (first,) = c.admit([text[:5]]) or ()
+    (first,) = c.admit([text[:5]]) or [-1]
     c.extend([first], [5])
     c.cache_finished([first], [text[:5]])
     row = c.admit_tail(text[:10])
@@ -495,7 +501,7 @@ def test_a_copy_of_a_state_that_fails_leaves_everything_as_it_was() -> None:
             raise RuntimeError("no copy")
 
     c = new(2, window=3, rows=3, full=12, swa=12, states=states, copy=copy)
-    (first,) = c.admit([list(range(5))]) or ()
+    (first,) = c.admit([list(range(5))]) or [-1]
     c.extend([first], [4])
     c.cache_finished([first], [list(range(4))])
     before = seen(c.rows), c.locks.full_ref.tolist(), states.mamba_allocator.available_size()
