@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from conformance.engines.sglang.comparison import Comparison
     from conformance.engines.sglang.release import Release
 
-RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
+RELEASES = (
+    *("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
+    *("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+)
 
 
 @dataclass(frozen=True)

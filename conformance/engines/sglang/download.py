@@ -20,7 +20,7 @@ BOOKKEEPING = Path("srt", "mem_cache")
 _VERSION = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?")
 # Large parts of a wheel that no bookkeeping module imports.
 _UNUSED = ("sglang/multimodal_gen/", "sglang/test/", "sglang/benchmark/", "sglang/eval/")
-_KERNELS = ("sglang/jit_kernel/csrc/", "sglang/jit_kernel/include/")
+_KERNELS = tuple(f"sglang/{place}/{part}/" for place in ("jit_kernel", "kernels/jit") for part in ("csrc", "include"))
 _PIP = (
     *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color"),
     *("download", "--quiet", "--no-deps", "--only-binary=:all:"),
@@ -108,11 +108,14 @@ def _extract(wheel: Path, staged: Path) -> None:
 
 
 def _is_used(name: str) -> bool:
-    """Whether the bookkeeping needs this file of a wheel: Python files, and CUDA sources whose paths are looked up on
-    import.
+    """Whether the bookkeeping needs this file of a wheel: Python files, the shared objects of the cache (its tree core
+    in Rust), and CUDA sources whose paths are looked up on import.
     """
-    return name.startswith(_KERNELS) or (
-        name.startswith("sglang/") and name.endswith(".py") and not name.startswith(_UNUSED)
+    shared_object = name.startswith("sglang/srt/mem_cache/") and name.endswith(".so")
+    return (
+        shared_object
+        or name.startswith(_KERNELS)
+        or (name.startswith("sglang/") and name.endswith(".py") and not name.startswith(_UNUSED))
     )
 
 

@@ -28,8 +28,8 @@ import torch
 from conformance.array_tl import launch
 from conformance.engines.protocol import EngineError
 
-# Packages that must be real: a release compares versions with them while it is imported.
-_NEEDED = frozenset({"packaging", "torch", "triton", "numpy"})
+# Packages that must be real: a release compares versions with them, derives classes from theirs, or calls them.
+_NEEDED = frozenset({"packaging", "torch", "triton", "numpy", "msgspec", "regex"})
 
 
 class _Inert(type):
