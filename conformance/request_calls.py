@@ -296,12 +296,12 @@ class RequestCalls:
         yield from self._prefilled(request, upto)
 
     @operation
-    def admit_tail(self, request: int, more: Tokens = 0, fork: Tokens = 0) -> Calls:
-        """A request without a session is admitted, whose input is computed elsewhere, such as on a prefill server."""
-        known = self.arrive(request, more, 0, fork)
-        if known.session:
-            raise Misuse("a request whose input is computed elsewhere has no session")
-        answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, 0, list(known.tokens)))
+    def admit_tail(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
+        """A request is admitted whose input is computed elsewhere, such as on a prefill server."""
+        known = self.arrive(request, more, session, fork)
+        if known.session and self.run.rows.slot(known.session):
+            raise Misuse("a later turn of a session goes on on the row in the session's slot")
+        answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens)))
         self.run.follow_tree()
         upto = len(known.tokens)
         if not answer.granted:
@@ -314,7 +314,7 @@ class RequestCalls:
         start = max(view.lengths.cursor // size, prefix)
         chosen, mapped = self._chosen(row, prefix * size, upto, view)
         tail = Tail(start, in_pages(upto, size), chosen, Seq(mapped.items()[start - prefix :]))
-        self.run.begin_tail(request, row, 0, prefix, tail)
+        self.run.begin_tail(request, row, known.session, prefix, tail)
         self._labels(row, view.row)
         self.row_of[request] = row
         yield None

@@ -198,18 +198,19 @@ class RequestRules(StemMachine):
         if asked is not None:
             self.do("admit", **asked, chunk=chunk)
 
-    @rule(more=lengths, pages=st.integers(0, 3), fork=forks, drawn=picks)
+    @rule(more=lengths, pages=st.integers(0, 3), session=sessions, fork=forks, drawn=picks)
     @precondition(started)
-    def arrive_computed(self, more: int, pages: int, fork: int, drawn: int) -> None:
+    def arrive_computed(self, more: int, pages: int, session: int, fork: int, drawn: int) -> None:
         """A new request is admitted whose prompt is computed elsewhere; it decodes, and its window moves, in some runs.
 
         ``pages``: so much longer is its prompt, so that the tail is a part of it.
         """
-        asked = self.new(more, 0, fork)
+        later = session and (self.run.rows.slot(session) or self.calls.texts.get(session))
+        asked = self.new(more, 0 if later else session, fork)
         if drawn % 2 or asked is None or not self.offers("admit_tail"):
             return
         long = min(max(asked["more"], 1) + pages * self.calls.page_size, self.most)
-        self.do("admit_tail", request=asked["request"], more=long, fork=asked["fork"])
+        self.do("admit_tail", **{**asked, "more": long})
         if drawn % 3 == 0 and asked["request"] in self.decoding and self.room(asked["request"], 1):
             self.do("decode", requests=[asked["request"]], slide=True)
 

@@ -219,7 +219,7 @@ class SessionCache:
 
         The row begins with what the tree has of the prompt before the tail, whose tokens alone get SWA slots. The tail
         holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its
-        prefix by a lock without an SWA part, if no later token reads the prefix there. ``rows.req_to_token`` says where
+        prefix by a lock, without an SWA part as far as ``release_swa`` says so. ``rows.req_to_token`` says where
         the tokens are to be sent. ValueError for a prompt without tokens, and for a session that has a row already.
         """
         if not len(prompt):
@@ -241,7 +241,7 @@ class SessionCache:
         self.handles.update(zip([begun] * len(handles), handles, strict=True))
         if not self._equipped([begun], {begun: node} if spans else {}):
             return self._checked(None)
-        self._release_windows([begun])
+        self.release_swa([begun])
         return self._checked(begun)
 
     def _begun_tail(self, slots: Tensor, to: int, start: int, session: Hashable) -> int | None:
@@ -258,21 +258,19 @@ class SessionCache:
         Returns for each row whether its lock has no SWA part now. A turn of a session keeps it, since a cut of the row
         may bring the window back into the tree's part.
         """
-        batch = self.rows.batch(rows, RUNNING).tolist()
-        self._release_windows([row for row in batch if self.rows.session[row] is None])
+        batch = self.rows.batch(rows, RUNNING)
+        own = self.rows.window_is_own(batch).tolist()
+        past = [row for row, is_own in zip(batch.tolist(), own, strict=True) if is_own]
+        past = [row for row in past if row in self.handles and self.rows.session[row] is None]
+        held = [self.handles[row] for row in past if self.handles[row].holds_swa]
+        if held:
+            self.locks.release_swa(held)
         return self._checked(self._bare(batch))
 
     def _bare(self, rows: Numbers) -> list[bool]:
         """Whether each row has a lock without an SWA part."""
         held = [self.handles.get(row) for row in numbers("rows", rows).tolist()]
         return [handle is not None and not handle.holds_swa for handle in held]
-
-    def _release_windows(self, rows: Sequence[int]) -> None:
-        own = self.rows.window_is_own(torch.tensor(rows, dtype=torch.int64)).tolist()
-        past = [row for row, is_own in zip(rows, own, strict=True) if is_own]
-        held = [self.handles[r] for r in past if r in self.handles and self.handles[r].holds_swa]
-        if held:
-            self.locks.release_swa(held)
 
     def extend(self, rows: Numbers, to: Numbers) -> Tensor | None:
         """Allocate slots up to the length ``to`` for tokens that are computed now; the tree makes room if need be.

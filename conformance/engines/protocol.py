@@ -529,12 +529,12 @@ class RowEngine(Engine, Protocol):
     def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
         """Admits a request whose input is computed elsewhere, as where a prefill server sends the KV of a prompt.
 
-        Matches the tree (not a session's slot: the session has no row) and gives the request a lock on its prefix, a
-        row, and slots for the whole input, which counts as computed when the call returns. Only a tail of the input,
-        which holds the window before the next token, needs SWA slots. The engine chooses where the tail starts, which
-        is then the request's cursor, and how long the prefix is; the prefix ends where the tail starts or before. The
-        lock need not hold SWA slots that no later token reads. Without enough memory ``granted`` is false, and nothing
-        has changed. Then ``cache`` is sent with the first token of the answer.
+        Matches the tree, not a session's slot: a session with a row is not sent this. The request gets a lock on its
+        prefix, a row, and slots for the whole input, which counts as computed when the call returns. Only a tail of the
+        input, which holds the window before the next token, needs SWA slots. The engine chooses where the tail starts,
+        which is then the request's cursor, and how long the prefix is; the prefix ends where the tail starts or before.
+        The lock need not hold SWA slots that no later token reads. Without enough memory ``granted`` is false, and
+        nothing has changed. After a granted call ``cache`` is sent with the first token of the answer.
         """
 
     def interrupted_admit(self, request: int, session: int, tokens: list[int], most: int) -> int:
