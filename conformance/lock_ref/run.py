@@ -21,7 +21,7 @@ from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
 from spec.logic import but
-from spec.tree import ROOT, Tree
+from spec.tree import ROOT, SKIPPED, Tree
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
@@ -154,7 +154,9 @@ class LockRefRun:
         """A request that has decoded past its window releases the SWA part of its handle early."""
         if not self.releasable(handle):
             raise Misuse("only a handle that fills its window gives its SWA part back early")
-        self.law.caller_step("release_swa", handle, "state_goes_early" not in self.lacks)
+        self.law.caller_step("release_swa", handle)
+        if "state_goes_early" not in self.lacks and self.law.state.state(handle) != SKIPPED:
+            self.law.caller_step("release_state", handle)
         self.early.add(handle)
         yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()
