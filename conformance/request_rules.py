@@ -399,9 +399,11 @@ class RequestRules(StemMachine):
         """
         if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
+        for _ in range(self.calls.page_size * slide):
+            self.step_first(slide=False)
         self.do("begin_group")
-        if slide and self.decoding and self.calls.fits([(n, n + 1) for n in [self.calls.computed(self.decoding[0])]]):
-            self.do("decode", requests=self.decoding[:1], slide=True)
+        if slide:
+            self.step_first(slide=True)
         for drawn in batch:
             ready = self.answering
             if ready:
@@ -409,6 +411,12 @@ class RequestRules(StemMachine):
                 self.settle(request)
                 self.do("finish", request=request)
         self.do("end_group")
+
+    def step_first(self, slide: bool) -> None:
+        """One decode step of the first request that can go on, if it fits."""
+        first = self.decoding[:1]
+        if first and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, first)]):
+            self.do("decode", requests=first, slide=slide)
 
     @rule(kind=st.sampled_from(BAD), drawn=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)
