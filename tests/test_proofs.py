@@ -73,6 +73,7 @@ def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
     found = explore.witnesses(hints)
     # what rows and states ask of the pools, as alloc… does
     asks = {
+        "admit_tail",
         "extend",
         "decode",
         "reserve",
