@@ -33,6 +33,12 @@ def write(holder: Any, **fields: Any) -> None:
         setattr(kv if hasattr(kv, name) else holder, name, value)
 
 
+def shared(request: Any, slot: Any) -> bool:
+    """Whether a request runs on the very record of a session's slot."""
+    kv = getattr(request, "kv", None)
+    return kv is not None and kv is getattr(slot, "kv", None)
+
+
 def row(holder: Any) -> int | None:
     """The row of a request or slot; ``None``: it has none."""
     found = read(holder, "req_pool_idx")

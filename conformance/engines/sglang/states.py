@@ -55,7 +55,7 @@ class StateEngine:
         self.page_size, self.slots = memory.page_size, memory.state_slots
         self.tree = self.sglang.session_cache(memory.tree, memory.kind)
         # The tree imports this module when it first needs it. It must be here by then: imports without stubs fail.
-        self.batches = self.sglang.schedule_batch
+        self.batches = self.sglang.serving.schedule_batch
         self.lacks = self._lacks()
         self.requests: dict[int, Request] = {}
         self.sessions = {number: Session(number) for number in range(1, sessions + 1)}
@@ -100,7 +100,7 @@ class StateEngine:
             self.evict(short)
         for r in batch:
             if r.req_pool_idx is None:
-                self.sglang.lock(self.tree, r)
+                self.sglang.serving.lock(self.tree, r, "swa" in self.memory.components)
         with _out_of_memory(NO_STATES_FOR_ROWS):
             self.rows.alloc(batch)
         for r in batch:
@@ -188,7 +188,7 @@ class StateEngine:
         r.reset_for_retract()
 
     def _release_memory(self, r: Request, insert: bool) -> None:
-        self.sglang.common.release_kv_cache(r, self.tree, is_insert=insert)
+        self.sglang.serving.release_memory(r, self.tree, insert)
 
     def close(self, session: int) -> None:
         """``release_session``."""
