@@ -554,10 +554,14 @@ class RequestCalls:
         for request in requests:
             yield Call("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
-            row, at = self.row_of[request], self.view(request).lengths.cursor
-            known = lengths_of(self.run.rows, row)
-            if at > max(known.cursor, known.protected):
-                self.law.engine_step("slide", row, at // self.page_size)
+            self._window_moved(request)
+
+    def _window_moved(self, request: int) -> None:
+        """The law's step for a window that the engine has moved."""
+        row, at = self.row_of[request], self.view(request).lengths.cursor
+        known = lengths_of(self.run.rows, row)
+        if at > max(known.cursor, known.protected):
+            self.law.engine_step("slide", row, at // self.page_size)
 
     # A request leaves.
 

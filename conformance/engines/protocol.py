@@ -646,7 +646,7 @@ class RowEngine(Engine, Protocol):
         (``cache_unfinished_req``).
 
         Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
-        last chunk, ``None`` after any other chunk.
+        last chunk, ``None`` after any other chunk. The engine may move the window of the row before it inserts.
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:

@@ -25,8 +25,9 @@ from conformance.engines.protocol import (
     TreeSnapshot,
     Unsupported,
 )
-from conformance.engines.sglang import records
+from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.nodes import TreeNode
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
@@ -283,7 +284,7 @@ class CacheEngine:
         running = {n: known for n, known in self.requests.items() if n in self.running}
         requests = {n: self._row(known) for n, known in running.items() if records.row(known) is not None}
         # A session's slot names the row of the turn that runs on it; that row is the request's.
-        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self.requests[n].to_finish is None}
+        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self._borrows(self.requests[n])}
         sessions = {
             int(name): self._row(slot)
             for name, slot in self.scheduler.slots.items()
@@ -291,6 +292,12 @@ class CacheEngine:
         }
         free_rows = [int(row) for row in self.memory.rows.free_slots]
         return RowsSnapshot(requests, sessions, free_rows, pools, pages)
+
+    def _borrows(self, known: Any) -> bool:
+        """Whether a request may run on its session's row. A request that was turned away may not; but some releases
+        give its own row to a session that has none, until it ends.
+        """
+        return known.to_finish is None or any(records.shared(known, slot) for slot in self.scheduler.slots.values())
 
     def _row(self, holder: Any) -> RowSnapshot:
         """The row of a request, or of a session's slot: both name it by fields of the same names."""
@@ -326,8 +333,21 @@ class CacheEngine:
         nodes = reader.path(node)
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
+        if token is not None and self.memory.ran.get("core") == cores.RUST:
+            tops = self._full_window(nodes)
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
+
+    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
+        """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
+        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
+        """
+        long = 0
+        for node in nodes:
+            long += len(node.key)
+            if long >= self.memory.window:
+                return [node]
+        return nodes[-1:]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what

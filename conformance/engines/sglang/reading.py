@@ -22,9 +22,7 @@ from conformance.engines.protocol import (
 )
 from conformance.engines.sglang import records
 from conformance.engines.sglang.nodes import Nodes, TreeNode, ident_of
-
-# The fields of a record for its own state slot, for its track buffer, and for the track that is written next.
-STATE, TRACKS, NEXT_TRACK = "mamba_pool_idx", "mamba_ping_pong_track_buffer", "mamba_next_track_idx"
+from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKS
 
 
 @dataclass

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from conformance.engines.protocol import EngineError
+from conformance.engines.sglang import records
 from conformance.engines.sglang.importing import Imported
+from conformance.engines.sglang.records import NEXT_TRACK
 
 SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
 ALLOCATION = ("mem_cache.allocation", "mem_cache.common")  # where slots for a batch are allocated
@@ -45,6 +47,11 @@ class Serving:
         if hasattr(module, "get_tensor_model_parallel_rank"):
             module.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 writes log messages
         return module
+
+    @cached_property
+    def keeps_records(self) -> bool:
+        """A request keeps its row and lengths in a record (``ReqKvInfo``) that a session can take over."""
+        return hasattr(self.schedule_batch, "ReqKvInfo")
 
     # Requests and sessions.
 
@@ -213,7 +220,10 @@ class Serving:
 
     def after_boundary(self, request: Any, batch: Any) -> None:
         """``mamba_lazy_post_decode_at_boundary``: the request gives one slot of its lazy buffer back."""
-        getattr(self._result_processor, AFTER_BOUNDARY)(None, request, batch)
+        call = getattr(self._result_processor, AFTER_BOUNDARY)
+        # Some releases say which slot was written: the one that is next, since lazy buffers do not turn.
+        more = (records.read(request, NEXT_TRACK),) if "track_idx" in inspect.signature(call).parameters else ()
+        call(None, request, batch, *more)
 
     # Modules and classes that are used here alone.
 
