@@ -22,6 +22,10 @@ TREES = (
     ("swa_radix", ["full", "swa"]),
     ("unified", ["full", "swa", "mamba"]),
     ("unified", ["full", "mamba"]),
+    ("unified", ["full"]),
+    ("radix", ["full"]),
+    ("pure_swa", ["full"]),
+    ("mamba_radix", ["full", "mamba"]),
 )
 CONFIG = {
     "page_size": st.integers(0, 1),

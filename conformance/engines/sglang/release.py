@@ -25,7 +25,7 @@ from conformance.engines.sglang import cores, importing
 from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
-from conformance.engines.sglang.nodes import Nodes, OlderNodes, UnifiedNodes
+from conformance.engines.sglang.nodes import Nodes, OlderNodes, PlainNodes, UnifiedNodes
 from conformance.engines.sglang.rust_nodes import RustNodes
 from conformance.engines.sglang.serving import Serving
 from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
@@ -56,7 +56,10 @@ TREES = {
     "unified": ("UnifiedRadixCache", "mem_cache.unified_radix_cache"),
     "swa_radix": ("SWARadixCache", "mem_cache.swa_radix_cache"),
     "mamba_radix": ("MambaRadixCache", "mem_cache.mamba_radix_cache"),
+    "radix": ("RadixCache", "mem_cache.radix_cache"),
+    "pure_swa": ("PureSWARadixCache", "mem_cache.pure_swa_radix_cache"),  # every layer has a window: one pool
 }
+ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
 
@@ -159,11 +162,9 @@ class Release:
         return paged(size, page_size, torch.bfloat16, device, None, need_sort)
 
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
-        """A SWATokenToKVPoolAllocator. Its SWAKVPool has no buffers, since bookkeeping reads the mapping alone."""
+        """A SWATokenToKVPoolAllocator."""
         self._check_device(device)
-        pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
-        pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
-        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
+        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, self._swa_pool(), need_sort)
 
     @staticmethod
     def release_list(pool: Any) -> list[int]:
@@ -185,6 +186,18 @@ class Release:
         if hasattr(allocator, "free_swa_segment"):
             lacks.add("free_unmapped")
         return lacks
+
+    def one_pool(self, size: int) -> Any:
+        """A PureSWATokenToKVPoolAllocator: one pool of pages of one token, for models whose layers all have a window."""
+        self._check_device("cpu")
+        found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
+        return found(size, 1, torch.bfloat16, "cpu", self._swa_pool(), False)
+
+    def _swa_pool(self) -> Any:
+        """An SWAKVPool without buffers, since bookkeeping reads the mapping alone."""
+        pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
+        pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
+        return pool
 
     def row_pool(self, rows: int, tokens: int) -> Any:
         """A ReqToTokenPool: the table of each request's slots."""
@@ -260,6 +273,8 @@ class Release:
 
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""
+        if kind in ONE_LOCK:
+            return PlainNodes(tree)
         if kind != "unified":
             return OlderNodes(tree, components)
         keys = {name: self.component(name) for name in components}
