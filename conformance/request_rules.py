@@ -391,18 +391,19 @@ class RequestRules(StemMachine):
         if drawn % 3 == 0:
             self.do("evict", full=full * self.calls.page_size, swa=swa * self.calls.page_size)
 
-    @rule(batch=st.lists(picks, max_size=2), slide=st.booleans())
+    @rule(batch=st.lists(picks, max_size=2))
     @some("answering")
-    def results(self, batch: list[int], slide: bool) -> None:
+    def results(self, batch: list[int]) -> None:
         """An engine processes the results of a batch: requests that end in it free their pages together. Before that,
         the window of a request moves in some runs, as where an engine frees SWA slots in a group, too.
         """
         if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
-        for _ in range(self.calls.page_size * slide):
+        moves = len(batch) < 2
+        for _ in range(8 * moves):
             self.step_first(slide=False)
         self.do("begin_group")
-        if slide:
+        if moves:
             self.step_first(slide=True)
         for drawn in batch:
             ready = self.answering
