@@ -22,7 +22,7 @@ from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
 from spec.rows import IDLE, LEAVING, RUNNING, allocated, committed, cursor, full_pool, protected, swa_pool, text
 
-STEPS = int(os.environ.get("SLOTPROOF_STEPS", "400"))
+STEPS = int(os.environ.get("SLOTPROOF_STEPS", "600"))
 LIMIT = 3
 # What a call of the cache does to its parts, in order: the name, the arguments, the answer.
 OF_LOCKS = ("split", "add_leaf", "restore", "restore_swa", "evict_leaf", "evict_swa", "acquire", "release", "merge")
