@@ -232,10 +232,10 @@ class Paired(LockTree):
 
     notes = True  # that the state is given back
 
-    def release_swa(self, handles: Iterable[LockHandle]) -> None:
+    def release_swa(self, handles: Iterable[LockHandle], *, with_state: bool = False) -> None:
         """Gives back the SWA parts and the states of the handles."""
         given = list(handles)
-        super().release_swa(given)
+        super().release_swa(given, with_state=with_state)
         for handle in given:
             node = torch.tensor([[handle.node * handle.state]])
             none = torch.zeros_like(node)
