@@ -235,10 +235,12 @@ class CacheEngine:
     def begin_group(self) -> None:
         """A free group opens."""
         self.memory.pools.begin_group()
+        self.scheduler.in_group = True
 
     def end_group(self) -> None:
         """The free group ends."""
         self.memory.pools.end_group()
+        self.scheduler.in_group = False
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
         """The tree gives back what nobody reads."""

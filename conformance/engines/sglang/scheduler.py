@@ -43,6 +43,7 @@ class Scheduler:
         self.cache = self.release.session_cache(memory.tree, memory.kind)
         self.sessions = self.serving.session_controller(self.cache)
         self.desk = self.serving.scheduler(self.cache)
+        self.in_group = False  # a free group is open
         self._count = 0
 
     @property
@@ -238,12 +239,15 @@ class Scheduler:
 
     def slide(self, request: Any) -> None:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
-        step counts as that one.
+        step counts as that one. Some releases open a free group for it: where one is open, what is done in it is called.
         """
         batch, steps = self._batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
         with self.serving.windows_move_often():
-            batch.maybe_evict_swa()
+            if self.in_group:
+                batch._evict_swa(request, request.seqlen - 1)
+            else:
+                batch.maybe_evict_swa()
         request.decode_batch_idx = steps
 
     def _batch(self, requests: Sequence[Any], decodes: bool) -> Any:
