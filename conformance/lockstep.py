@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from conformance import no_verdict
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.plain import first_line, message_of
@@ -352,10 +353,12 @@ def _sent_to_engine(call: Call) -> Any:
     """The answer of the engine, where an exception is a finding.
 
     ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
-    for, so there is no verdict.
+    for, so there is no verdict. Nor is there one where the engine hides this error, or where it imports a package that
+    is not installed.
     """
     try:
-        return call.send()
+        with no_verdict.watched():
+            return call.send()
     except (Misuse, Unsupported, Finding, EngineError):
         raise
     except Exception as error:

@@ -43,8 +43,11 @@ NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
-ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` of rows may name beside calls
-FREES = {"swa_mapping": {"free_unmapped"}}  # the same of pools
+ABILITIES = {  # what ``lacks`` may name beside calls
+    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
+    "swa_mapping": {"free_unmapped"},
+    "lock_ref": {"state_goes_early", "counts_missing"},
+}
 SHOWN = 80  # characters of a wrong answer that a message shows
 
 
@@ -189,8 +192,8 @@ def _lacks(stem: str, engine: Any, name: str) -> set[str]:
         expected = 'a tuple of the calls that it does not have, such as ("bad",), or ()'
         raise EngineError(f"{name} has {what}: expected {expected}")
     named = set(lacks)
-    rows = {*calls("cache"), *ABILITIES} if stem in ROWS else set()  # one class may serve both stems of rows
-    possible = {*calls(stem), *rows, *FREES.get(stem, ())}
+    rows = calls("cache") if stem in ROWS else ()  # one class may serve both stems of rows
+    possible = {*calls(stem), *rows, *ABILITIES.get(stem, ())}
     for unknown in sorted(named - possible):
         near = close(unknown, possible)
         hint = f"did you mean {near}?" if near else f"its calls are {', '.join(sorted(possible))}"

@@ -85,6 +85,7 @@ MOVES = {
     "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
     "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
     "hand_over": _hand_over,
+    "hand_over_swa": _hand_over,
     "free_group_begin": begins,
     "free_group_end": nothing,
     "backup_state": nothing,
@@ -155,6 +156,12 @@ def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMappi
     step, swa = law.free_swa(st, gone, slots), st.now.swa
     early = drop(swa, pairs.mapped_from(st.now, gone), resting(swa))
     return _with(step, swa=early, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def moves_pages_alone(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """SWA pages go to another row, and the mapping still leads to them from the full pages of the giver."""
+    step = law.hand_over_swa(st, row, to, first, last)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
 def numbers_from_tail(
@@ -279,6 +286,7 @@ MUTANTS = (
     Mutant("always_releases", "free_swa", "released_if_sorted", always_releases),
     Mutant("keeps_mapping", "free", "free_maps_to_nothing", keeps_mapping),
     Mutant("keeps_live_mapping", "free_swa", "mapping_is_live", keeps_live_mapping),
+    Mutant("moves_pages_alone", "hand_over_swa", "mapping_is_live", moves_pages_alone),
     Mutant("numbers_from_tail", "alloc_extend_swa_tail", "mapping_keeps_offset", numbers_from_tail),
     Mutant("leaks_swa", "free_swa", "swa_is_reached", leaks_swa),
     Mutant("frees_swa_early", "free", "pending_together", frees_swa_early),
@@ -337,7 +345,11 @@ def forgets_outer_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
 
 
 # Transitions whose first granted call is three calls away; the search finds all others by trying every call.
-ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
+ROUTES = {
+    "restore_state": "backup_state alloc",
+    "merge_and_sort_free": "alloc free_swa",
+    "hand_over_swa": "alloc slide alloc",
+}
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",

@@ -15,7 +15,21 @@ from dataclasses import dataclass
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, covers, positions, same, touched
 from spec.logic import Map, Number, Seq, Set, Truth, but, implies, ite, no, total
-from spec.pool import PADDING, PENDING, Pool, drop, emptied, held, length, new_pool, open_to, resting, take
+from spec.pool import (
+    PADDING,
+    PENDING,
+    Pool,
+    drop,
+    emptied,
+    hand_over,
+    held,
+    in_range,
+    length,
+    new_pool,
+    open_to,
+    resting,
+    take,
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,32 @@ def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full
         to_page=pair.to_page.where(written, lambda p, _: swa.table(row, full.index(p)), slots),
         to_offset=pair.to_offset.where(written, lambda _, o: o, slots),
         anchor=pair.anchor.where(swa_pages.has, lowest, swa_pages.items),
+    )
+
+
+def hand_swa(pair: Pair, row: Number, to: Number, first: Number, last: Number) -> Pair:
+    """The pair after ``row`` gave its SWA pages from index ``first`` to ``last`` (excluded) to the row ``to``.
+
+    Each SWA page keeps its index. The full pages of ``to`` at these indices take over the mapping, slot by slot, and
+    the full pages of ``row`` there map to nothing.
+    """
+    full = pair.full
+    given, taken = in_range(full, row, first, last), in_range(full, to, first, last)
+
+    def moved(p: Number, _: Number) -> Truth:
+        return given.has(p) | taken.has(p)
+
+    def slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in (*given.items(), *taken.items()) for o in full.offsets.items()]
+
+    def source(p: Number) -> Number:
+        return full.table(row, full.index(p))
+
+    return but(
+        pair,
+        swa=hand_over(pair.swa, row, to, first, last),
+        to_page=pair.to_page.where(moved, lambda p, o: ite(taken.has(p), pair.to_page(source(p), o), PADDING), slots),
+        to_offset=pair.to_offset.where(moved, lambda p, o: ite(taken.has(p), pair.to_offset(source(p), o), 0), slots),
     )
 
 

@@ -42,6 +42,7 @@ from spec.pair import (
     give,
     give_swa,
     grow,
+    hand_swa,
     is_gone,
     mapped_from,
     maps_into,
@@ -152,20 +153,22 @@ def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -
 def alloc_extend_swa_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
-    """An empty row grows to ``to`` tokens in the full pool, and only its tokens from ``start`` on get SWA slots.
+    """A row grows to ``to`` tokens in the full pool, and of the new tokens only those from ``start`` on get SWA slots.
 
-    Tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of its
-    tokens. If either pool has too few pages, nothing changes.
+    New tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of
+    its tokens. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
-    need = touched(to)
+    old = length(full, row)
+    need = touched(to) - old.pages
     need_swa = ite(same(start, to), 0, touched(to) - start.pages)
     return Step(
         promises=(
             *growing(full, row, to),
-            requires(same(length(full, row), NOTHING), "the row has no tokens yet"),
+            requires(old.rest == 0, "the row has no partial page"),
             requires(
-                formed(start, full.page_size) & at_most(start, to), "the start of the tail is a length within the row"
+                formed(start, full.page_size) & at_most(old, start) & at_most(start, to),
+                "the start of the tail is a length within the new part of the row",
             ),
         ),
         choice=(
@@ -350,6 +353,40 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
             ),
             backed_up=False,
         ),
+    )
+
+
+@stem.transition
+def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """The SWA pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to``, full pages stay.
+
+    The full pages of ``to`` at these indices map into the SWA pages from now on, and those of the giver map to nothing.
+    """
+    pair = st.now
+    fits = pair.full.indices.all(
+        lambda i: implies(
+            (first <= i) & (i < last),
+            (pair.full.table(row, i) != PADDING)
+            & (pair.full.table(to, i) != PADDING)
+            & (pair.swa.table(to, i) == PADDING),
+        )
+    )
+    return Step(
+        promises=(
+            requires(
+                pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to),
+                "giver and receiver are two different rows of the pool",
+            ),
+            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
+            requires(
+                (last <= pair.full.whole(row)) & (last <= pair.full.whole(to)),
+                "both rows have whole pages up to the last",
+            ),
+            requires(
+                fits, "both rows own a full page at each of these indices, and the receiver owns no SWA page there"
+            ),
+        ),
+        then=but(st, now=hand_swa(pair, row, to, first, last), backed_up=False),
     )
 
 

@@ -45,7 +45,8 @@ def engine_of(lock: LockStep) -> Any:
 
 
 # Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
-ENGINES_ALONE = {"state_renew"}
+# And it keeps the state of a lock that gives back its window (test_a_state_may_be_given_back_with_the_window).
+ENGINES_ALONE = {"state_renew", "release_state"}
 EXAMPLES = {"mamba_slots": 500, "cache": 500}  # lazy track buffers are one kind of five, and of six
 
 

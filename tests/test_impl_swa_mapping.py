@@ -410,7 +410,7 @@ def test_the_pool_behind_learns_the_mapping() -> None:
 BAD: dict[str, tuple[Callable[[SWA, torch.Tensor], object], str]] = {
     "tail too long": (lambda a, _: extend(a, 0, 4, -1, 5), "swa_tail_len"),
     "tail negative": (lambda a, _: extend(a, 0, 4, -1, -1), "swa_tail_len"),
-    "tail after a prefix": (lambda a, s: extend(a, 1, 4, int(s[0]), 2), "prefix"),
+    "tail inside a page": (lambda a, s: extend(a, 1, 4, int(s[0]), 2), "whole pages"),
     "tail of two rows": (
         lambda a, _: a.alloc_extend_swa_tail(
             ints(0, 0), ints(0, 0), ints(1, 1), ints(1, 1), ints(-1, -1), 2, swa_tail_len=1

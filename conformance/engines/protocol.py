@@ -72,6 +72,9 @@ class Engine(Protocol):
 
     ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
     call in a forked process first.
+
+    An engine may have an attribute ``ran``, a dict from names to values, for what of it ran where that is not clear
+    from the command line, for instance ``{"core": "rust"}``. The verdict of a stem shows it.
     """
 
     lacks: Collection[str]
@@ -337,11 +340,13 @@ class NodePart:
 
     ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
     pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
-    count of the component.
+    count of the component; ``None`` where the engine does not show it. ``held``: whether the lock count is above zero,
+    for an engine that shows no more than that; ``None`` where it does not show that either.
     """
 
     slots: list[int] | None
-    lock: int
+    lock: int | None
+    held: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -400,8 +405,13 @@ class TreeEngine(Engine, Protocol):
     """A radix tree over its pools, called by requests that hold lock handles.
 
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
-    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
-    ``swa_radix``: which of two trees, for an engine that has both).
+    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
+    engine that has several trees: ``unified`` (any components), ``radix`` and ``pure_swa`` (``full`` alone; the latter
+    over the one pool of a model whose layers all have a window), ``swa_radix`` (``full`` and ``swa``) or
+    ``mamba_radix`` (``full`` and ``mamba``).
+
+    Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
+    (see ``pin``).
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
@@ -412,9 +422,11 @@ class TreeEngine(Engine, Protocol):
         request holds a handle on it. ``cursor``: before the insert the engine frees the SWA slots of the row's own
         tokens below it, since they have left the window. ``protected`` and ``cursor`` are multiples of the page size.
 
-        Pages that the tree has already are freed as duplicates, or revive tombstones that no handle holds. With
-        ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
-        last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
+        may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
+        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
+        for its last node; a node that has a state keeps its own. Tokens after the last whole page are not inserted.
+        Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
@@ -440,6 +452,22 @@ class TreeEngine(Engine, Protocol):
         parts of the window that ends at the node, and the node's state.
         """
 
+    def pin(self, node: int) -> int:
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and goes on from nothing.
+
+        Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
+        node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
+        the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
+        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens
+        fill the window, and the tokens of tombstones count or do not count.
+        """
+
+    def compact(self) -> None:
+        """Merges nodes into their parents, where a node is the only child and all handles hold both nodes alike.
+
+        The merged node may have the number of either. An engine that merges nodes in other calls lacks this one.
+        """
+
     def release(self, handle: int, caller: str) -> None:
         """Releases a handle, which must give back exactly what it still holds.
 
@@ -451,7 +479,8 @@ class TreeEngine(Engine, Protocol):
     def release_swa(self, handle: int) -> None:
         """Releases the SWA part of a handle early; the handle keeps the rest.
 
-        Sent at most once for a handle, after a long decode.
+        Sent at most once for a handle, after a long decode. The state stays locked, unless the engine has the ability
+        ``state_goes_early``: then the state's lock is released too, and ``release`` does not release it again.
         """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
@@ -583,6 +612,31 @@ class RowEngine(Engine, Protocol):
         change, and the request waits.
         """
 
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """Admits a request whose input is computed elsewhere, as where a prefill server sends the KV of a prompt.
+
+        Matches the tree, not a session's slot: a session with a row is not sent this. The request gets a lock on its
+        prefix, a row, and slots for the whole input, which counts as computed when the call returns. Only a tail of the
+        input, which holds the window before the next token, needs SWA slots. The engine chooses where the tail starts,
+        which is then the request's cursor, and how long the prefix is; the prefix ends where the tail starts or before.
+        The lock need not hold SWA slots that no later token reads. Without enough memory ``granted`` is false, and
+        nothing has changed. After a granted call ``cache`` is sent with the first token of the answer.
+        """
+
+    def interrupted_admit(self, request: int, session: int, tokens: list[int], most: int) -> int:
+        """As ``admit``, with an exception between the allocation of slots and their use.
+
+        The engine raises the exception itself, as late as it can, and answers it as it does for any exception. The
+        request waits again, and has neither row, slots, lock nor states. The call has changed only what ``look`` may
+        change, also where there is not enough memory. Returns the prefix.
+        """
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """As ``chunk``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """As ``decode``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
     def chunk(self, request: int, most: int) -> bool:
         """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter.
 
@@ -594,7 +648,7 @@ class RowEngine(Engine, Protocol):
         (``cache_unfinished_req``).
 
         Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
-        last chunk, ``None`` after any other chunk.
+        last chunk, ``None`` after any other chunk. The engine may move the window of the row before it inserts.
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
@@ -609,6 +663,19 @@ class RowEngine(Engine, Protocol):
         """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet.
 
         False if there is not enough memory.
+        """
+
+    def roll_back(self, request: int, count: int) -> None:
+        """The last ``count`` allocated tokens are given back: the draft is not accepted, or its step failed.
+
+        None of them is computed. A page that has other tokens of the row stays.
+        """
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """A request that runs puts its first ``upto`` tokens into the tree, as far as the engine does that.
+
+        The request goes on. The tree owns what it took; the request reads it there and holds a lock on it. ``upto``: at
+        most what is computed, and for a turn of a session at most its input. A draft may be allocated beyond it.
         """
 
     def commit(self, request: int, accepted: list[int]) -> None:
@@ -832,13 +899,14 @@ class StateEngine(Engine, Protocol):
 class LockHold(NamedTuple):
     """What a request or a session's slot holds in the tree.
 
-    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``text``: the token ids
-    from the root to the end of the node. ``state``: it holds the node's mamba state too. For a node that has left the
-    tree only its id is known: then ``top`` is -1 and ``text`` is empty.
+    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``top`` is ``None`` where
+    the lock has no SWA part, since it was given back early. ``text``: the token ids from the root to the end of the
+    node. ``state``: it holds the node's mamba state too. For a node that has left the tree only its id is known: then
+    ``top`` is -1 and ``text`` is empty.
     """
 
     node: int
-    top: int
+    top: int | None
     text: list[int]
     state: bool = False
 
@@ -871,6 +939,13 @@ class CacheEngine(RowEngine, Protocol):
         Sent after tokens up to there are computed.
         """
 
+    def release_swa(self, request: int) -> None:
+        """A request that decodes gives back the SWA part of its lock early, where the engine would do so now.
+
+        It may do so once no later token reads SWA slots of the tree, and with the same call give back the lock on the
+        node's state. An engine may also do so in any other call on the request; the snapshot shows it (``LockHold``).
+        """
+
     def boundary(self, request: int) -> None:
         """Before a tracking boundary a lazy track buffer gets its second slot.
 
@@ -885,6 +960,9 @@ class CacheEngine(RowEngine, Protocol):
 
         It frees only what nobody has locked.
         """
+
+    def compact(self) -> None:
+        """The tree merges nodes into their parents, as ``TreeEngine.compact`` does."""
 
     def cache_snapshot(self) -> CacheSnapshot:
         """Reads everything as it is now, and changes nothing. Sent once after each call, in place of ``snapshot``."""
