@@ -551,6 +551,8 @@ class RequestCalls:
         known.sampled += accepted
 
     def _slide(self, requests: Sequence[int]) -> Calls:
+        if requests and self.run.rows.pools.group > 0:
+            raise Misuse("windows move before a batch runs, not while its results are processed")
         for request in requests:
             yield Call("slide", partial(self.engine.slide, request))
             self.run.follow_tree()

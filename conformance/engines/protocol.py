@@ -687,7 +687,7 @@ class RowEngine(Engine, Protocol):
     def slide(self, request: int) -> None:
         """Moves the request's window as far as the engine itself would, and frees the SWA slots before the new cursor.
 
-        Sent right before a ``decode`` or ``reserve`` of the request for which there is room.
+        Sent right before a ``decode`` or ``reserve`` of the request for which there is room, and not in a free group.
         """
 
     def finish(self, request: int, sent: int) -> None:

@@ -1,7 +1,8 @@
 """The nodes of a release's radix tree as plain records, whatever the tree is made of.
 
 Four kinds of trees are read: a tree with one component; the older trees with two, whose nodes have fields of their
-own; a unified tree whose nodes are Python objects; and a unified tree whose core is Rust, which has no node objects (``rust_nodes.py``).
+own; a unified tree whose nodes are Python objects; and a unified tree whose core is Rust, which has no node objects
+(``rust_nodes.py``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import re
 from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -59,6 +60,7 @@ TREES = {
     "radix": ("RadixCache", "mem_cache.radix_cache"),
     "pure_swa": ("PureSWARadixCache", "mem_cache.pure_swa_radix_cache"),  # every layer has a window: one pool
 }
+TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
@@ -137,10 +139,17 @@ class Release:
         """``RadixKey``, and with it a request, keeps its tokens in an ``array``; other releases keep a list."""
         return "array" in str(inspect.signature(self._radix_key.__init__).parameters["token_ids"].annotation)
 
+    @cached_property
+    def _built_trees(self) -> frozenset[str]:
+        """The kinds of trees that a server of the release may build: others are classes that nothing uses any more."""
+        text = "".join(self.imported.text(module) for module in TREE_BUILDERS if self.imported.has(module))
+        found = {kind for kind, (name, _) in TREES.items() if re.search(rf"\b{name}\(", text)}
+        return frozenset(kind for kind in found if self.imported.has(TREES[kind][1]))
+
     def check(self, kind: str, buffers: TrackBuffers) -> None:
         """Raises Unsupported if the release has no tree of this kind, or no such track buffers."""
-        if not self.imported.has(TREES[kind][1]):
-            raise Unsupported(f"the release has no tree of kind {kind}: {TREES[kind][0]}")
+        if kind not in self._built_trees:
+            raise Unsupported(f"no server of this release builds a tree of kind {kind}: {TREES[kind][0]}")
         if buffers.lazy and not (buffers.buffered and buffers.doubled):
             raise Unsupported("a lazy buffer has two slots")
         if buffers.lazy and not self.has_lazy_buffers:
@@ -188,7 +197,7 @@ class Release:
         return lacks
 
     def one_pool(self, size: int) -> Any:
-        """A PureSWATokenToKVPoolAllocator: one pool of pages of one token, for models whose layers all have a window."""
+        """A PureSWATokenToKVPoolAllocator: one pool, for models whose layers all have a window; a page is a token."""
         self._check_device("cpu")
         found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
         return found(size, 1, torch.bfloat16, "cpu", self._swa_pool(), False)
