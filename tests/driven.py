@@ -21,11 +21,11 @@ from conformance.lockstep import Finding, LockStep
 
 
 class Variant:
-    """An engine of which a test replaces calls."""
+    """An engine of which a test replaces calls, or what the engine says of itself (``lacks`` for instance)."""
 
-    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
+    def __init__(self, engine: Any, **replaced: Any) -> None:
         self.engine = engine
-        self.__dict__.update(calls)
+        self.__dict__.update(replaced)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
