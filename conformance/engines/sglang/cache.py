@@ -366,7 +366,11 @@ class CacheEngine:
             available=int(slots.available_size()),
             waiting=self.memory.release.grouped_states(slots),
             requests={number: slot_names(request) for number, request in shown.items()},
-            rows={n: slots_in_row(rows, records.row(self.requests[n]), buffered) for n in self.running},
+            rows={
+                n: slots_in_row(rows, row, buffered)
+                for n in self.running
+                if (row := records.row(self.requests[n])) is not None
+            },
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
         )

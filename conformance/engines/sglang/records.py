@@ -70,10 +70,10 @@ def lengths(holder: Any) -> Lengths:
 
 def cursor(holder: Any) -> int:
     """The token before which the slots of the window were freed."""
-    kv = getattr(holder, "kv", None)
-    if not hasattr(kv, "component_evicted_seqlens"):
+    if not has(holder, "component_evicted_seqlens"):
         return int(read(holder, "swa_evicted_seqlen"))
-    return next((int(to) for part, to in kv.component_evicted_seqlens.items() if part.name == WINDOW), 0)
+    cursors = read(holder, "component_evicted_seqlens").items()
+    return next((int(to) for part, to in cursors if part.name == WINDOW), 0)
 
 
 def prefix(request: Any) -> int:

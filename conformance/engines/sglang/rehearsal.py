@@ -78,5 +78,6 @@ def _replaced(allocator: Any, rehearse: Callable[..., Any]) -> Iterator[None]:
 
 
 def _has_empty_list(allocator: Any) -> bool:
-    sides = [getattr(allocator, name, None) for name in ("full_attn_allocator", "swa_attn_allocator")]
-    return any(len(side.free_pages) == 0 for side in (sides if all(sides) else [allocator]))
+    names = [name for name in ("full_attn_allocator", "swa_attn_allocator") if hasattr(allocator, name)]
+    sides: list[Any] = [getattr(allocator, name) for name in names] or [allocator]
+    return any(len(side.free_pages) == 0 for side in sides)

@@ -239,7 +239,7 @@ class Scheduler:
 
     def slide(self, request: Any) -> None:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
-        step counts as that one. Some releases open a free group for it: where one is open, what is done in it is called.
+        step counts as that one. Some releases open a free group for it; where one is open, that part is left out.
         """
         batch, steps = self._batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1

@@ -1,7 +1,8 @@
 """Mamba state slots of a release whose requests keep them in a record, as a ``StateEngine``.
 
 Requests, sessions, batches and the scheduler's calls are the release's own (``Scheduler``). A request that comes again
-is the same object only after a retract: no other object of the release comes twice.
+is the same object only after a retract: no other object of the release comes twice. Requests that are gone are not
+shown, since nothing of the release reads them any more.
 """
 
 from __future__ import annotations
@@ -116,17 +117,17 @@ class ServedStates:
 
     def finish(self, request: int) -> None:
         """A request ends well. Its answer is as long as what is computed."""
-        known = self.requests[request]
+        known = self.requests.pop(request)
         known.sampling_params.max_new_tokens = len(known.output_ids)
         self.scheduler.finish(known)
 
     def abort(self, request: int) -> None:
         """A running request is aborted."""
-        self.scheduler.abort(self.requests[request], prefilling=False)
+        self.scheduler.abort(self.requests.pop(request), prefilling=False)
 
     def withdraw(self, request: int) -> None:
         """A waiting request is aborted; it may have a state."""
-        self.scheduler.cancel(self.requests[request])
+        self.scheduler.cancel(self.requests.pop(request))
 
     def retract(self, request: int) -> None:
         """A running request makes room for others, and is reset before it is queued again."""
@@ -134,9 +135,9 @@ class ServedStates:
         self.waiting.add(request)
 
     def close(self, session: int) -> None:
-        """The session is closed."""
-        if not self.scheduler.close(str(session)):
-            raise RuntimeError("the close is put off")
+        """``release_session``, as a close does it once no turn waits: a retracted turn does not come again here."""
+        self.scheduler.cache.release_session(str(session))
+        self.scheduler.sessions.sessions.pop(str(session), None)
 
     # The pool and the tree.
 

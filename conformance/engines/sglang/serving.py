@@ -89,7 +89,7 @@ class Serving:
     def scheduler(self, session_cache: Any) -> Any:
         """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
         cls = self.imported.module("managers.scheduler").Scheduler
-        found = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
+        found: Any = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
         nobody = SimpleNamespace(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
         vars(found).update(
             tree_cache=session_cache,
