@@ -16,6 +16,7 @@ from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import (
     QUIESCENT,
     QUIET,
+    REFUSAL,
     REFUSED,
     REFUSED_SENTENCE,
     Call,
@@ -553,10 +554,14 @@ class RequestCalls:
         for request in requests:
             yield Call("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
-            row, at = self.row_of[request], self.view(request).lengths.cursor
-            known = lengths_of(self.run.rows, row)
-            if at > max(known.cursor, known.protected):
-                self.law.engine_step("slide", row, at // self.page_size)
+            self._window_moved(request)
+
+    def _window_moved(self, request: int) -> None:
+        """The law's step for a window that the engine has moved."""
+        row, at = self.row_of[request], self.view(request).lengths.cursor
+        known = lengths_of(self.run.rows, row)
+        if at > max(known.cursor, known.protected):
+            self.law.engine_step("slide", row, at // self.page_size)
 
     # A request leaves.
 
@@ -656,15 +661,17 @@ class RequestCalls:
 
     @operation
     def begin_group(self) -> Calls:
-        """A free group opens, as while an engine processes the results of a batch."""
-        self.law.caller_step("free_group_begin")
-        yield Call("free_group_begin", self.engine.begin_group)
+        """A free group opens, as while an engine processes the results of a batch. Where one is open, the engine may
+        decline.
+        """
+        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.run.rows.pools.group > 0)
+        self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
-        """The free group ends."""
+        """The free group ends. Where none is open, the engine does nothing, or declines."""
+        yield Call("free_group_end", self.engine.end_group, declinable=self.run.rows.pools.group == 0)
         self.law.caller_step("free_group_end")
-        yield Call("free_group_end", self.engine.end_group)
 
     @operation
     def bad(self, kind: BadCall) -> Calls:

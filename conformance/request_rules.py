@@ -394,10 +394,17 @@ class RequestRules(StemMachine):
     @rule(batch=st.lists(picks, max_size=2))
     @some("answering")
     def results(self, batch: list[int]) -> None:
-        """An engine processes the results of a batch: requests that end in it free their pages together."""
+        """An engine processes the results of a batch: requests that end in it free their pages together. Before that,
+        the window of a request moves in some runs, as where an engine frees SWA slots in a group, too.
+        """
         if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
+        moves = len(batch) < 2
+        for _ in range(8 * moves):
+            self.step_first(slide=False)
         self.do("begin_group")
+        if moves:
+            self.step_first(slide=True)
         for drawn in batch:
             ready = self.answering
             if ready:
@@ -405,6 +412,12 @@ class RequestRules(StemMachine):
                 self.settle(request)
                 self.do("finish", request=request)
         self.do("end_group")
+
+    def step_first(self, slide: bool) -> None:
+        """One decode step of the first request that can go on, if it fits."""
+        first = self.decoding[:1]
+        if first and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, first)]):
+            self.do("decode", requests=first, slide=slide)
 
     @rule(kind=st.sampled_from(BAD), drawn=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)

@@ -168,6 +168,11 @@ class SessionCache:
             self.allocator.free(torch.cat([slots for slots, _ in gone.dropped]), row_lens=lens, swa_lens=live)
         return gone.full, gone.swa, len(gone.states)
 
+    def compact(self) -> None:
+        """The tree merges chains of nodes that requests hold alike, so that it has fewer nodes. No page moves."""
+        self.tree.compact()
+        self._checked(None)
+
     @contextmanager
     def _one_free(self) -> Iterator[None]:
         """Pages that are given back inside are freed together at the end."""
@@ -343,7 +348,7 @@ class SessionCache:
         They hold it there and go on reading it. ``texts``: the tokens of each row, at least the committed ones in whole
         pages. ``upto``: for each row a length after which nothing goes to the tree; None for all that is committed. A
         row keeps pages of its own that it could not lock in the tree: those less than a window behind tombstones that
-        somebody reads, and those for whose state there is no room.
+        have left the row's window, and those for whose state there is no room.
         """
         given = self._given(rows, texts)
         ends = [self.rows.max_tokens] * len(given) if upto is None else numbers("upto", upto, len(given)).tolist()

@@ -245,6 +245,25 @@ class RequestRows:
         self._done()
         return slots
 
+    def donate_swa(self, row: int, tree_slots: Tensor, upto: int) -> None:
+        """The tree has the tokens from ``protected`` to ``upto`` without SWA slots: it gets those of the row.
+
+        The row's full copies are freed, and the row reads the tree's slots. ``upto``, ``tree_slots``: as for
+        ``dedupe``. ValueError also where a token has left the row's window, or has SWA slots in the tree.
+        """
+        rows, first, last = self._part(row, upto)
+        own = self.token_slots.read(rows, first, last)
+        self._check_tree_slots("tree_slots", tree_slots, own)
+        if tree_slots.numel() != own.numel():
+            raise ValueError(f"tree_slots must be {own.numel()} slots, up to upto, got {tree_slots.numel()}")
+        if bool((self.cursor[rows] > first).any()):
+            raise ValueError(f"row: tokens of row {row} have left its window, so it has no SWA slots for them")
+        self.allocator.move_swa(own, tree_slots)
+        self.allocator.free(own, row_lens=[own.numel()], swa_lens=[0])
+        self.token_slots.write(self.token_slots.places(rows, first, last), tree_slots)
+        self._set(rows, protected=last)
+        self._done()
+
     def dedupe(self, row: int, tree_slots: Tensor, upto: int) -> None:
         """The tree has the tokens from ``protected`` to ``upto`` already: free the row's copies and read the tree's.
 

@@ -8,12 +8,13 @@ from typing import Any
 from proofs import lock_ref as locks
 from proofs import mamba_in_cache
 from proofs import session_trim as sessions
-from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.allocator import begins, nothing
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
+from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -51,16 +52,16 @@ def _path_pages(st: CacheState, node: int) -> Seq:
     return Seq(found[i] for i in sorted(found))
 
 
-def _locks(st: CacheState) -> Iterator[tuple[int, int, int, Seq]]:
+def _locks(st: CacheState) -> Iterator[tuple[int, int, int, bool, Seq]]:
     """A new lock handle, a node, the top node of its window, and the pages of its path."""
     fresh = [h for h in st.tree.handles.items() if h not in active(st.tree)][:1]
     for handle in fresh:
         for node in alive(st.tree):
             tops = [t for t in path(st.tree, node) if window_top(st.tree, t, node)]
-            yield from ((handle, node, top, _path_pages(st, node)) for top in tops)
+            yield from ((handle, node, top, False, _path_pages(st, node)) for top in tops)
 
 
-NO_MATCH = (0, ROOT, ROOT, Seq())
+NO_MATCH = (0, ROOT, ROOT, False, Seq())
 
 
 def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -73,7 +74,7 @@ def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """Every match, and no match, with tails of each length."""
     for row in requests(st.rows, IDLE):
         for match in (*_locks(st), NO_MATCH):
-            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[3].length))
+            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[-1].length))
             yield from ((row, 0, *match, *tail[3:]) for tail in tails)
 
 
@@ -116,15 +117,18 @@ MOVES = {
     "insert_leaf": _insert_leaf,
     "drop_duplicates": _of_rows("dedupe"),
     "revive_tombstone": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
+    "revive_in_place": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
     "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
     "save": _of_rows("save"),
     "restore": _of_rows("restore"),
     "resume": _of_rows("resume"),
     "close": _slots,
     "split": lambda st: locks.splits(st.tree),
+    "merge": lambda st: ((n, st.tree.parent(n)) for n in alive(st.tree)),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.rows.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     **mamba_in_cache.MOVES,
 }
@@ -137,11 +141,14 @@ ROUTES = {
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
+    "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
     "split": CACHED,
+    "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
     "evict_swa": CACHED,
+    "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
 }
 
@@ -191,13 +198,49 @@ def cuts_into_window(st: CacheState, session: Number, prefix: Length) -> Step[Ca
 
 
 def reads_padding(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request is admitted with a cached prefix, and its row does not show the pages of the prefix."""
     shown = st.reads.where(
         lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.rows).indices.items()]
     )
-    return altered(law.admit(st, row, session, handle, node, top, pages), reads=shown)
+    return altered(law.admit(st, row, session, handle, node, top, counting, pages), reads=shown)
+
+
+def admits_over_tombstone(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A request is admitted on a node of whose window an SWA part is gone."""
+    step = law.admit(st, row, session, handle, node, top, counting, pages)
+    return unchosen(step, "the row's lock holds the SWA part of each node in the window before the next token")
+
+
+def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
+    step = law.revive_in_place(st, row, node)
+    freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
+    then = but(cache_state.with_rows(st, freed.then), tree=step.then.tree)
+    return but(step, calls=(step.calls[0], freed), then=then)
+
+
+def merges_without_pages(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent, and the parent's pages stay in the row of the parent."""
+    step = law.merge(st, node, above)
+    return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
 
 
 def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
@@ -222,6 +265,9 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
+    Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
+    Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
     Mutant("releases_window", "release_swa", "window_is_locked", releases_window),
     Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
@@ -278,6 +324,15 @@ RELEVANT_LAWS = {
         "row_ends same_lengths parent_is_next others_are_nodes",
     ),
     "request_holds_its_prefix": "handles_stand",
+    "merge reads_what_it_holds": "one_owner row_ends parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "request_holds_its_prefix handles_stand above_is_an_order above_goes_on cursor_committed_allocated",
+    **dict.fromkeys(
+        ("merge node_owns_its_key", "merge node_owns_its_window"),
+        "one_owner row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+        "node_owns_its_window",
+    ),
+    "merge promises_of_pass_on": "row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "node_owns_its_window",
     "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
     **dict.fromkeys(
         ("evict_leaf window_is_locked", "evict_leaf_and_state window_is_locked"),
@@ -303,6 +358,7 @@ HINTS = Hints(
     over={
         "full_pages": lambda st: full_pool(st.rows).pages,
         "swa_pages": lambda st: swa_pool(st.rows).pages,
+        "done": lambda st: swa_pool(st.rows).pages,
         "pages": lambda st: full_pool(st.rows).pages,
         "chosen": lambda st: st.states.slots,
     },

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from proofs.allocator import nothing
+from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.swa_mapping import settled
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
@@ -103,6 +104,7 @@ MOVES = {
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
     "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
@@ -111,7 +113,8 @@ MOVES = {
     "close": lambda st: ((s,) for s, _ in _slots(st)),
     "pass_on": lambda st: ((a, b, 0, full_pool(st).whole(a)) for a in others(st) for b in others(st)),
     "drop": lambda st: ((r,) for r in others(st)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     "drop_swa": lambda st: ((r,) for r in others(st)),
 }
@@ -157,6 +160,12 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     """A row reads the tree's pages from now on, and does not give its own duplicates back."""
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
+
+
+def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
+    step = law.donate_swa(st, row, to, pages)
+    return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
 
 
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
@@ -227,6 +236,7 @@ MUTANTS = (
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
@@ -302,11 +312,16 @@ RELEVANT_LAWS = {
 
 HINTS = Hints(
     stem=law.stem,
-    over={"full_pages": lambda st: full_pool(st).pages, "swa_pages": lambda st: swa_pool(st).pages},
+    over={
+        "full_pages": lambda st: full_pool(st).pages,
+        "swa_pages": lambda st: swa_pool(st).pages,
+        "done": lambda st: swa_pool(st).pages,
+    },
     sizes=SIZES,
     small=small,
     moves=MOVES,
     refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
+    routes={"donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,

@@ -3,9 +3,9 @@
 Every transition is made of transitions of the parts: ``session_trim`` (rows over two pools, itself made of
 ``swa_mapping``), ``lock_ref`` (the tree) and ``mamba_slots``. The provers show that it keeps the promises of each. An
 implementation of matching and eviction is free to choose the node and where the window of its lock ends; the law judges
-this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone`` and ``insert_leaf``
-on a leaving row, and then ``free_rest`` (the request ends) or ``continue_prefill`` (it runs again). Where a transition
-takes a lock handle, the number 0 stands for no handle.
+this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone``,
+``revive_in_place`` and ``insert_leaf`` on a leaving row, and then ``free_rest`` (the request ends) or
+``continue_prefill`` (it runs again). Where a transition takes a lock handle, the number 0 stands for no handle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spec.cache_state import (
     with_rows,
 )
 from spec.lengths import Length, touched
-from spec.logic import Call, Number, Requirement, Seq, Stem, Step, Truth, but, call, implies, ite, no, requires
+from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
 from spec.rows import LEAVING, Rows, allocated, full_pool
 from spec.tree import ROOT, Tree, begin, end, lives
@@ -41,15 +41,22 @@ stem.part("states", mamba_slots.stem)
 
 @stem.transition
 def admit(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request gets a row that begins with the pages of its matched node, and a lock handle on that node.
 
     Where the prompt matches nothing, the row has no cached pages and the request no handle: ``handle``, ``node`` and
-    ``top`` are 0, and ``pages`` is empty.
+    ``top`` are 0, and ``pages`` is empty. ``counting``: see ``lock_ref.acquire``.
     """
     found = handle != 0
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=found)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
     begun = call("rows", session_trim.admit, st.rows, row, session, end(st.tree, node))
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     return Step(
@@ -62,8 +69,8 @@ def admit(
 
 @stem.transition
 def admit_tail(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq,
-    start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, counting: Truth,
+    pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
 ) -> Step[CacheState]:  # fmt: skip
     """A request whose first ``to`` tokens were computed elsewhere gets a row with slots for them.
 
@@ -72,7 +79,7 @@ def admit_tail(
     0, and ``pages`` is empty.
     """
     found = handle != 0
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=found)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
     begun = call(
         "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
     )
@@ -155,7 +162,7 @@ def taken(st: CacheState, rows: Rows, full_pages: Seq, swa_pages: Seq) -> CacheS
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
-    return Step(calls=(asked,), promises=asked.step.promises, then=with_rows(st, asked.then))
+    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then))
 
 
 @stem.transition
@@ -251,7 +258,7 @@ def finish(st: CacheState, row: Number) -> Step[CacheState]:
 
 @stem.transition
 def continue_prefill(
-    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, counting: Truth, pages: Seq
 ) -> Step[CacheState]:
     """A request that inserted what it has computed runs again: it reads the tree's pages, and locks their last node.
 
@@ -260,7 +267,7 @@ def continue_prefill(
     The new handle is acquired before the old one is released, so that no page can be evicted between the two. ``old``
     is 0 where the row had no lock handle.
     """
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting)
     let_go = call("tree", lock_ref.release, locked.then, old, when=old != 0)
     begun = call("rows", session_trim.come_back, st.rows, row)
     return Step(
@@ -332,6 +339,29 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
 
 
 @stem.transition
+def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A leaving row donates its SWA pages to a tombstone, which keeps its full pages; the row's full copies are freed.
+
+    So requests that hold the node go on reading its full pages.
+    """
+    revived = call("tree", lock_ref.restore_swa, st.tree, node)
+    given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
+    return Step(
+        calls=(revived, given),
+        promises=(
+            leaving(st, row),
+            requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+            requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
+            requires(
+                st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"
+            ),
+            whole_window(st, row),
+        ),
+        then=but(with_rows(st, given.then), tree=revived.then),
+    )
+
+
+@stem.transition
 def free_rest(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
     """A leaving row gives back the pages that it still owns, and releases its lock handle ``old`` (0: it has none)."""
     freed = call("rows", session_trim.release, st.rows, row)
@@ -399,6 +429,20 @@ def split(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheS
 
 
 @stem.transition
+def merge(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent ``above``, of which it is the only child: it gets the parent's pages."""
+    joined = call("tree", lock_ref.merge, st.tree, node, above)
+    first, last = begin(st.tree, above), st.tree.stop(above)
+    passed = call("rows", session_trim.pass_on, st.rows, home(st, above), home(st, node), first, last)
+    emptied = call("rows", session_trim.drop, passed.then, home(st, above))
+    return Step(
+        calls=(joined, passed, emptied),
+        promises=joined.step.promises,
+        then=but(with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then),
+    )
+
+
+@stem.transition
 def evict_leaf(st: CacheState, node: Number) -> Step[CacheState]:
     """A leaf that nobody holds, and that has no mamba state, is evicted: its pages are given back."""
     gone = call("tree", lock_ref.evict_leaf, st.tree, node)
@@ -420,14 +464,26 @@ def evict_swa(st: CacheState, node: Number) -> Step[CacheState]:
 
 
 @stem.transition
-def free_group_begin(st: CacheState) -> Step[CacheState]:
-    """A free group opens: freed pages wait until the outermost group ends."""
-    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows))
+def settle_swa(st: CacheState, done: Set, available: Truth) -> Step[CacheState]:
+    """An engine need not wait for the end of the free group with SWA pages that rows or nodes gave back alone."""
+    return rows_only(st, call("rows", session_trim.settle_swa, st.rows, done, available))
+
+
+@stem.transition
+def free_group_begin(st: CacheState, opens: Truth) -> Step[CacheState]:
+    """A free group opens: freed pages wait until the outermost group ends.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows, opens))
 
 
 @stem.transition
 def free_group_end(st: CacheState) -> Step[CacheState]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     return rows_only(st, call("rows", session_trim.free_group_end, st.rows))
 
 

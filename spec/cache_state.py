@@ -23,7 +23,7 @@ from spec.logic import Map, Number, Seq, Truth, but, implies, ite, no, number, t
 from spec.pool import PADDING, Pool, held, length
 from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows, allocated, committed, full_pool, is_row, swa_pool
 from spec.states import MambaSlots
-from spec.tree import ROOT, Tree, begin, end, holds_swa, lives, over
+from spec.tree import HELD, ROOT, Tree, begin, between, end, lives, over
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ def holds_window(rows: Rows, tree: Tree, row: Number, handle: Number) -> Truth:
 
     def kept(n: Number) -> Truth:
         behind = at_most(Length(tree.stop(n) + rows.window, rows.window_rest), committed(rows, row))
-        return implies(over(tree, n, tree.node(handle)) & no(behind), holds_swa(tree, handle, n))
+        held = between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
+        return implies(over(tree, n, tree.node(handle)) & no(behind), held)
 
     return tree.nodes.all(kept)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spec import rows, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
-from spec.logic import Number, Requirement, Seq, Stem, Step, but, call, implies, ite, requires
+from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
 from spec.rows import (
     IDLE,
@@ -294,6 +294,32 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
+def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """The tree has these tokens already, but not their SWA pages: the row donates its SWA pages to a tree node's row.
+
+    The node keeps its own full pages, which other requests may read. The row gives its full copies back; from then on
+    its request reads the pages of the tree.
+    """
+    first = st.protected(row)
+    moved = call("pools", swa_mapping.hand_over_swa, st.pools, row, to, first, pages)
+    freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
+    full, swa = full_pool(st), swa_pool(st)
+    fits = full.indices.all(
+        lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
+    )
+    return Step(
+        calls=(moved, freed),
+        promises=(
+            *passing(st, row, pages),
+            requires(is_other(st, to), "the receiver is the row of a tree node"),
+            requires(pages <= full.whole(to), "the receiver has whole pages up to the last"),
+            requires(fits, "the receiver owns a full page and no SWA page at each of these indices"),
+        ),
+        then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
+    )
+
+
+@stem.transition
 def release(st: Rows, row: Number) -> Step[Rows]:
     """A leaving row gives back every page that it still owns, also its partial page, and is idle.
 
@@ -411,17 +437,30 @@ def drop_swa(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def free_group_begin(st: Rows) -> Step[Rows]:
-    """A free group begins: freed pages wait, as while an engine processes the results of a batch."""
-    begun = call("pools", swa_mapping.free_group_begin, st.pools)
-    return Step(calls=(begun,), then=but(st, pools=begun.then))
+def settle_swa(st: Rows, done: Set, available: Truth) -> Step[Rows]:
+    """An engine need not wait for the end of the free group with the SWA pages of rows whose window moved on."""
+    settled = call("pools", swa_mapping.settle_swa, st.pools, done, available)
+    return Step(calls=(settled,), choice=settled.step.choice, then=but(st, pools=settled.then))
+
+
+@stem.transition
+def free_group_begin(st: Rows, opens: Truth) -> Step[Rows]:
+    """A free group begins: freed pages wait, as while an engine processes the results of a batch.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    begun = call("pools", swa_mapping.free_group_begin, st.pools, opens)
+    return Step(calls=(begun,), choice=begun.step.choice, then=but(st, pools=begun.then))
 
 
 @stem.transition
 def free_group_end(st: Rows) -> Step[Rows]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     ended = call("pools", swa_mapping.free_group_end, st.pools)
-    return Step(calls=(ended,), promises=ended.step.promises, then=but(st, pools=ended.then))
+    return Step(calls=(ended,), then=but(st, pools=ended.then))
 
 
 def other(st: Rows, row: Number) -> Requirement:

@@ -138,12 +138,16 @@ class Scheduler:
         if self.random.random() < 0.3:
             self.call("evict", self.random.randint(0, 2) * self.page, self.random.randint(0, 3) * self.page)
 
+    def compact(self) -> None:
+        if self.random.random() < 0.5:
+            self.call("compact")
+
     def group(self) -> None:
         opened = self.both.state.rows.pools.group > 0
         if opened or self.random.random() < 0.3:
             name = "free_group_end" if opened else "free_group_begin"
             getattr(self.both.cache, name)()
-            self.both.step(name)
+            self.both.step(name, *(() if opened else (True,)))
 
     def end(self) -> None:
         while self.both.state.rows.pools.group:
@@ -155,4 +159,4 @@ class Scheduler:
 
 
 OPS = {"admit": 4, "chunk": 4, "decode": 5, "draft": 1, "slide": 3, "finish": 2, "abort": 1, "save": 2, "resume": 3}
-OPS |= {"close": 2, "evict": 1, "group": 1, "tail": 1, "release": 2, "roll_back": 1}
+OPS |= {"close": 2, "evict": 1, "group": 1, "compact": 1, "tail": 1, "release": 2, "roll_back": 1}

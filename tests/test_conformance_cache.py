@@ -275,9 +275,9 @@ class LocksLate(SessionCache):
 class CountsTwice(LockTree):
     """A lock is counted twice at the node itself."""
 
-    def acquire(self, nodes: Any) -> Any:
+    def acquire(self, nodes: Any, *, over_tombstones: bool = False) -> Any:
         """Locks the nodes, and counts each of them once too often."""
-        handles = super().acquire(nodes)
+        handles = super().acquire(nodes, over_tombstones=over_tombstones)
         for handle in handles:
             self.full_ref[handle.node] += 1
         return handles

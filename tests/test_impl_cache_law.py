@@ -13,22 +13,25 @@ from cache_states import KINDS, STATE_OPS, Kind, States, StateScheduler
 from cache_walk import OPS, SESSIONS, Scheduler
 from test_impl_cache import PAGES, drained, new
 
+from conformance.swa_mapping.seen import waiting_alone
 from impl.lock_ref import LockHandle
 from spec import cache as law
 from spec import cache_state, mamba_in_cache, rows, swa_mapping, tree
-from spec.finite import Seq
+from spec.finite import Seq, Set
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
 from spec.rows import IDLE, LEAVING, RUNNING, allocated, committed, cursor, full_pool, protected, swa_pool, text
 
-STEPS = int(os.environ.get("SLOTPROOF_STEPS", "260"))
+STEPS = int(os.environ.get("SLOTPROOF_STEPS", "600"))
 LIMIT = 3
 # What a call of the cache does to its parts, in order: the name, the arguments, the answer.
+OF_LOCKS = ("split", "add_leaf", "restore", "restore_swa", "evict_leaf", "evict_swa", "acquire", "release", "merge")
 SPIED = {
-    "rows": {"admit": "come", "donate": "donate", "dedupe": "dedupe", "finish": "finish", "restore": "cut"}
-    | {"admit_tail": "come_tail"},
-    "locks": {n: n for n in ("split", "add_leaf", "restore", "evict_leaf", "evict_swa", "acquire", "release")}
-    | {"release_swa": "release_swa"},
+    "rows": {
+        **{"admit": "come", "admit_tail": "come_tail", "donate": "donate", "donate_swa": "donate_swa"},
+        **{"dedupe": "dedupe", "finish": "finish", "restore": "cut"},
+    },
+    "locks": {name: name for name in (*OF_LOCKS, "release_swa")},
 }
 
 
@@ -76,6 +79,8 @@ class Both:
         assert step.granted, (name, args, step.broken())
         assert all(call.step.granted for call in step.calls), (name, args)
         self.state, self.taken = step.then, self.taken | {name}
+        if done := waiting_alone(self.state.rows.pools.now):  # our allocator gives these back at once
+            self.step("settle_swa", Set(done), True)
 
     def follow(self) -> None:
         """What the call did, as steps of the law; rows that left and held nothing are idle at its end."""
@@ -99,7 +104,7 @@ class Both:
             return
         self.coming = rows[0], sessions[0] or 0
         if prefixes[0].numel() == 0:
-            self.step("admit", *self.coming, 0, 0, 0, Seq())
+            self.step("admit", *self.coming, 0, 0, 0, False, Seq())
             self.come()
 
     def saw_come_tail(
@@ -108,7 +113,7 @@ class Both:
         if found is None:
             return
         handle, self.locked = self.locked, None
-        lock = (0, 0, 0, Seq()) if handle is None else (self.numbers[handle], *self.found[handle])
+        lock = (0, 0, 0, False, Seq()) if handle is None else (self.numbers[handle], *self.found[handle])
         heads = found[1][:: self.page]
         swa = self.cache.allocator.translate_loc_from_full_to_swa(heads[(start - prefix.numel()) // self.page :])
         tail = start // self.page, in_pages(to, self.page)
@@ -149,6 +154,15 @@ class Both:
     def saw_donate(self, row: int, upto: int, _: torch.Tensor) -> None:
         self.leaves(row, upto)
 
+    def saw_donate_swa(self, row: int, _: torch.Tensor, upto: int, __: None) -> None:
+        self.leaves(row, upto)
+
+    def saw_restore_swa(self, node: int, _: None) -> None:
+        self.step("revive_in_place", self.row, node)
+
+    def saw_merge(self, node: int, above: int) -> None:
+        self.step("merge", node, above)
+
     def saw_dedupe(self, row: int, _: torch.Tensor, upto: int, __: None) -> None:
         self.leaves(row, upto)
         self.step("drop_duplicates", row, upto // self.page)
@@ -183,7 +197,7 @@ class Both:
     def lock(self, handle: LockHandle) -> tuple[Any, ...]:
         """The handle's node, where its SWA part ends, and the pages of the path."""
         slots = [slot for n in self.cache.tree.path(handle.node) for slot in self.cache.tree.entries[n].slots.tolist()]
-        return handle.node, handle.top, Seq(slot // self.page for slot in slots[:: self.page])
+        return handle.node, handle.top, False, Seq(slot // self.page for slot in slots[:: self.page])
 
     # Calls.
 

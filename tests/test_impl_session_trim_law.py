@@ -13,10 +13,11 @@ from test_impl_session_trim import PAGES, new, seen
 from test_impl_swa_mapping import ints
 from torch import Tensor
 
+from conformance.swa_mapping.seen import waiting_alone
 from impl.rows import LEAVING, RUNNING, SAVED
 from spec import session_trim as law
 from spec import swa_mapping
-from spec.finite import Seq
+from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING, some_open
 from spec.rows import Rows, allocated, committed, cursor, full_pool, protected, swa_pool, text
@@ -53,6 +54,8 @@ class Both:
         step = transition(self.state, *args)
         assert step.granted, step.broken()
         self.state = step.then
+        if done := waiting_alone(self.state.pools.now):  # our allocator gives these back at once
+            self.step(law.settle_swa, (Set(done), True))
 
     def grow(self, name: str, batch: list[tuple[Any, ...]], to: list[Length], call: Callable[[], object]) -> None:
         """As ``agree``; the law says whether a pool is short, and judges the pages that were chosen."""
@@ -268,7 +271,7 @@ class Both:
         pools = self.rows.allocator
         call = pools.free_group_end if opened else pools.free_group_begin
         if opened or a % 3 == 0:
-            self.agree("free_group_end" if opened else "free_group_begin", [()], call)
+            self.agree("free_group_end" if opened else "free_group_begin", [() if opened else (True,)], call)
 
 
 OPS = {"admit": 3, "extend": 4, "decode": 4, "reserve": 1, "commit": 2, "slide": 3, "slide_to": 3, "finish": 1}

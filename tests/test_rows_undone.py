@@ -232,10 +232,10 @@ class Paired(LockTree):
 
     notes = True  # that the state is given back
 
-    def release_swa(self, handles: Iterable[LockHandle]) -> None:
+    def release_swa(self, handles: Iterable[LockHandle], *, with_state: bool = False) -> None:
         """Gives back the SWA parts and the states of the handles."""
         given = list(handles)
-        super().release_swa(given)
+        super().release_swa(given, with_state=with_state)
         for handle in given:
             node = torch.tensor([[handle.node * handle.state]])
             none = torch.zeros_like(node)
@@ -288,17 +288,17 @@ def test_the_stem_of_locks_knows_both_designs() -> None:
         {"op": "release", "handle": 1, "caller": "request"},
     ]
 
-    def run(locks: type[LockTree], lacks: tuple[str, ...]) -> LockStep:
-        lock = start("lock_ref", lambda c: lock_ref(c, locks=locks, lacks=lacks), config)
+    def run(locks: type[LockTree], early: bool) -> LockStep:
+        lock = start("lock_ref", lambda c: lock_ref(c, locks=locks, state_goes_early=early), config)
         for step in steps:
             lock.do(**step)
         return lock
 
-    assert done(run(Paired, ("keeps_state",)))["release_state"] == 1
-    assert "release_state" not in done(run(LockTree, ()))
-    for locks, lacks in ((Paired, ()), (LockTree, ("keeps_state",)), (Forgetful, ("keeps_state",))):
+    assert done(run(Paired, True))["release_state"] == 1
+    assert "release_state" not in done(run(LockTree, False))
+    for locks, early in ((Paired, False), (LockTree, True), (Forgetful, True)):
         with pytest.raises(Finding, match="mamba"):
-            run(locks, lacks)
+            run(locks, early)
 
 
 # Checkpoints.

@@ -19,7 +19,7 @@ from conformance.mamba_slots.seen import hidden_state_change, owner_names, proje
 from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.session_trim.run import first_rows, with_lists_sorted, with_pages_freed
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
-from conformance.swa_mapping.seen import is_read, pair_problems
+from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa
 from spec import cache as law
 from spec import states, tree
 from spec.cache_state import CacheState
@@ -150,7 +150,7 @@ class CacheRun:
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
-        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, Seq())
+        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit", row, session, *lock)
         if self.stateful:
             self.states.begin(request, row)
@@ -159,14 +159,14 @@ class CacheRun:
         """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
         elsewhere.
         """
-        lock = self._lock(request, pages, "admit_tail") if pages else (0, 0, 0, Seq())
+        lock = self._lock(request, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, *lock, *tail)
         if self.stateful:
             self.states.begin(request, row)
 
-    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, Seq]:
-        """A new handle, the node and the window's end that it holds, and the first ``pages`` pages that the request
-        reads.
+    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
+        """A new handle, the node and the window's end that it holds, whether it counts a missing state, and the first
+        ``pages`` pages that the request reads.
 
         Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
         """
@@ -180,7 +180,9 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        return handle, held.node, held.top if held.top != tree.ROOT else self._window_top(held.node), read
+        counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
+        top = held.top if held.top != tree.ROOT else self._window_top(held.node)
+        return handle, held.node, top, bool(counts), read
 
     def _window_top(self, node: int) -> int:
         """The node at which the window of a lock on ``node`` ends, 0 if there is no such node."""
@@ -318,6 +320,12 @@ class CacheRun:
         yield Call("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
+    @operation
+    def compact(self) -> Calls:
+        """The tree merges nodes into their parents, where all requests hold both alike."""
+        yield Call("compact", self.engine.compact)
+        self.law.counts["compact", "done"] += 1
+
     def evict_everything(self) -> None:
         """Asks the tree to free as many tokens as both pools have."""
         size, size_swa = (self.config[name] * self.tree.page_size for name in ("size", "size_swa"))
@@ -332,8 +340,12 @@ class CacheRun:
     # What the driver needs.
 
     def follow(self) -> None:
-        """Takes the steps for what the tree split and freed, and for lists that were sorted."""
+        """Takes the steps for what the tree split and freed, for SWA pages that no longer wait, and for lists that were
+        sorted.
+        """
         self.follow_tree()
+        for ended in settled_swa(self.rows.pools.now, self.rows_seen.pools):
+            self.law.engine_step("settle_swa", *ended)
         rows = with_lists_sorted(self.rows, self.rows_seen.pools)
         if rows is not self.rows:
             self.law.state = but(self.law.state, rows=rows)

@@ -11,6 +11,14 @@ from impl.session_trim import RequestRows
 from proofs import cache as wrong
 
 
+class GivesSwaBack(RequestRows):
+    """A tombstone comes to life in place, and the row frees its SWA pages instead of passing them on."""
+
+    def donate_swa(self, row: int, tree_slots: Tensor, upto: int) -> None:
+        """Frees all pages of the row up to there."""
+        self.dedupe(row, tree_slots, upto)
+
+
 class KeepsDonated(RequestRows):
     """A request goes on after a checkpoint, and still counts the pages that it gave to the tree as its own."""
 
@@ -38,6 +46,13 @@ FAULTS = (
         spec={"revive_tombstone": wrong.revives_under_reader},
         parts={"locks": RevivesHeld},
         search={"small": wrong.two_rows, "routes": wrong.UNDER_READER_ROUTES},
+    ),
+    Fault(
+        name="revival_frees_pages",
+        stem="cache",
+        sentence="A tombstone that a request reads comes to life, and the SWA pages that it should get are freed.",
+        spec={"revive_in_place": wrong.revives_without_pages},
+        parts={"rows": GivesSwaBack},
     ),
     Fault(
         name="early_release_under_window",

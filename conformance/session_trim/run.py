@@ -13,7 +13,7 @@ from conformance.pool_calls import whole_pages
 from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
-from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
+from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa, sorted_sides
 from spec import rows as noun
 from spec import session_trim as law
 from spec import swa_mapping
@@ -175,8 +175,12 @@ class SessionTrimRun:
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """Takes the steps for pages that the tree freed, and for lists that were sorted."""
+        """Takes the steps for pages that the tree freed, for SWA pages that no longer wait, and for lists that were
+        sorted.
+        """
         self.follow_tree()
+        for ended in settled_swa(self.rows.pools.now, self.seen.pools):
+            self.law.engine_step("settle_swa", *ended)
         self.law.state = with_lists_sorted(self.rows, self.seen.pools)
 
     def project(self) -> Rows:

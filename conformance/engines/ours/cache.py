@@ -291,6 +291,10 @@ class OurCache:
         """The tree frees what nobody has locked."""
         self.engine.evict(full, swa, states)
 
+    def compact(self) -> None:
+        """The tree merges chains of nodes."""
+        self.engine.compact()
+
     def bad(self, kind: str) -> None:
         """Sends bad input; the kinds are ``BAD`` in conformance/request_rules.py."""
         outside, most = self.rows.rows, self.rows.max_tokens
