@@ -136,6 +136,7 @@ MOVES = {
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "release_swa": f"{CACHED} admit extend",
+    "restore": f"{CACHED} admit extend release_swa save",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",

@@ -42,6 +42,8 @@ def _decode(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
 def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
     full = st.now.full
     for row, to, need in growths(full):
+        if full.whole(row) or full.rest(row):
+            continue  # lawful behind whole pages too: ``session_trim`` tries that, and here it would slow the search
         for tokens in range(in_tokens(to, full.page_size) + 1):
             start = in_pages(tokens, full.page_size)
             swa_need = touched(to) - start.pages if start != to else 0
