@@ -14,6 +14,7 @@ from conformance.replay import rows_elsewhere
 
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 LATER = RELEASES[1:]
+ALL = PLUGIN.releases
 # A plain request, two turns of a session with a chunk, a draft and a moving window, and everything given back.
 DRIVE = """
     import json, sys
@@ -92,7 +93,11 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 
 
 @pytest.mark.engine
+<<<<<<< HEAD
 @pytest.mark.parametrize("release", some(RELEASES))
+=======
+@pytest.mark.parametrize("release", ALL)
+>>>>>>> sched
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
     listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]

@@ -158,7 +158,7 @@ class Serving:
             adder = SimpleNamespace(tree_cache=session_cache, is_hybrid_swa=windowed)
             self._adder._req_inc_lock_ref(adder, request)
         else:
-            request.lock = session_cache.lock(request.last_node)
+            records.write(request, lock=session_cache.lock(request.last_node))
 
     # Batches.
 
