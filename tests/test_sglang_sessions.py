@@ -93,11 +93,7 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 
 
 @pytest.mark.engine
-<<<<<<< HEAD
-@pytest.mark.parametrize("release", some(RELEASES))
-=======
-@pytest.mark.parametrize("release", ALL)
->>>>>>> sched
+@pytest.mark.parametrize("release", some(ALL))
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
     listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]
