@@ -1,8 +1,8 @@
-"""Runs a script on a release alone: ``python -m …sglang.alone RELEASE SCRIPT``.
+"""Runs a script on a release alone: ``python -m conformance.engines.sglang.alone RELEASE SCRIPT``.
 
 A script of the folder ``scripts/`` shows a finding with nothing but SGLang, so that it can be filed upstream. It
-imports ``sglang`` as usual. Here the release is imported from the cache, with the loader's stubs for the packages that are not
-installed; where SGLang itself is installed, ``python SCRIPT`` does it.
+imports ``sglang`` as usual. Here the release is imported from the cache, with stubs for the packages that are not
+installed. Where SGLang itself is installed, ``python SCRIPT`` does it.
 """
 
 from __future__ import annotations
