@@ -78,13 +78,15 @@ class Call(NamedTuple):
     """One call to the engine.
 
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
-    ``OutOfMemory``, and then the answer is ``REFUSAL``.
+    ``OutOfMemory``, and then the answer is ``REFUSAL``. ``declinable``: the engine's contract may exclude this call;
+    then it raises one of ``CLEAR_ERRORS`` with a message, and the answer is ``REFUSAL``.
     """
 
     name: str
     send: Callable[[], Any]
     risky: bool = False
     refusable: bool = False
+    declinable: bool = False
 
 
 Calls = Generator[Call | None, Any, None]
@@ -94,7 +96,8 @@ steps of the law before it yields the next call. The driver judges between two c
 step for the next call before this call is made, the operation yields ``None`` before the step, which means "judge now".
 """
 
-REFUSAL = object()  # the answer of a call that raised OutOfMemory
+REFUSAL = object()  # the answer of a call that raised OutOfMemory, or that the engine declined
+CLEAR_ERRORS = (ValueError, TypeError, RuntimeError, AssertionError)  # with a message: how an engine declines a call
 _END = object()  # an operation yields nothing more
 
 
@@ -360,6 +363,8 @@ def _sent_to_engine(call: Call) -> Any:
         raise
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):
+            return REFUSAL
+        if call.declinable and isinstance(error, CLEAR_ERRORS) and message_of(error).strip():
             return REFUSAL
         what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
         raise Finding(ANSWERED, ANSWERED_SENTENCE, what) from error

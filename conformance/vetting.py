@@ -25,6 +25,7 @@ from conformance.engines.protocol import (
     StateEngine,
     TreeEngine,
     Unsupported,
+    lacking,
 )
 from conformance.naming import close
 
@@ -43,7 +44,8 @@ NEVER_LACKING = {
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
 ABILITIES = {  # what ``lacks`` may name beside calls
-    **dict.fromkeys(ROWS, {"abort_chunked", "close_waiting", "close_running"}),
+    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
+    "swa_mapping": {"free_unmapped"},
     "lock_ref": {"state_goes_early", "counts_missing"},
 }
 SHOWN = 80  # characters of a wrong answer that a message shows
@@ -173,6 +175,7 @@ def must_fit(stem: str, engine: Any, where: str) -> None:
     if not isinstance(getattr(engine, "fragile", None), bool):
         expected = "True if a call without enough memory may kill the process, else False"
         raise EngineError(f"{where}: {name} has no attribute `fragile`: expected {expected}")
+    lacks |= lacking(engine)
     missing = [call for call in calls(stem) if call not in lacks and not callable(getattr(engine, call, None))]
     if missing:
         names = ", ".join(missing)

@@ -104,8 +104,8 @@ def test_both_sides_get_each_call_once() -> None:
 
 
 def test_the_pair_lacks_what_either_lacks_and_says_what_ran() -> None:
-    left, right = Variant(ours(), ran={"core": "rust"}), Variant(ours(), ran={"core": "python"}, fragile=True)
-    left.lacks, right.lacks = frozenset({"bad"}), frozenset({"compact"})
+    left = Variant(ours(), ran={"core": "rust"}, lacks=frozenset({"bad"}))
+    right = Variant(ours(), ran={"core": "python"}, lacks=frozenset({"compact"}), fragile=True)
     both = pair(left, right)
     assert both.lacks == {"bad", "compact"}
     assert both.ran == {"core": "rust and python"}

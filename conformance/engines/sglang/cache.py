@@ -25,8 +25,9 @@ from conformance.engines.protocol import (
     TreeSnapshot,
     Unsupported,
 )
-from conformance.engines.sglang import records
+from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.nodes import TreeNode
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
@@ -95,6 +96,9 @@ class CacheEngine:
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
             "bad": False,
+            "compact": False,
+            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
+            **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }
         return frozenset(name for name, offered in has.items() if not offered)
 
@@ -231,10 +235,12 @@ class CacheEngine:
     def begin_group(self) -> None:
         """A free group opens."""
         self.memory.pools.begin_group()
+        self.scheduler.in_group = True
 
     def end_group(self) -> None:
         """The free group ends."""
         self.memory.pools.end_group()
+        self.scheduler.in_group = False
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
         """The tree gives back what nobody reads."""
@@ -277,9 +283,10 @@ class CacheEngine:
         return pools
 
     def _rows(self, pools: PairSnapshot, pages: dict[int, TreePage]) -> RowsSnapshot:
-        requests = {number: self._row(self.requests[number]) for number in self.requests if number in self.running}
+        running = {n: known for n, known in self.requests.items() if n in self.running}
+        requests = {n: self._row(known) for n, known in running.items() if records.row(known) is not None}
         # A session's slot names the row of the turn that runs on it; that row is the request's.
-        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self.requests[n].to_finish is None}
+        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self._borrows(self.requests[n])}
         sessions = {
             int(name): self._row(slot)
             for name, slot in self.scheduler.slots.items()
@@ -287,6 +294,12 @@ class CacheEngine:
         }
         free_rows = [int(row) for row in self.memory.rows.free_slots]
         return RowsSnapshot(requests, sessions, free_rows, pools, pages)
+
+    def _borrows(self, known: Any) -> bool:
+        """Whether a request may run on its session's row. A request that was turned away may not; but some releases
+        give its own row to a session that has none, until it ends.
+        """
+        return known.to_finish is None or any(records.shared(known, slot) for slot in self.scheduler.slots.values())
 
     def _row(self, holder: Any) -> RowSnapshot:
         """The row of a request, or of a session's slot: both name it by fields of the same names."""
@@ -303,25 +316,40 @@ class CacheEngine:
         return {who: hold for who, hold in held.items() if hold is not None}
 
     def _holder(self, request: int) -> Any:
-        """The record that has the request's lock. The lock of a turn that goes on is in its session's slot: the turn
-        itself is given an object that is no node of the tree.
+        """The record that has the request's lock. The lock of a turn that runs on its session's record is in the
+        session's slot: the turn itself has no lock, or names an object that is no node of the tree.
         """
         known = self.requests[request]
-        return known if hasattr(known.last_node, "parent") else self.scheduler.slots[self.turns[request]]
+        slot = self.scheduler.slots.get(self.turns.get(request, ""))
+        borrows = slot is not None and known.to_finish is None and records.row(slot) == records.row(known)
+        return slot if borrows and not self.memory.reader.path(records.locked_node(known)) else known
 
     def _hold(self, holder: Any) -> LockHold | None:
         """The lock that a record names: from its node up to the node of its window token, or else up to the root.
 
         No record says whether the lock holds the node's state: a node that is matched has one, if the tree has states.
         """
-        node, reader = holder.last_node, self.memory.reader
+        node, reader = records.locked_node(holder), self.memory.reader
         if node is None or not reader.number(node):
             return None
         nodes = reader.path(node)
-        token = holder.swa_uuid_for_lock
+        token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
+        if token is not None and self.memory.ran.get("core") == cores.RUST:
+            tops = self._full_window(nodes)
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
+
+    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
+        """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
+        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
+        """
+        long = 0
+        for node in nodes:
+            long += len(node.key)
+            if long >= self.memory.window:
+                return [node]
+        return nodes[-1:]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
@@ -338,7 +366,11 @@ class CacheEngine:
             available=int(slots.available_size()),
             waiting=self.memory.release.grouped_states(slots),
             requests={number: slot_names(request) for number, request in shown.items()},
-            rows={n: slots_in_row(rows, records.row(self.requests[n]), buffered) for n in self.running},
+            rows={
+                n: slots_in_row(rows, row, buffered)
+                for n in self.running
+                if (row := records.row(self.requests[n])) is not None
+            },
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
         )

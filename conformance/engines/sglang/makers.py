@@ -14,7 +14,7 @@ from conformance.engines.protocol import Json
 from conformance.engines.sglang import cores, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
-from conformance.engines.sglang.states import StateEngine, state_memory
+from conformance.engines.sglang.states import state_engine
 from conformance.engines.sglang.tree import TreeEngine, tree_memory
 from conformance.engines.side_by_side import Agreement, Side, SideBySide
 from conformance.vetting import calls
@@ -34,7 +34,7 @@ def makers(
         "allocator": lambda config: pools.pool(release, config, device),
         "swa_mapping": lambda config: pools.pair(release, config, device),
         "session_trim": lambda config: CacheEngine(row_memory(release, config), checks_rows=False),
-        "mamba_slots": lambda config: StateEngine(state_memory(release, config), config["sessions"]),
+        "mamba_slots": lambda config: state_engine(release, config),
         "cache": lambda config: CacheEngine(cache_memory(release, config), checks_rows=True),
     }
     if release.has_unified_tree:

@@ -20,7 +20,9 @@ from conformance.engines.protocol import (
     TreePage,
     TreeSnapshot,
 )
+from conformance.engines.sglang import records
 from conformance.engines.sglang.nodes import Nodes, TreeNode, ident_of
+from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKS
 
 
 @dataclass
@@ -146,9 +148,8 @@ def tree_states(tree: TreeSnapshot) -> dict[Key, int]:
 
 def slot_names(holder: Any) -> SlotNames:
     """The state slots that a request's record, or the slot of a session, names."""
-    buffer = holder.mamba_ping_pong_track_buffer
-    slots = _three(holder.mamba_pool_idx, None if buffer is None else buffer.tolist())
-    return SlotNames(slots, holder.mamba_next_track_idx or 0)
+    own, buffer, follows = (records.read(holder, name) for name in (STATE, TRACKS, NEXT_TRACK))
+    return SlotNames(_three(own, None if buffer is None else buffer.tolist()), follows or 0)
 
 
 def slots_in_row(rows: Any, row: int, buffered: bool) -> Three:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+# The fields of a record for its own state slot, for its track buffer, and for the track that is written next.
+STATE, TRACKS, NEXT_TRACK = "mamba_pool_idx", "mamba_ping_pong_track_buffer", "mamba_next_track_idx"
+TRACKED = "mamba_last_track_seqlen"  # the field for the length of the text whose state was tracked last
 WINDOW = "SWA"  # the name of the component whose slots before a cursor are freed
 
 
@@ -26,11 +29,22 @@ def read(holder: Any, name: str) -> Any:
     return getattr(kv if hasattr(kv, name) else holder, name)
 
 
+def has(holder: Any, name: str) -> bool:
+    """Whether the release keeps such a field."""
+    return hasattr(holder, name) or hasattr(getattr(holder, "kv", None), name)
+
+
 def write(holder: Any, **fields: Any) -> None:
     """Sets fields, each where the release has it."""
     kv = getattr(holder, "kv", None)
     for name, value in fields.items():
         setattr(kv if hasattr(kv, name) else holder, name, value)
+
+
+def shared(request: Any, slot: Any) -> bool:
+    """Whether a request runs on the very record of a session's slot."""
+    kv = getattr(request, "kv", None)
+    return kv is not None and kv is getattr(slot, "kv", None)
 
 
 def row(holder: Any) -> int | None:
@@ -56,10 +70,10 @@ def lengths(holder: Any) -> Lengths:
 
 def cursor(holder: Any) -> int:
     """The token before which the slots of the window were freed."""
-    kv = getattr(holder, "kv", None)
-    if not hasattr(kv, "component_evicted_seqlens"):
+    if not has(holder, "component_evicted_seqlens"):
         return int(read(holder, "swa_evicted_seqlen"))
-    return next((int(to) for part, to in kv.component_evicted_seqlens.items() if part.name == WINDOW), 0)
+    cursors = read(holder, "component_evicted_seqlens").items()
+    return next((int(to) for part, to in cursors if part.name == WINDOW), 0)
 
 
 def prefix(request: Any) -> int:
@@ -77,6 +91,12 @@ def limit_input(request: Any, upto: int) -> None:
         request.fill_len = upto
     else:
         request.fill_ids = request.fill_ids[:upto]
+
+
+def refresh_input(request: Any) -> None:
+    """The tokens of the answer join the tokens that the tree is asked about."""
+    name = next(n for n in ("refresh_fill_ids", "_refresh_fill_ids") if hasattr(request, n))
+    getattr(request, name)()
 
 
 # The lock of a holder.

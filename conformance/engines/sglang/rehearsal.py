@@ -14,8 +14,12 @@ from typing import Any
 CALLS = ("alloc", "alloc_extend", "alloc_decode")  # of an allocator of slots
 
 
-class NoRoom(Exception):
-    """The copy of the allocator has refused."""
+class Answered(Exception):
+    """The copy of the allocator has answered, so the code that asked must not go on."""
+
+    def __init__(self, room: bool) -> None:
+        super().__init__("there is room" if room else "there is no room")
+        self.room = room
 
 
 def granted(allocator: Any, call: Callable[[], object], fragile: bool) -> bool:
@@ -31,17 +35,14 @@ def granted(allocator: Any, call: Callable[[], object], fragile: bool) -> bool:
         twin = copy.deepcopy(allocator)
         empty = twin.page_size > 1 and name != "alloc" and _has_empty_list(twin)
         if empty and fragile:
-            raise NoRoom
-        answer = getattr(twin, name)(*args, **kwargs)
-        if answer is None:
-            raise NoRoom
-        return answer
+            raise Answered(room=False)
+        raise Answered(room=getattr(twin, name)(*args, **kwargs) is not None)
 
     try:
         with _replaced(allocator, rehearse):
             call()
-    except NoRoom:
-        return False
+    except Answered as answer:
+        return answer.room
     except (IndexError, RuntimeError, ValueError):
         if not empty:
             raise
@@ -77,5 +78,6 @@ def _replaced(allocator: Any, rehearse: Callable[..., Any]) -> Iterator[None]:
 
 
 def _has_empty_list(allocator: Any) -> bool:
-    sides = [getattr(allocator, name, None) for name in ("full_attn_allocator", "swa_attn_allocator")]
-    return any(len(side.free_pages) == 0 for side in (sides if all(sides) else [allocator]))
+    names = [name for name in ("full_attn_allocator", "swa_attn_allocator") if hasattr(allocator, name)]
+    sides: list[Any] = [getattr(allocator, name) for name in names] or [allocator]
+    return any(len(side.free_pages) == 0 for side in sides)

@@ -143,7 +143,7 @@ class Release:
     def _built_trees(self) -> frozenset[str]:
         """The kinds of trees that a server of the release may build: others are classes that nothing uses any more."""
         text = "".join(self.imported.text(module) for module in TREE_BUILDERS if self.imported.has(module))
-        found = {kind for kind, (name, _) in TREES.items() if re.search(rf"\bimport {name}\b|\b{name}\(", text)}
+        found = {kind for kind, (name, _) in TREES.items() if re.search(rf"\b{name}\)?\(", text)}
         return frozenset(kind for kind in found if self.imported.has(TREES[kind][1]))
 
     def check(self, kind: str, buffers: TrackBuffers) -> None:

@@ -17,10 +17,10 @@ import torch
 from conformance.engines.protocol import Admission
 from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKED, TRACKS
 from conformance.engines.sglang.rehearsal import granted
 
 ENDLESS = 1 << 20  # the longest answer of a request: it ends when the driver says so
-TRACKS = "mamba_ping_pong_track_buffer"  # the field of a request's track buffer
 OUT_OF_STATES = "Can not alloc mamba cache"  # the assertion of a match that finds no slot for the copy of a state
 
 
@@ -43,6 +43,7 @@ class Scheduler:
         self.cache = self.release.session_cache(memory.tree, memory.kind)
         self.sessions = self.serving.session_controller(self.cache)
         self.desk = self.serving.scheduler(self.cache)
+        self.in_group = False  # a free group is open
         self._count = 0
 
     @property
@@ -125,7 +126,7 @@ class Scheduler:
     def _take_copy_back(self, request: Any) -> None:
         """The scheduler frees the copy of a state that a match has made for a request that it does not admit."""
         slots = self.memory.state_slots
-        state = None if slots is None or request.session is not None else records.read(request, "mamba_pool_idx")
+        state = None if slots is None or request.session is not None else records.read(request, STATE)
         if state is not None:
             slots.free(state.unsqueeze(-1))
             records.write(request, mamba_pool_idx=None)
@@ -152,8 +153,8 @@ class Scheduler:
         if slots is None:
             return True
         tracks = self.memory.buffers.slots
-        lacks = {name: records.read(request, name) is None for name in ("mamba_pool_idx", TRACKS)}
-        need = lacks["mamba_pool_idx"] + tracks * lacks[TRACKS]
+        lacks = {name: records.read(request, name) is None for name in (STATE, TRACKS)}
+        need = lacks[STATE] + tracks * lacks[TRACKS]
         if need > slots.available_size():
             self.evict(0, 0, need - int(slots.available_size()))
         return bool(need <= slots.available_size())
@@ -173,16 +174,23 @@ class Scheduler:
     # They grow.
 
     def extend(self, request: Any, upto: int) -> None:
-        """``alloc_for_extend``: the request gets slots for its input up to ``upto``."""
-        start = records.prefix(request)
-        records.limit_input(request, upto)
-        batch = self._batch([request], decodes=False)
-        batch.prefix_lens, batch.extend_lens, batch.extend_num_tokens = [start], [upto - start], upto - start
-        batch.seq_lens = batch.seq_lens_cpu = torch.tensor([upto])
+        """The request gets slots for its input up to ``upto``."""
+        self.extend_batch([request], [upto])
+
+    def extend_batch(self, requests: Sequence[Any], ends: Sequence[int]) -> None:
+        """``alloc_for_extend``: the requests of a batch get slots for their input, up to these lengths."""
+        for request, upto in zip(requests, ends, strict=True):
+            records.limit_input(request, upto)
+        batch = self._batch(requests, decodes=False)
+        batch.prefix_lens = [records.prefix(request) for request in requests]
+        batch.extend_lens = [upto - start for start, upto in zip(batch.prefix_lens, ends, strict=True)]
+        batch.extend_num_tokens = sum(batch.extend_lens)
+        batch.seq_lens = batch.seq_lens_cpu = torch.tensor(ends)
         self.serving.allocation.alloc_for_extend(batch)
-        request.extend_batch_idx += 1
-        request.is_retracted = False
-        records.write(request, kv_committed_len=upto, kv_allocated_len=upto)
+        for request, upto in zip(requests, ends, strict=True):
+            request.extend_batch_idx += 1
+            request.is_retracted = False
+            records.write(request, kv_committed_len=upto, kv_allocated_len=upto)
 
     def chunk(self, request: Any, most: int) -> bool:
         """The next chunk of a prompt; false: out of memory."""
@@ -231,12 +239,15 @@ class Scheduler:
 
     def slide(self, request: Any) -> None:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
-        step counts as that one.
+        step counts as that one. Some releases open a free group for it; where one is open, that part is left out.
         """
         batch, steps = self._batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
         with self.serving.windows_move_often():
-            batch.maybe_evict_swa()
+            if self.in_group:
+                batch._evict_swa(request, request.seqlen - 1)
+            else:
+                batch.maybe_evict_swa()
         request.decode_batch_idx = steps
 
     def _batch(self, requests: Sequence[Any], decodes: bool) -> Any:
@@ -304,11 +315,13 @@ class Scheduler:
 
 def track(memory: SGLangMemory, request: Any) -> None:
     """A boundary: the state was written to the next track slot; if the buffer is not lazy, the other slot is next."""
-    tracked = records.committed(request) // memory.page_size * memory.page_size
-    records.write(request, mamba_last_track_seqlen=tracked)
+    written, before = records.read(request, NEXT_TRACK), records.read(request, TRACKED)
+    records.write(request, **{TRACKED: records.committed(request) // memory.page_size * memory.page_size})
+    # Which slot was written, and how long the text of the other one is, where a release keeps that.
+    kept = {"mamba_last_track_idx": written, "mamba_prev_track_seqlen": None if memory.buffers.lazy else before}
+    records.write(request, **{name: value for name, value in kept.items() if records.has(request, name)})
     if not memory.buffers.lazy:
-        other = memory.rows.get_mamba_ping_pong_other_idx(records.read(request, "mamba_next_track_idx"))
-        records.write(request, mamba_next_track_idx=other)
+        records.write(request, **{NEXT_TRACK: memory.rows.get_mamba_ping_pong_other_idx(written)})
 
 
 def before_boundary(memory: SGLangMemory, session_cache: Any, request: Any) -> None:

@@ -12,7 +12,10 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
+from conformance.engines.protocol import EngineError
+from conformance.engines.sglang import records
 from conformance.engines.sglang.importing import Imported
+from conformance.engines.sglang.records import NEXT_TRACK
 
 SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
 ALLOCATION = ("mem_cache.allocation", "mem_cache.common")  # where slots for a batch are allocated
@@ -44,6 +47,11 @@ class Serving:
         if hasattr(module, "get_tensor_model_parallel_rank"):
             module.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 writes log messages
         return module
+
+    @cached_property
+    def keeps_records(self) -> bool:
+        """A request keeps its row and lengths in a record (``ReqKvInfo``) that a session can take over."""
+        return hasattr(self.schedule_batch, "ReqKvInfo")
 
     # Requests and sessions.
 
@@ -81,7 +89,7 @@ class Serving:
     def scheduler(self, session_cache: Any) -> Any:
         """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
         cls = self.imported.module("managers.scheduler").Scheduler
-        found = object.__new__(cls)
+        found: Any = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
         nobody = SimpleNamespace(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
         vars(found).update(
             tree_cache=session_cache,
@@ -91,6 +99,8 @@ class Serving:
             running_batch=SimpleNamespace(reqs=[]),
             cur_batch=None,
             last_batch=None,
+            result_queue=(),
+            send_abort_output=_ignore,
             running_mbs=[],
             mbs=[],
             disaggregation_mode=self._modes.NULL,
@@ -98,6 +108,7 @@ class Serving:
             mm_receiver=None,
             enable_hicache_storage=False,
             enable_hisparse=False,
+            enable_continuous_input_polling=False,
             ps=SimpleNamespace(pp_size=1),
             send_to_tokenizer=nobody,
             ipc_channels=SimpleNamespace(send_to_tokenizer=nobody),
@@ -147,7 +158,7 @@ class Serving:
             adder = SimpleNamespace(tree_cache=session_cache, is_hybrid_swa=windowed)
             self._adder._req_inc_lock_ref(adder, request)
         else:
-            request.lock = session_cache.lock(request.last_node)
+            records.write(request, lock=session_cache.lock(request.last_node))
 
     # Batches.
 
@@ -209,7 +220,10 @@ class Serving:
 
     def after_boundary(self, request: Any, batch: Any) -> None:
         """``mamba_lazy_post_decode_at_boundary``: the request gives one slot of its lazy buffer back."""
-        getattr(self._result_processor, AFTER_BOUNDARY)(None, request, batch)
+        call = getattr(self._result_processor, AFTER_BOUNDARY)
+        # Some releases say which slot was written: the one that is next, since lazy buffers do not turn.
+        more = (records.read(request, NEXT_TRACK),) if "track_idx" in inspect.signature(call).parameters else ()
+        call(None, request, batch, *more)
 
     # Modules and classes that are used here alone.
 
@@ -242,6 +256,13 @@ class Serving:
         """The class of the scheduler that has the call after a boundary."""
         module = self.imported.module("managers.scheduler_components.batch_result_processor")
         return next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, AFTER_BOUNDARY))
+
+
+class _Aborting:
+    """Makes a field that a Scheduler reads and that it was not given an error of ours, never a verdict."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineError(f"the scheduler of the release reads {name}, which it was not given here")
 
 
 def _ignore(*_args: object, **_more: object) -> None:
