@@ -1,3 +1,5 @@
+"""A decode that the SWA pool refuses keeps the full pages that it took: they leak."""
+
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # only where there is no GPU
