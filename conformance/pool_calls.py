@@ -74,7 +74,7 @@ def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[
     needed = pages_needed(before, before + len(answer), size)
     start = ceil_align(before, size) - before
     chosen = [slot // size for slot in answer[start::size]][:needed]
-    table = [pool.table(row, i) for i in range(touched(length(pool, row)))] + chosen
+    table = [pool.table(row, i) for i in range((before + start) // size)] + chosen
     for offset, slot in enumerate(answer):
         index, within = divmod(before + offset, size)
         if slot != table[index] * size + within:

@@ -29,5 +29,5 @@ class Ran:
 
 
 def in_words(ran: dict[str, list[str]]) -> str:
-    """What ran, for the user: ``core: rust, python``. A "-" if the engine says nothing."""
-    return "; ".join(f"{name}: {', '.join(values)}" for name, values in ran.items()) or "-"
+    """What ran, for the user: ``core: rust, python``. Empty if the engine says nothing."""
+    return "; ".join(f"{name}: {', '.join(values)}" for name, values in ran.items())

@@ -97,13 +97,14 @@ class Shrinker:
         return best
 
     def _smaller(self, trace: Trace) -> Iterator[Trace]:
-        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers."""
+        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers, or pages."""
         count = len(trace.steps)
         yield from self._merged(trace)
         for first in range(count):
             for last in range(first + 2, count):
                 yield _with_steps(trace, [s for n, s in enumerate(trace.steps) if n not in (first, last)])
         yield from self._smaller_numbers(trace)
+        yield from self._smaller_pages(trace)
 
     def _merged(self, trace: Trace) -> Iterator[Trace]:
         """Runs in which two operations have become one.

@@ -44,7 +44,7 @@ NEVER_LACKING = {
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
 ABILITIES = {  # what ``lacks`` may name beside calls
-    **dict.fromkeys(ROWS, {"abort_chunked", "close_waiting", "close_running"}),
+    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
     "swa_mapping": {"free_unmapped"},
     "lock_ref": {"state_goes_early", "counts_missing"},
 }

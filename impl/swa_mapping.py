@@ -171,15 +171,16 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
         extend_num_tokens: int, swa_tail_len: int,
     ) -> Tensor | None:  # fmt: skip
-        """Slots for one new row, of which only the last ``swa_tail_len`` tokens (any number) get SWA slots.
+        """Slots for the new tokens of one row, of which only the last ``swa_tail_len`` (any number) get SWA slots.
 
-        The SWA pages that the tail touches are taken; the tokens before the tail map to nothing, also those in the
-        tail's first page. Arguments, answer and errors as for ``alloc_extend``; ValueError also for more than one row,
-        for a prefix, and for a tail outside ``0..extend_num_tokens``.
+        The row has nothing yet, or a prefix of whole pages. The SWA pages that the tail touches are taken; the new
+        tokens before the tail map to nothing, also those in the tail's first page. Arguments, answer and errors as for
+        ``alloc_extend``; ValueError also for more than one row, for a prefix that ends inside a page, and for a tail
+        outside ``0..extend_num_tokens``.
         """
         rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
         plan = checks.extend_plan(rows, extend_num_tokens, None, self.page_size)
-        start = checks.tail_start(rows, extend_num_tokens, swa_tail_len)
+        start = checks.tail_start(rows, extend_num_tokens, swa_tail_len, self.page_size)
         swa_pages = plan.pages - start // self.page_size if swa_tail_len else 0
         return self._grow(rows, plan, swa_pages, start)
 

@@ -9,7 +9,7 @@ from proofs import lock_ref as locks
 from proofs import mamba_in_cache
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
@@ -20,7 +20,7 @@ from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
-from spec.rows import IDLE, LEAVING, full_pool, swa_pool
+from spec.rows import IDLE, LEAVING, RUNNING, full_pool, swa_pool
 from spec.tree import ROOT, begin, end, path, window_top
 
 SIZES = {
@@ -70,6 +70,14 @@ def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
         yield from ((row, session, *match) for session in (0, 1) for match in (*_locks(st), NO_MATCH))
 
 
+def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, and no match, with tails of each length."""
+    for row in requests(st.rows, IDLE):
+        for match in (*_locks(st), NO_MATCH):
+            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[-1].length))
+            yield from ((row, 0, *match, *tail[3:]) for tail in tails)
+
+
 def _of_rows(name: str) -> Any:
     """The calls of ``proofs.session_trim``."""
     asked: Any = sessions.MOVES[name]
@@ -95,11 +103,15 @@ def _slots(st: CacheState) -> list[tuple[int, int]]:
 
 MOVES = {
     "admit": _admit,
+    "admit_tail": _admit_tail,
     "extend": _of_rows("extend"),
     "decode": _of_rows("decode"),
     "reserve": _of_rows("reserve"),
     "commit": _of_rows("commit"),
     "slide": _of_rows("slide"),
+    "roll_back": _of_rows("roll_back"),
+    "release_swa": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
+    "release_state": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
     "finish": _of_rows("finish"),
     "continue_prefill": lambda st: ((r, st.handle(r), *lock) for r in _leaving(st) for lock in _locks(st)),
     "insert_leaf": _insert_leaf,
@@ -123,6 +135,9 @@ MOVES = {
 
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
+    "release_swa": f"{CACHED} admit extend",
+    "restore": f"{CACHED} admit extend release_swa save",
+    "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
@@ -166,6 +181,22 @@ def keeps_lock(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
     return but(step, calls=step.calls[:1], then=but(step.then, tree=st.tree))
 
 
+def releases_window(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A request gives back the SWA part of its lock, though the next token reads SWA pages of the tree."""
+    return unasked(
+        law.release_swa(st, row, old),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
+def cuts_into_window(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
+    """A row that gave back the SWA part of its lock is cut, so that its window reaches into the tree again."""
+    return unasked(
+        law.restore(st, session, prefix),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
 def reads_padding(
     st: CacheState,
     row: Number,
@@ -195,8 +226,7 @@ def admits_over_tombstone(
 ) -> Step[CacheState]:
     """A request is admitted on a node of whose window an SWA part is gone."""
     step = law.admit(st, row, session, handle, node, top, counting, pages)
-    kept = tuple(c for c in step.choice if c.sentence != "every node of the window has its SWA part")
-    return but(step, choice=kept)
+    return unchosen(step, "the row's lock holds the SWA part of each node in the window before the next token")
 
 
 def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
@@ -235,9 +265,11 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
-    Mutant("admits_over_tombstone", "admit", "request_holds_its_window", admits_over_tombstone),
+    Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
     Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
     Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
+    Mutant("releases_window", "release_swa", "window_is_locked", releases_window),
+    Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
@@ -268,6 +300,18 @@ READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
 UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
 
 
+def keeps_donated(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A row gives pages to a new leaf, and still counts them as its own."""
+    step = law.insert_leaf(st, row, under, leaf, pages, live)
+    return altered(step, rows=but(step.then.rows, protected=st.rows.protected))
+
+
+# A request inserts a node; the next one matches it, and gives back the SWA part of its lock at once.
+UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
+
+
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"
 NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
@@ -280,7 +324,6 @@ RELEVANT_LAWS = {
         "row_ends same_lengths parent_is_next others_are_nodes",
     ),
     "request_holds_its_prefix": "handles_stand",
-    "request_holds_its_window": "request_holds_its_prefix held_is_no_tombstone handles_stand",
     "merge reads_what_it_holds": "one_owner row_ends parent_is_next keys_follow others_are_nodes node_owns_its_key "
     "request_holds_its_prefix handles_stand above_is_an_order above_goes_on cursor_committed_allocated",
     **dict.fromkeys(
@@ -290,6 +333,11 @@ RELEVANT_LAWS = {
     ),
     "merge promises_of_pass_on": "row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
     "node_owns_its_window",
+    "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
+    **dict.fromkeys(
+        ("evict_leaf window_is_locked", "evict_leaf_and_state window_is_locked"),
+        "request_holds_its_prefix handles_stand above_is_an_order parent_is_next held_is_counted",
+    ),
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
@@ -322,7 +370,10 @@ HINTS = Hints(
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
     },
     refusable=frozenset(
-        {"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
+        {
+            *("admit_tail", "reserve", "extend", "decode"),
+            *("state_match", "state_admit", "state_second", "state_copy", "state_renew"),
+        }
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,

@@ -71,7 +71,8 @@ def _each_node(st: Tree) -> Iterator[tuple[int]]:
 MOVES = {
     "acquire": _acquire,
     "release": lambda st: ((h,) for h in active(st)),
-    "release_swa": lambda st: ((h, with_state) for h in active(st) for with_state in (False, True)),
+    "release_swa": lambda st: ((h,) for h in active(st)),
+    "release_state": lambda st: ((h,) for h in active(st)),
     "split": splits,
     "add_leaf": _add_leaf,
     "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
@@ -236,6 +237,11 @@ def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
+def keeps_state_flag(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives its mamba state back early, and its release gives the state back again."""
+    return altered(law.release_state(st, handle), state=st.state)
+
+
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
     """A tombstone takes over new slots, and a handle still holds the old ones."""
     return unasked(law.restore(st, node, source), "nobody holds the node whose full slots are replaced")
@@ -282,6 +288,7 @@ MUTANTS = (
     Mutant("merges_half_held", "merge", "swa_evictable_is_sum", merges_half_held),
     Mutant("loses_window_end", "merge", "handles_stand", loses_window_end),
     Mutant("keeps_state_lock", "release", "mamba_pairs", keeps_state_lock),
+    Mutant("keeps_state_flag", "release_state", "mamba_pairs", keeps_state_flag),
     *(
         Mutant(f"forgets_{size}", name, f"{size}_is_sum", _forgets(name, size))
         for name, size in (
@@ -301,15 +308,14 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def keeps_top(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
+def keeps_top(st: Tree, handle: Number) -> Step[Tree]:
     """A handle gives its SWA part back early, and still names it: the final release gives it back again."""
-    return altered(law.release_swa(st, handle, with_state), top=st.top)
+    return altered(law.release_swa(st, handle), top=st.top)
 
 
-def takes_state_lock(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
+def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     """The early release of the SWA part also gives back the lock on the mamba state, which the handle still holds."""
-    del with_state
-    step, node = law.release_swa(st, handle, False), st.node(handle)
+    step, node = law.release_swa(st, handle), st.node(handle)
     return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from proofs.allocator import begins, nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from proofs.swa_mapping import settled
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
-from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, shortest, touched
+from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
 from spec.logic import Number, Step, but, call, requires
 from spec.pair import give
 from spec.pool import cut, in_range, some_open
@@ -69,16 +70,36 @@ def _whole(st: Rows) -> Iterator[tuple[int, int]]:
         yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
 
 
+def tails(st: Rows) -> Iterator[tuple[Any, ...]]:
+    """A cached prefix of no page or of one page, a row of one page behind it or a token more, and each page where its
+    tail may start. Few, since each row that comes makes the search longer.
+    """
+    size = full_pool(st).page_size
+    for row, prefix in product(requests(st, rows.IDLE), (0, 1)):
+        for to in (in_pages((prefix + 1) * size + more, size) for more in (0, 1)):
+            full_pages = some_open(full_pool(st), touched(to) - prefix)
+            for start in range(prefix, to.pages + 1):
+                need = touched(to) - start if not same(Length(start, 0), to) else 0
+                yield row, 0, prefix, start, to, full_pages, some_open(swa_pool(st), need)
+
+
+def _roll_backs(st: Rows) -> Iterator[tuple[int, Length]]:
+    for row in requests(st, RUNNING):
+        yield from ((row, to) for to in list(_lengths(st, row, allocated(st, row)))[-3:-1])
+
+
 def _slots(st: Rows) -> list[tuple[int, int]]:
     return [(s, st.slot(s) - 1) for s in st.sessions.items() if st.slot(s)]
 
 
 MOVES = {
     "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
+    "admit_tail": tails,
     "reserve": _grow,
     "extend": _grow,
     "decode": _decode,
     "commit": lambda st: ((r, allocated(st, r)) for r in requests(st, RUNNING)),
+    "roll_back": _roll_backs,
     "slide": lambda st: ((r, n) for r in requests(st, RUNNING) for n in range(st.committed(r) + 1)),
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
@@ -171,6 +192,32 @@ def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return but(step, promises=(*step.promises, inside))
 
 
+def starts_at_prefix(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """A row that has SWA slots only for its tail begins with the cursor at the cached prefix."""
+    step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
+    return altered(step, cursor=st.cursor.put(row, pages))
+
+
+def tail_too_short(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """The tail that gets SWA slots is shorter than the window before the next token."""
+    step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
+    return unchosen(step, "the tail holds the window before the next token")
+
+
+def takes_back_into_window(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A row is rolled back to a length whose window was given back before."""
+    return unasked(law.roll_back(st, row, to), "the window before the new length has its SWA slots")
+
+
+def keeps_donated(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row gives pages to the tree, and still counts them as its own."""
+    return altered(law.donate(st, row, to, pages), protected=st.protected)
+
+
 def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
     """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
@@ -193,6 +240,10 @@ MUTANTS = (
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
+    Mutant("starts_at_prefix", "admit_tail", "swa_positions", starts_at_prefix),
+    Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),
+    Mutant("takes_back_into_window", "roll_back", "window_is_kept", takes_back_into_window),
+    Mutant("keeps_donated", "donate", "full_positions", keeps_donated),
     Mutant("keeps_overshoot", "save", "no_token_across_turns", keeps_overshoot),
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )
@@ -231,6 +282,19 @@ def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     )
 
 
+def rolls_back_page(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A row that is rolled back inside a page gives this page back, though it holds tokens before the cut."""
+    step = law.roll_back(st, row, to)
+    return but(step, calls=(), then=but(step.then, pools=frees_from(st, row, to.pages, to)))
+
+
+def frees_from(st: Rows, row: Number, first: Number, to: Length) -> swa_mapping.SwaMapping:
+    """The pools after the row gave back its pages from the index ``first`` on, and has the length ``to``."""
+    pair, last = st.pools.now, touched(allocated(st, row))
+    kept = give(pair, in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last), st.pools.group > 0)
+    return but(st.pools, now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)))
+
+
 RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
     "full_positions": "one_owner cursor_committed_allocated phases",
@@ -238,6 +302,7 @@ RELEVANT_LAWS = {
     "tokens_map": "one_owner row_ends same_lengths others_are_whole phases cursor_committed_allocated "
     "full_positions swa_positions",
     "promises_of_adopt": "phases",
+    "promises_of_alloc_extend_swa_tail": "phases",
     "promises_of_alloc_extend": "cursor_committed_allocated full_positions swa_positions",
     "promises_of_trim": "cursor_committed_allocated row_ends",
     **dict.fromkeys(
@@ -255,7 +320,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    refusable=frozenset({"reserve", "extend", "decode"}),
+    refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
     routes={"donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,

@@ -42,6 +42,8 @@ def _decode(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
 def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
     full = st.now.full
     for row, to, need in growths(full):
+        if full.whole(row) or full.rest(row):
+            continue  # lawful behind whole pages too: ``session_trim`` tries that, and here it would slow the search
         for tokens in range(in_tokens(to, full.page_size) + 1):
             start = in_pages(tokens, full.page_size)
             swa_need = touched(to) - start.pages if start != to else 0
@@ -304,6 +306,20 @@ MUTANTS = (
 
 
 # Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def loses_what_waits(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group no longer finds the full pages that wait: what it has kept of them was overwritten."""
+    step, full = law.free_group_end(st), st.now.full
+    lost = waiting(full, st.group == 1)
+    now = step.then.now.full
+    return _wrong_full(step, place=now.place.where(lost.has, HELD, lost.items), available=full.available)
+
+
+def counts_stray_end(st: SwaMapping) -> Step[SwaMapping]:
+    """An end closes a group where none is open, so that the next group never opens."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(step.then, group=st.group - 1))
 
 
 def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:

@@ -11,6 +11,7 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import UNSUPPORTED, VIOLATION
 from conformance.options import Given, chosen, known_to
+from conformance.ran import in_words
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
 from slotproof.codes import BROKEN, HOLDS
@@ -46,12 +47,15 @@ def shown(found: Kept, rows: Sequence[Json]) -> list[str | Rows]:
 
 
 def merged(rows: Sequence[Json]) -> list[Json]:
-    """The rows with consecutive releases that show one result as one row; ``engine``: its name and these releases."""
+    """The rows with consecutive releases that show one result as one row; ``engine``: its name, these releases, and
+    what of it ran, where it says so.
+    """
     keys = ("subject", "verdict", "step", "law", "kind", "detail")
     found = []
-    for values, group in groupby(rows, lambda row: tuple(row[key] for key in keys)):
+    for (*values, ran), group in groupby(rows, lambda row: (*(row[key] for key in keys), in_words(row.get("ran", {})))):
         releases = ", ".join(row["release"] for row in group if row["release"])
-        found.append({"engine": f"{values[0]} {releases}".strip(), **dict(zip(keys, values, strict=True))})
+        engine = f"{values[0]} {releases}".strip() + (f" ({ran})" if ran else "")
+        found.append({"engine": engine, **dict(zip(keys, values, strict=True))})
     return found
 
 

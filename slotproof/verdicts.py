@@ -76,7 +76,14 @@ def _looked(results: list[Json]) -> Rows:
     says = any(r["ran"] for r in results)
     rows = [
         (
-            *(r["stem"], r["verdict"], *([in_words(r["ran"])] if says else []), r["runs"], r["steps"], r["refused"]),
+            *(
+                r["stem"],
+                r["verdict"],
+                *([in_words(r["ran"]) or "-"] if says else []),
+                r["runs"],
+                r["steps"],
+                r["refused"],
+            ),
             *(r["new"] + r["worse"], r["known"]),
             f"{r['seconds']:.1f}{' (cut short)' if r['cut_short'] else ''}",
         )

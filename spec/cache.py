@@ -15,6 +15,7 @@ from spec.cache_state import (
     CacheState,
     born,
     held_by,
+    holds_window,
     home,
     initial,
     is_path,
@@ -26,8 +27,8 @@ from spec.cache_state import (
 from spec.lengths import Length, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
-from spec.rows import LEAVING, allocated, full_pool
-from spec.tree import ROOT, begin, between, end, lives
+from spec.rows import LEAVING, Rows, allocated, full_pool
+from spec.tree import ROOT, Tree, begin, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
 stem.part("rows", session_trim.stem)
@@ -61,8 +62,48 @@ def admit(
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
-        choice=(*matched(st, locked, node, top, pages), nothing),
+        choice=(*matched(st, locked, node, pages), nothing, covered(begun.then, locked.then, row, handle)),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
+    )
+
+
+@stem.transition
+def admit_tail(
+    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, counting: Truth,
+    pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+) -> Step[CacheState]:  # fmt: skip
+    """A request whose first ``to`` tokens were computed elsewhere gets a row with slots for them.
+
+    The row begins with the pages of its matched node. Behind them it owns pages of its own, and has SWA pages only in
+    its tail, from the page index ``start`` on. Where the prompt matches nothing, ``handle``, ``node`` and ``top`` are
+    0, and ``pages`` is empty.
+    """
+    found = handle != 0
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
+    begun = call(
+        "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
+    )
+    nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
+    shown = held_by(read_path(taken(st, begun.then, full_pages, swa_pages), row, pages), row, handle)
+    return Step(
+        calls=(locked, begun),
+        promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
+        choice=(
+            *matched(st, locked, node, pages),
+            nothing,
+            *begun.step.choice,
+            covered(begun.then, locked.then, row, handle),
+        ),
+        fits=begun.step.fits,
+        then=but(read_own(shown, row, end(st.tree, node)), tree=locked.then),
+    )
+
+
+def covered(rows: Rows, tree: Tree, row: Number, handle: Number) -> Requirement:
+    """The lock handle of a row holds the SWA part of each node with a token in the window before the next token."""
+    return requires(
+        implies(handle != 0, holds_window(rows, tree, row, handle)),
+        "the row's lock holds the SWA part of each node in the window before the next token",
     )
 
 
@@ -71,18 +112,10 @@ def new_handle(st: CacheState, handle: Number, taken: Truth) -> Requirement:
     return requires(implies(taken, st.tree.handles.has(handle) & (st.tree.active(handle) != 1)), "the handle is new")
 
 
-def matched(st: CacheState, locked: Call, node: Number, top: Number, pages: Seq) -> tuple[Requirement, ...]:
-    """What the answer to a prefix match must satisfy: the node can be locked, and the pages are those of its path.
-
-    A request reads the whole window before its next token, so no node of the window may be a tombstone.
-    """
-    tree = st.tree
+def matched(st: CacheState, locked: Call, node: Number, pages: Seq) -> tuple[Requirement, ...]:
+    """What the answer to a prefix match must satisfy: the node can be locked, and the pages are those of its path."""
     return (
         *locked.step.promises,
-        requires(
-            tree.nodes.all(lambda n: implies(between(tree, top, n, node), tree.swa(n) == 1)),
-            "every node of the window has its SWA part",
-        ),
         requires(is_path(st, node, pages), "the matched pages are those of the node's path, index by index"),
     )
 
@@ -113,14 +146,18 @@ def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages:
 
 def growing(st: CacheState, row: Number, grown: Call, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """The step of a row that grows: the row shows its new pages, and the ledgers count them."""
-    taken = but(with_rows(st, grown.then), full=born(st.full, full_pages), swa=born(st.swa, swa_pages))
     return Step(
         calls=(grown,),
         promises=grown.step.promises,
         choice=grown.step.choice,
         fits=grown.step.fits,
-        then=read_own(taken, row, touched(allocated(st.rows, row))),
+        then=read_own(taken(st, grown.then, full_pages, swa_pages), row, touched(allocated(st.rows, row))),
     )
+
+
+def taken(st: CacheState, rows: Rows, full_pages: Seq, swa_pages: Seq) -> CacheState:
+    """The state with the rows and pools ``rows``, to which new pages were handed out; the ledgers count them."""
+    return but(with_rows(st, rows), full=born(st.full, full_pages), swa=born(st.swa, swa_pages))
 
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
@@ -138,6 +175,48 @@ def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
 def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
     """The window moves on: the row gives back the SWA pages below the page index ``to``, its new cursor."""
     return rows_only(st, call("rows", session_trim.slide, st.rows, row, to))
+
+
+@stem.transition
+def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back."""
+    return cutting(st, row, call("rows", session_trim.roll_back, st.rows, row, to))
+
+
+def cutting(st: CacheState, row: Number, cut: Call) -> Step[CacheState]:
+    """The step that makes a row shorter, whose lock must still hold the window before the row's next token."""
+    step = rows_only(st, cut)
+    return but(step, promises=(*step.promises, covered(cut.then, st.tree, row, st.handle(row))))
+
+
+@stem.transition
+def release_swa(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A running request gives back the SWA part of its lock ``old`` early, since its window has left the tree's pages.
+
+    From then on the tree may evict these SWA pages. The full pages stay locked, and so does the mamba state.
+    """
+    return giving_back(st, row, old, call("tree", lock_ref.release_swa, st.tree, old))
+
+
+@stem.transition
+def release_state(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A running request gives back the mamba state of its lock ``old`` early, since it runs on a state of its own."""
+    return giving_back(st, row, old, call("tree", lock_ref.release_state, st.tree, old))
+
+
+def giving_back(st: CacheState, row: Number, old: Number, let_go: Call) -> Step[CacheState]:
+    """The step in which a running request gives back a part of its lock, without which it can still read its window."""
+    return Step(
+        calls=(let_go,),
+        promises=(
+            session_trim.at_work(st.rows, row),
+            requires(old != 0, "the row has a lock handle"),
+            has_handle(st, row, old),
+            *let_go.step.promises,
+            covered(st.rows, let_go.then, row, old),
+        ),
+        then=but(st, tree=let_go.then),
+    )
 
 
 def has_handle(st: CacheState, row: Number, handle: Number) -> Requirement:
@@ -181,7 +260,9 @@ def finish(st: CacheState, row: Number) -> Step[CacheState]:
 def continue_prefill(
     st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, counting: Truth, pages: Seq
 ) -> Step[CacheState]:
-    """A request that inserted a chunk runs again: it reads the tree's pages, and locks the node where they end.
+    """A request that inserted what it has computed runs again: it reads the tree's pages, and locks their last node.
+
+    So it is between two chunks of a prompt, and at a checkpoint of a request that decodes.
 
     The new handle is acquired before the old one is released, so that no page can be evicted between the two. ``old``
     is 0 where the row had no lock handle.
@@ -193,8 +274,9 @@ def continue_prefill(
         calls=(locked, let_go, begun),
         promises=(leaving(st, row), has_handle(st, row, old), new_handle(st, handle, True), windowed(st)),
         choice=(
-            *matched(st, locked, node, top, pages),
+            *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
+            covered(st.rows, locked.then, row, handle),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),
     )
@@ -304,13 +386,14 @@ def letting_go(
 @stem.transition
 def save(st: CacheState, row: Number, agreed: Length) -> Step[CacheState]:
     """A turn ends: its row goes to the session's slot, cut to ``agreed`` tokens; its lock handle is kept."""
-    return rows_only(st, call("rows", session_trim.save, st.rows, row, agreed))
+    return cutting(st, row, call("rows", session_trim.save, st.rows, row, agreed))
 
 
 @stem.transition
 def restore(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
     """The next turn will go on at ``prefix`` tokens: what the slot's row owns beyond this prefix is given back."""
-    return rows_only(st, call("rows", session_trim.restore, st.rows, session, prefix))
+    row = session_trim.slot_row(st.rows, session)
+    return cutting(st, row, call("rows", session_trim.restore, st.rows, session, prefix))
 
 
 @stem.transition

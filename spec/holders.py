@@ -35,9 +35,7 @@ def on_path(st: Tree, node: Number) -> Set:
 def in_window(st: Tree, handle: Number) -> Set:
     """The nodes whose SWA part the handle holds: those of its window that it does not skip."""
     node, top = st.node(handle), st.top(handle)
-    return st.nodes.such(
-        lambda n: between(st, top, n, node) & (st.grip(handle, n) != SKIPPED), lambda: path(st, node)
-    )
+    return st.nodes.such(lambda n: between(st, top, n, node) & (st.grip(handle, n) != SKIPPED), lambda: path(st, node))
 
 
 def of_state(st: Tree, handle: Number) -> Set:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spec import holders, tree
 from spec.holders import in_window, of_state, on_path, shift
-from spec.logic import Number, Requirement, Stem, Step, Truth, but, implies, ite, no, requires
+from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
 from spec.tree import (
     COUNTED,
     HELD,
@@ -17,7 +17,6 @@ from spec.tree import (
     SKIPPED,
     Tree,
     begin,
-    between,
     end,
     holds_swa,
     initial,
@@ -88,22 +87,31 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
 
 
 @stem.transition
-def release_swa(st: Tree, handle: Number, with_state: Truth) -> Step[Tree]:
-    """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again.
-
-    With ``with_state`` it gives back the mamba state too, and then its release does not give the state back either.
-    """
-    nothing = st.nodes.such(lambda n: n != n, list)  # the empty set in both readings
-    node = st.node(handle)
-    own = st.nodes.such(lambda n: of_state(st, handle).has(n) & with_state, lambda: [node])
+def release_swa(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again."""
+    nothing = no_node(st)
     return Step(
         promises=(is_active(st, handle), requires(st.top(handle) != ROOT, "the handle still holds its SWA part")),
         then=but(
-            shift(st, nothing, in_window(st, handle), own, -1),
+            shift(st, nothing, in_window(st, handle), nothing, -1),
             top=st.top.put(handle, ROOT),
-            state=st.state.put(handle, ite(with_state, SKIPPED, st.state(handle))),
         ),
     )
+
+
+@stem.transition
+def release_state(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives back its mamba state early and keeps the rest; its release does not give the state back again."""
+    nothing, own = no_node(st), of_state(st, handle)
+    return Step(
+        promises=(is_active(st, handle), requires(st.state(handle) != SKIPPED, "the handle still holds a mamba state")),
+        then=but(shift(st, nothing, nothing, own, -1), state=st.state.put(handle, SKIPPED)),
+    )
+
+
+def no_node(st: Tree) -> Set:
+    """The empty set of nodes."""
+    return st.nodes.such(lambda n: n != n, list)
 
 
 def is_active(st: Tree, handle: Number) -> Requirement:

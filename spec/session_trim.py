@@ -28,6 +28,7 @@ from spec.rows import (
     is_other,
     is_row,
     protected,
+    resumable,
     start,
     swa_pool,
     text,
@@ -92,6 +93,40 @@ def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
+def admit_tail(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """A request whose first ``to`` tokens were computed elsewhere gets an idle row with slots for these tokens.
+
+    Its first ``pages`` whole pages are its cached prefix. Behind this prefix the row owns a full page at each index,
+    and an SWA page only from the page index ``start`` on, where the cursor stands. The tail from ``start`` on holds
+    the window before the next token.
+    """
+    begun = admit(st, row, session, pages)
+    rows_begun = begun.calls[0]
+    first = Length(start, 0)
+    grown = call("pools", swa_mapping.alloc_extend_swa_tail, rows_begun.then, row, first, to, full_pages, swa_pages)
+    window = (start == pages) | at_most(Length(start + st.window, st.window_rest), to)
+    return Step(
+        calls=(rows_begun, grown),
+        promises=(
+            *begun.promises,
+            requires(formed(to, full_pool(st).page_size), "the length is well formed"),
+            requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the length"),
+        ),
+        choice=(
+            requires(
+                (pages <= start) & at_most(first, to), "the tail starts within the part of the row behind the prefix"
+            ),
+            requires(window, "the tail holds the window before the next token"),
+            *grown.step.choice,
+        ),
+        fits=grown.step.fits,
+        then=but(commit_to(begun.then, row, to), pools=grown.then, cursor=st.cursor.put(row, start)),
+    )
+
+
+@stem.transition
 def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
     """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
     grown = call("pools", swa_mapping.alloc_extend, st.pools, row, to, full_pages, swa_pages)
@@ -145,6 +180,30 @@ def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
 
 
 @stem.transition
+def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back.
+
+    A draft that is not accepted goes back in this way, too. No token beyond ``to`` is committed any more. The cursor
+    stays, so the window before ``to`` must still have its SWA slots.
+    """
+    cut, kept = call("pools", swa_mapping.trim, st.pools, row, to), shortest(to, committed(st, row))
+    return Step(
+        calls=(cut,),
+        promises=(
+            at_work(st, row),
+            requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
+            requires(at_most(protected(st, row), to), "the new length is at least the cached prefix"),
+            requires(at_most(to, allocated(st, row)), "the new length is at most the allocated length"),
+            requires(
+                resumable(st, row, shortest(to, committed(st, row))),
+                "the window before the new length has its SWA slots",
+            ),
+        ),
+        then=but(commit_to(st, row, kept), pools=cut.then),
+    )
+
+
+@stem.transition
 def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The window moves on: the row gives back its SWA pages below the page index ``to``, the new cursor.
 
@@ -179,7 +238,7 @@ def finish(st: Rows, row: Number) -> Step[Rows]:
 
 @stem.transition
 def come_back(st: Rows, row: Number) -> Step[Rows]:
-    """A request that only donated pages between two chunks of its prompt runs again."""
+    """A request that only donated pages runs again: between two chunks of its prompt, or while it decodes."""
     return Step(
         promises=(in_phase(st, row, LEAVING, "the row is leaving"),),
         then=but(st, phase=st.phase.put(row, RUNNING)),
@@ -246,9 +305,7 @@ def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
     freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
     full, swa = full_pool(st), swa_pool(st)
     fits = full.indices.all(
-        lambda i: implies(
-            (first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING)
-        )
+        lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
     )
     return Step(
         calls=(moved, freed),

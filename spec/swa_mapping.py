@@ -153,20 +153,22 @@ def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -
 def alloc_extend_swa_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
-    """An empty row grows to ``to`` tokens in the full pool, and only its tokens from ``start`` on get SWA slots.
+    """A row grows to ``to`` tokens in the full pool, and of the new tokens only those from ``start`` on get SWA slots.
 
-    Tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of its
-    tokens. If either pool has too few pages, nothing changes.
+    New tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of
+    its tokens. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
-    need = touched(to)
+    old = length(full, row)
+    need = touched(to) - old.pages
     need_swa = ite(same(start, to), 0, touched(to) - start.pages)
     return Step(
         promises=(
             *growing(full, row, to),
-            requires(same(length(full, row), NOTHING), "the row has no tokens yet"),
+            requires(old.rest == 0, "the row has no partial page"),
             requires(
-                formed(start, full.page_size) & at_most(start, to), "the start of the tail is a length within the row"
+                formed(start, full.page_size) & at_most(old, start) & at_most(start, to),
+                "the start of the tail is a length within the new part of the row",
             ),
         ),
         choice=(

@@ -6,8 +6,8 @@ n)`` is 1 where the node ``a`` is ``n`` or an ancestor of ``n``, so that a path 
 walk. ``stop(n)`` is the number of tokens from the root to the end of the node's key. A lock handle on ``node(h)`` holds
 the full part of every node from there to the root, the SWA parts of its *window*, the nodes from there up to ``top(h)``
 (0: no node), and the mamba state of its node alone. A part may be missing when the handle is taken. Then the handle
-either skips it (``SKIPPED``) or counts it (``COUNTED``): it holds nothing now, and holds the part as soon as it comes to
-life. ``grip(h, n)`` says so for the SWA part of the node ``n`` of the window, ``state(h)`` for the mamba state.
+either skips it (``SKIPPED``), or counts it (``COUNTED``): it holds nothing now, and holds the part as soon as it comes
+to life. ``grip(h, n)`` says so for the SWA part of the node ``n`` of the window, ``state(h)`` for the mamba state.
 ``source(n)`` is the number of the insert whose slots the node owns; ``reads(h, n)`` is the ``source(n)`` that the
 request of the handle ``h`` found when it locked the node.
 """
@@ -165,8 +165,8 @@ def covers_window(st: Tree, top: Number, node: Number) -> Truth:
 def live_top(st: Tree, top: Number, node: Number) -> Truth:
     """``top`` is where the window of a lock on ``node`` ends if the tokens of tombstones do not count.
 
-    Below ``top`` the nodes that are no tombstones have fewer tokens than a window. From ``top`` on they fill the window,
-    or there is nothing but the root above.
+    Below ``top`` the nodes that are no tombstones have fewer tokens than a window. Together with ``top`` they fill the
+    window, or there is nothing but the root above.
     """
 
     def live(n: Number) -> Truth:

@@ -33,6 +33,7 @@ if torch.cuda.is_available():
 import array_kernels as by_hand
 import numpy as np
 import triton
+from driven import some
 from test_kernels import BATCHES, World
 from triton.runtime.errors import InterpreterError
 
@@ -404,7 +405,7 @@ def downloaded(release: str) -> Path:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=some(RELEASES))
 def released(request: pytest.FixtureRequest, paths: Iterator[Path]) -> dict[str, ArrayKernel]:
     """The release's kernels, with their own source."""
     root = downloaded(request.param)

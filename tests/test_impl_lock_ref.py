@@ -370,8 +370,7 @@ class Both:
         window, windowed, stateful, counting = self.number(1, 6), self.flag(), self.flag(), self.flag()
         self.model = Model(window, windowed, stateful, counting)
         self.tree, self.single = (
-            LockTree(CAPACITY, window=window, windowed=windowed, stateful=stateful, counting=counting)
-            for _ in range(2)
+            LockTree(CAPACITY, window=window, windowed=windowed, stateful=stateful, counting=counting) for _ in range(2)
         )
         self.twin: dict[LockHandle, LockHandle] = {}
 

@@ -56,7 +56,7 @@ def engine(stem: str, config: Json) -> Any:
     made = OURS[stem](config)
     if stem not in ("session_trim", "cache"):
         return made
-    return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))  # type: ignore[arg-type]
+    return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))
 
 
 @cache

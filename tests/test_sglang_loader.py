@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 import textwrap
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -428,6 +430,100 @@ def test_many_who_replace_an_old_folder_agree(tmp_path: Path) -> None:
         list(pool.map(lambda _: download.unpack(wheel, target), range(32)))
     assert sorted(tmp_path.iterdir()) == [wheel, target]
     assert (target / download._MARKER).read_text() == download._RULE
+
+
+# The Rust core.
+
+
+LOADER = "from sglang.srt.mem_cache.rust_tree_core import mem_cache"
+RANGE = "_MIN_SUPPORTED_TORCH = (2, 0)\n_MAX_SUPPORTED_TORCH = (99, 0)"
+CORE = "sglang/srt/mem_cache/rust_tree_core"
+HERE = f"{CORE}/mem_cache{EXTENSION_SUFFIXES[0]}"
+NOTES = {  # files beside the usual ones: the start of the note
+    "not built": (
+        {},
+        "Rust core not judged: it is not built (no shared object in sglang/srt/mem_cache/rust_tree_core)",
+    ),
+    "another Python": (
+        {f"{CORE}/mem_cache.cpython-27.so": ""},
+        "Rust core not judged: mem_cache.cpython-27.so is built",
+    ),
+    "another torch": (
+        {HERE: "", "sglang/srt/rust_extensions/torch_build.py": RANGE.replace("99, 0", "2, 1")},
+        "Rust core not judged: it runs with torch 2.0 to 2.1; torch 2",
+    ),
+    "damaged": ({HERE: "\x7fELF cut short"}, "the Rust core "),
+}
+
+
+def rusty(folder: Path, more: dict[str, str]) -> str:
+    """A checkout with a Rust core."""
+    files = {
+        "sglang/srt/mem_cache/allocator.py": "class PagedTokenToKVPoolAllocator: ...",
+        "sglang/srt/mem_cache/swa_memory_pool.py": SWA,
+        f"{CORE}/__init__.py": "",
+        f"{CORE}/extension.py": LOADER,
+        "sglang/srt/rust_extensions/__init__.py": "",
+        "sglang/srt/rust_extensions/torch_build.py": RANGE,
+    }
+    for name, text in (files | more).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_a_rust_core_that_cannot_run_is_said(tmp_path: Path, case: str) -> None:
+    more, said = NOTES[case]
+    code = """
+    import os, torch
+    from conformance.engines import registry
+    try:
+        print(*registry.load("sglang", source=Path(sys.argv[1])).notes)
+        print(os.environ.get("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"), torch.__version__)
+    except EngineError as error:
+        print(error)
+    """
+    ran = run_python(LOAD + code, rusty(tmp_path, more))
+    first, *rest = ran.stdout.splitlines()
+    assert first.startswith(said), ran.stderr
+    if case == "damaged":
+        assert "is damaged, fetch or build it again" in first
+        assert HERE in first
+    else:
+        core, torch_version = rest[0].split()
+        assert core == "python", "the release would try to build its core"
+        assert first.endswith(f"; torch {torch_version} ran")
+
+
+def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> None:
+    code = """
+    from conformance.engines import registry
+    print(registry.load("sglang", source=Path(sys.argv[1])).notes)
+    """
+    root = fake(tmp_path, "class PagedTokenToKVPoolAllocator: ...")
+    assert run_python(LOAD + code, root).stdout == "()\n"
+
+
+@pytest.mark.engine
+def test_the_page_of_cores_is_what_a_release_answers() -> None:
+    pytest.importorskip("triton")
+    try:
+        download.release("0.5.23")
+    except EngineError as error:
+        pytest.skip(str(error))
+    code = """
+    import runpy, sys
+    sys.argv = ["rust_core", "0.5.23"]
+    runpy.run_module("conformance.engines.sglang.rust_core", run_name="__main__")
+    """
+    answered = ast.literal_eval(run_python(code).stdout)
+    page = (Path(__file__).parents[1] / "docs" / "cores.md").read_text("utf-8")
+    table = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    last = [cell.strip() for cell in table[0]].index("0.5.23")
+    shown = {row[0].strip(): row[last].strip() for row in table[2:]}
+    assert shown == answered
+    assert {"python", "rust"} <= set(shown.values())
 
 
 # The newest release.

@@ -66,7 +66,7 @@ class CacheNodes:
             self._merge(key)
 
     def _merge(self, key: Key) -> None:
-        """Explains that the engine's node begins above the law's, and has the pages of the nodes above before its own."""
+        """Explains that the engine's node begins above the law's: its first pages are those of the nodes above."""
         number, shown = self.at[key], self._pages_at(key)
         own = self._pages_of(key, number)
         while len(own) < len(shown):

@@ -149,6 +149,23 @@ class CacheMachine(RequestRules):
             if drawn % 2 and asked["request"] in self.answering:
                 self.do("finish", request=asked["request"])
 
+    @rule(drawn=picks, times=st.integers(0, 4), swa=st.integers(0, 3))
+    @some("decoding")
+    def release_early(self, drawn: int, times: int, swa: int) -> None:
+        """A request decodes until its window has left its cached prefix, and gives back the SWA part of its lock.
+
+        Then the tree may be asked for SWA pages, and the request decodes again.
+        """
+        request = self.decoding[drawn % len(self.decoding)]
+        for left in range(times):
+            if request in self.decoding and self.room(request, 1):
+                self.do("decode", requests=[request], slide=left % 2 == 0)
+        self.do("release_swa", request=request)
+        if swa:
+            self.do("evict", full=0, swa=swa * self.calls.page_size)
+        if request in self.decoding and self.room(request, 1):
+            self.do("decode", requests=[request])
+
     @rule(drawn=picks)
     @some("answering")
     def reserve_all(self, drawn: int) -> None:

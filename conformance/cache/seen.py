@@ -16,8 +16,8 @@ SIDES = ("full", "swa")
 
 
 class Held(NamedTuple):
-    """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds or counts the
-    node's state.
+    """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds the node's
+    state, or counts it where it is missing.
 
     A number is -1 where the law has no such node.
     """

@@ -133,7 +133,8 @@ class PoolAdapter(_Calls):
 
     def snapshot(self) -> PoolSnapshot:
         """The free list, the release list and the available size."""
-        return self._pool(self.engine, self.engine.available_size())
+        pool = getattr(self.engine, "full_attn_allocator", self.engine)  # an allocator may have its lists in a part
+        return self._pool(pool, self.engine.available_size())
 
 
 class PairAdapter(_Calls):

@@ -405,8 +405,10 @@ class TreeEngine(Engine, Protocol):
     """A radix tree over its pools, called by requests that hold lock handles.
 
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
-    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
-    ``swa_radix``: which of two trees, for an engine that has both).
+    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
+    engine that has several trees: ``unified`` (any components), ``radix`` and ``pure_swa`` (``full`` alone; the latter
+    over the one pool of a model whose layers all have a window), ``swa_radix`` (``full`` and ``swa``) or
+    ``mamba_radix`` (``full`` and ``mamba``).
 
     Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
     (see ``pin``).
@@ -451,7 +453,7 @@ class TreeEngine(Engine, Protocol):
         """
 
     def pin(self, node: int) -> int:
-        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and reads what is there.
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and goes on from nothing.
 
         Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
         node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
@@ -610,6 +612,31 @@ class RowEngine(Engine, Protocol):
         change, and the request waits.
         """
 
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """Admits a request whose input is computed elsewhere, as where a prefill server sends the KV of a prompt.
+
+        Matches the tree, not a session's slot: a session with a row is not sent this. The request gets a lock on its
+        prefix, a row, and slots for the whole input, which counts as computed when the call returns. Only a tail of the
+        input, which holds the window before the next token, needs SWA slots. The engine chooses where the tail starts,
+        which is then the request's cursor, and how long the prefix is; the prefix ends where the tail starts or before.
+        The lock need not hold SWA slots that no later token reads. Without enough memory ``granted`` is false, and
+        nothing has changed. After a granted call ``cache`` is sent with the first token of the answer.
+        """
+
+    def interrupted_admit(self, request: int, session: int, tokens: list[int], most: int) -> int:
+        """As ``admit``, with an exception between the allocation of slots and their use.
+
+        The engine raises the exception itself, as late as it can, and answers it as it does for any exception. The
+        request waits again, and has neither row, slots, lock nor states. The call has changed only what ``look`` may
+        change, also where there is not enough memory. Returns the prefix.
+        """
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """As ``chunk``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """As ``decode``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
     def chunk(self, request: int, most: int) -> bool:
         """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter.
 
@@ -636,6 +663,19 @@ class RowEngine(Engine, Protocol):
         """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet.
 
         False if there is not enough memory.
+        """
+
+    def roll_back(self, request: int, count: int) -> None:
+        """The last ``count`` allocated tokens are given back: the draft is not accepted, or its step failed.
+
+        None of them is computed. A page that has other tokens of the row stays.
+        """
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """A request that runs puts its first ``upto`` tokens into the tree, as far as the engine does that.
+
+        The request goes on. The tree owns what it took; the request reads it there and holds a lock on it. ``upto``: at
+        most what is computed, and for a turn of a session at most its input. A draft may be allocated beyond it.
         """
 
     def commit(self, request: int, accepted: list[int]) -> None:
@@ -859,13 +899,14 @@ class StateEngine(Engine, Protocol):
 class LockHold(NamedTuple):
     """What a request or a session's slot holds in the tree.
 
-    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``text``: the token ids
-    from the root to the end of the node. ``state``: it holds the node's mamba state too. For a node that has left the
-    tree only its id is known: then ``top`` is -1 and ``text`` is empty.
+    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``top`` is ``None`` where
+    the lock has no SWA part, since it was given back early. ``text``: the token ids from the root to the end of the
+    node. ``state``: it holds the node's mamba state too. For a node that has left the tree only its id is known: then
+    ``top`` is -1 and ``text`` is empty.
     """
 
     node: int
-    top: int
+    top: int | None
     text: list[int]
     state: bool = False
 
@@ -896,6 +937,13 @@ class CacheEngine(RowEngine, Protocol):
         """The state at the last page boundary is written to the request's track buffer.
 
         Sent after tokens up to there are computed.
+        """
+
+    def release_swa(self, request: int) -> None:
+        """A request that decodes gives back the SWA part of its lock early, where the engine would do so now.
+
+        It may do so once no later token reads SWA slots of the tree, and with the same call give back the lock on the
+        node's state. An engine may also do so in any other call on the request; the snapshot shows it (``LockHold``).
         """
 
     def boundary(self, request: int) -> None:

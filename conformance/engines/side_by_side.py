@@ -61,7 +61,7 @@ class SideBySide:
 
     def _call(self, name: str, call: Callable[[Any], Any]) -> Any:
         """The first engine's answer to a call that both have answered alike."""
-        first, second = (_Outcome.of(lambda side=side: call(side.engine)) for side in self._sides)
+        first, second = (_Outcome.of(call, side.engine) for side in self._sides)
         if (first.error is None) != (second.error is None):
             raise self._disagree(name, [(first.told(), second.told())])
         if first.error is not None:
@@ -87,10 +87,10 @@ class _Outcome(NamedTuple):
     error: Exception | None
 
     @staticmethod
-    def of(call: Callable[[], Any]) -> _Outcome:
-        """The outcome of a call. ``EngineError`` is no answer: there is no verdict then."""
+    def of(call: Callable[[Any], Any], engine: Any) -> _Outcome:
+        """The outcome of a call to an engine. ``EngineError`` is no answer: there is no verdict then."""
         try:
-            return _Outcome(call(), None)
+            return _Outcome(call(engine), None)
         except EngineError:
             raise
         except Exception as error:
@@ -138,9 +138,9 @@ def _of_locks(one: NodePart, other: NodePart, where: str) -> Iterator[tuple[str,
     if one.lock is not None and other.lock is not None:
         yield from differences(one.lock, other.lock, f"{where}lock count ")
         return
-    held = [part.held if part.lock is None else part.lock > 0 for part in (one, other)]
-    if None not in held:
-        yield from differences(*held, f"{where}is locked: ")
+    mine, others = (part.held if part.lock is None else part.lock > 0 for part in (one, other))
+    if mine is not None and others is not None:
+        yield from differences(mine, others, f"{where}is locked: ")
 
 
 def _deep(items: Sequence[Any]) -> bool:

@@ -49,10 +49,10 @@ class KeepsToken(LockTree):
     Seen in SGLang 0.5.12 to 0.5.14, where a streaming session releases what one of its requests had locked.
     """
 
-    def release_swa(self, handles: Iterable[LockHandle]) -> None:
+    def release_swa(self, handles: Iterable[LockHandle], *, with_state: bool = False) -> None:
         """Releases the SWA parts, but the handles keep their window token."""
         tokens = self.held[:, 1].clone()
-        super().release_swa(handles)
+        super().release_swa(handles, with_state=with_state)
         self.held[:, 1] = tokens
 
 
@@ -63,10 +63,10 @@ class TakesState(LockTree):
     Seen in SGLang 0.5.14, in ``dec_swa_lock_only`` of a tree with all three components.
     """
 
-    def release_swa(self, handles: Iterable[LockHandle]) -> None:
+    def release_swa(self, handles: Iterable[LockHandle], *, with_state: bool = False) -> None:
         """Releases the SWA parts, and lowers the lock counts of the states too."""
         given = list(handles)
-        super().release_swa(given)
+        super().release_swa(given, with_state=with_state)
         for handle in given:
             self.mamba_ref[handle.node] -= int(handle.state)
 
@@ -87,7 +87,7 @@ class ForgetsSkips(LockTree):
 
 
 class ForgetsSkippedHalf(LockTree):
-    """A split skipped node has two halves, and the handle knows only that it skipped the lower one.
+    """A skipped node is split into two, and the handle knows only that it skipped the lower one.
 
     In SGLang 0.5.15 to 0.5.19 the receipt of a lock names the skipped nodes by their ids, and the new parent of a split
     has an id of its own.
@@ -114,6 +114,7 @@ class MergesHalfHeld(LockTree):
 
     def held_alike(self, above: int, node: int) -> bool:
         """Does not look."""
+        del above, node
         return True
 
 

@@ -17,11 +17,16 @@ from conformance.lock_ref.seen import common_length
 from conformance.machine import StemMachine
 from spec import tree
 
+# Trees with a window come more often: their locks have most to go wrong.
 TREES = (
-    ("unified", ["full", "swa"]),
-    ("swa_radix", ["full", "swa"]),
-    ("unified", ["full", "swa", "mamba"]),
-    ("unified", ["full", "mamba"]),
+    *(("unified", ["full", "swa"]),) * 4,
+    *(("unified", ["full", "swa", "mamba"]),) * 4,
+    *(("swa_radix", ["full", "swa"]),) * 3,
+    *(("unified", ["full", "mamba"]),) * 2,
+    ("unified", ["full"]),
+    ("radix", ["full"]),
+    ("pure_swa", ["full"]),
+    ("mamba_radix", ["full", "mamba"]),
 )
 CONFIG = {
     "page_size": st.integers(0, 1),

@@ -21,7 +21,7 @@ from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
 from spec.logic import but
-from spec.tree import ROOT, Tree
+from spec.tree import ROOT, SKIPPED, Tree
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
@@ -130,7 +130,7 @@ class LockRefRun:
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all handles hold both alike."""
-        yield Call("compact", lambda: self.engine.compact())
+        yield Call("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
         self._explain()
 
@@ -154,7 +154,9 @@ class LockRefRun:
         """A request that has decoded past its window releases the SWA part of its handle early."""
         if not self.releasable(handle):
             raise Misuse("only a handle that fills its window gives its SWA part back early")
-        self.law.caller_step("release_swa", handle, "state_goes_early" not in self.lacks)
+        self.law.caller_step("release_swa", handle)
+        if "state_goes_early" not in self.lacks and self.law.state.state(handle) != SKIPPED:
+            self.law.caller_step("release_state", handle)
         self.early.add(handle)
         yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()
@@ -219,7 +221,8 @@ class LockRefRun:
         st = self.state
         if handle not in self.held or st.top(handle) == ROOT:
             return False
-        return sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n)) >= self.window
+        tokens: int = sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n))
+        return tokens >= self.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
         """The longest prefix of the tokens at which a node ends that can be locked; empty for the root."""

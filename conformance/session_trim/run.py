@@ -10,7 +10,7 @@ from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnap
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import MOST_REQUESTS, RequestCalls
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
 from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa, sorted_sides
@@ -19,6 +19,7 @@ from spec import session_trim as law
 from spec import swa_mapping
 from spec.lengths import in_pages
 from spec.logic import but
+from spec.pool import FREE, RELEASED, Pool
 from spec.rows import Rows, full_pool
 
 
@@ -36,6 +37,21 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
     for of_swa in sorted_sides(rows.pools.now, seen):
         rows = but(rows, pools=swa_mapping.merge_and_sort_free(rows.pools, of_swa).then)
     return rows
+
+
+def with_pages_freed(rows: Rows, seen: PairSnapshot) -> Rows:
+    """The rows after free pages were handed out and given back in one call.
+
+    These pages are on the release list, or the free list. An allocation may have sorted the release list before.
+    """
+    pair, changed = rows.pools.now, {}
+    for name, lists in (("full", seen.full), ("swa", seen.swa)):
+        pool: Pool = getattr(pair, name)
+        for place, other, pages in ((FREE, RELEASED, lists.free), (RELEASED, FREE, lists.released)):
+            for page in (page for page in pages if pool.place(page) == other):
+                pool = but(pool, place=pool.place.put(page, place))
+        changed[name] = pool
+    return but(rows, pools=but(rows.pools, now=but(pair, **changed)))
 
 
 class SessionTrimRun:
@@ -81,6 +97,11 @@ class SessionTrimRun:
         del request
         self.law.engine_step("admit", row, session, pages)
 
+    def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
+        """Explains that a row begins with ``pages`` pages of the tree, and has slots for what is computed elsewhere."""
+        del request
+        self.law.engine_step("admit_tail", row, session, pages, *tail)
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on."""
         known = self.calls.requests[request]
@@ -117,6 +138,10 @@ class SessionTrimRun:
     def close_slot(self, session: int) -> None:
         """Explains that the row of a session's slot was freed."""
         self.law.engine_step("close", session)
+
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call."""
+        self.law.state = with_pages_freed(self.rows, self.seen.pools)
 
     def waits(self, request: int) -> None:
         """Nothing to explain: a request that waits has nothing."""

@@ -118,11 +118,12 @@ class OurTree:
         pools: Pools,
         lacks: Collection[str] = (),
         release_own: Callable[[LockTree, LockHandle], None] = release_own,
+        state_goes_early: bool = False,
     ) -> None:
         self.locks, self.pools, self.page_size = locks, pools, pools.page_size
         self._release_own = release_own
-        missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful, "state_goes_early": True}
-        missing["counts_missing"] = True
+        missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful, "counts_missing": True}
+        missing["state_goes_early"] = not state_goes_early
         self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
         self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
         self.held: dict[int, LockHandle] = {}
@@ -377,14 +378,15 @@ def lock_ref(
     lacks: Collection[str] = (),
     locks: Callable[..., LockTree] = LockTree,
     release_own: Callable[[LockTree, LockHandle], None] = release_own,
+    state_goes_early: bool = False,
     **options: Any,
 ) -> OurTree:
     """The locks under a prefix tree. ``locks`` makes them. ``release_own``: see ``OurTree``. Both may be faulty
-    variants.
+    variants. ``state_goes_early``: the locks give the state back in ``release_swa``, too.
     """
     components, window = config["components"], config["window"]
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}
     made = locks(config["size"], **shape, device=device, **options)
     pools = Pools(config["page_size"], {name: list(range(1, sizes[name] + 1)) for name in components})
-    return OurTree(made, pools, lacks, release_own)
+    return OurTree(made, pools, lacks, release_own, state_goes_early)

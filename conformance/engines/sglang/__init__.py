@@ -52,12 +52,15 @@ class SGLangPlugin:
         ``OPTIONS``; ``None`` for the defaults. ``EngineError`` says what is wrong.
         """
         from conformance.engines.registry import Loaded
+        from conformance.engines.sglang import rust_core
         from conformance.engines.sglang.makers import makers
 
         found = self._import(release, source)
         folder = None if source is None else source.resolve()
         roots = (found.imported.root / "sglang",)
-        return Loaded(self.name, release, makers(found, device, options or {}), self.own, source=folder, roots=roots)
+        made = makers(found, device, options or {})
+        notes = rust_core.prepare(found.imported)
+        return Loaded(self.name, release, made, self.own, source=folder, roots=roots, notes=notes)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""

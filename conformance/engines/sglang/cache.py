@@ -97,6 +97,8 @@ class CacheEngine:
             "settle": self.stateful and buffers.lazy,
             "bad": False,
             "compact": False,
+            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
+            **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }
         return frozenset(name for name, offered in has.items() if not offered)
 

@@ -1,11 +1,16 @@
 """Import the bookkeeping classes of one SGLang release into this process, with no packages but torch and triton.
 
 SGLang imports dozens of packages that its bookkeeping never calls. ``load`` executes the release's own modules
-unchanged and replaces only the packages without which one of these modules cannot be imported: it imports, reads the
-name of the missing package off the ModuleNotFoundError, puts a stub in its place and imports again. An import that
-the release itself guards with ``try`` stays absent. ``Imported.stubbed`` lists what was replaced. A stub does nothing
-while modules are being imported; a call of a stub after that raises EngineError, so that no verdict depends on a
-stub.
+unchanged. From then on ``stubs.Imports`` answers the imports of this process: where a module of the release imports a
+package that is not installed, it gets a stub; all other imports are Python's. An import that the release itself guards
+with ``try`` fails, as it does wherever the package is missing. ``Imported.stubbed`` lists what was replaced.
+
+A stub lets a module be imported, and decides nothing: whatever tests, compares, counts, calls or builds it raises an
+``EngineError`` that names the package, and the run has no verdict, also if the release catches the error (``stubs``
+has the rules, ``conformance.no_verdict`` the driver's side). Where a release asks a missing package something while it
+is imported, ``release.ANSWERS`` has the answer and the reason why no verdict depends on it.
+
+A process holds one release. A package that is installed is used as it is, whatever its version.
 """
 
 from __future__ import annotations

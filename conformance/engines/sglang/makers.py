@@ -46,5 +46,5 @@ def _tree(release: Release, config: Json, core: str) -> Any:
     """A tree with this core; with BOTH, a tree with each of the two cores, which must agree. An older tree has none."""
     if core != cores.BOTH or config["kind"] != "unified":
         return TreeEngine(tree_memory(release, config, cores.DEFAULT if core == cores.BOTH else core))
-    sides = (Side(name, TreeEngine(tree_memory(release, config, name))) for name in (cores.RUST, cores.PYTHON))
-    return SideBySide(*sides, CORES_AGREE)
+    rust, python = (Side(name, TreeEngine(tree_memory(release, config, name))) for name in (cores.RUST, cores.PYTHON))
+    return SideBySide(rust, python, CORES_AGREE)

@@ -15,11 +15,14 @@ from conformance.engines.sglang import cores
 from conformance.engines.sglang.reading import TreeReader
 from conformance.engines.sglang.release import Release, TrackBuffers
 
-# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each.
+# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
+# PureSWARadixCache has one pool, for the windows of all layers; what is locked in it is the whole path, as a full part.
 COMPONENTS = {
     "unified": (("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")),
     "swa_radix": (("full", "swa"),),
     "mamba_radix": (("full", "mamba"),),
+    "radix": (("full",),),
+    "pure_swa": (("full",),),
 }
 
 
@@ -46,6 +49,8 @@ class SGLangMemory:
     def __post_init__(self) -> None:
         if self.components not in COMPONENTS.get(self.kind, ()):
             raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
+        if self.kind == "pure_swa" and self.page_size > 1:
+            raise Unsupported("the pool of a model whose layers all have a window has pages of one token")
         self.release.check(self.kind, self.buffers)
         self.release.settings.serve(self.page_size, self.buffers.buffered, self.buffers.lazy)
         self.pools = self._pools()
@@ -73,6 +78,8 @@ class SGLangMemory:
         if "swa" in self.components:
             pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
             return PairAdapter(pair, self.page_size, released=self.release.release_list)
+        if self.kind == "pure_swa":
+            return PoolAdapter(self.release.one_pool(self.size), 1, released=self.release.release_list)
         one = self.release.allocator(self.size, self.page_size, self.need_sort)
         return PoolAdapter(one, self.page_size, released=self.release.release_list)
 

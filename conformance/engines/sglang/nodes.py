@@ -1,7 +1,8 @@
 """The nodes of a release's radix tree as plain records, whatever the tree is made of.
 
-Three kinds of trees are read: the older trees of one kind each, whose nodes have fields of their own; a unified tree
-whose nodes are Python objects; and a unified tree whose core is Rust, which has no node objects (``rust_nodes.py``).
+Four kinds of trees are read: a tree with one component; the older trees with two, whose nodes have fields of their
+own; a unified tree whose nodes are Python objects; and a unified tree whose core is Rust, which has no node objects
+(``rust_nodes.py``).
 """
 
 from __future__ import annotations
@@ -107,6 +108,29 @@ class OlderNodes:
     def size(self, component: str, which: str) -> int:
         """See ``Nodes``."""
         return int(getattr(self._tree, f"{component}_{which}_size_"))
+
+
+class PlainNodes:
+    """A RadixCache, or a PureSWARadixCache: one component, which is ``full`` here."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def read(self, mapping: list[int] | None) -> list[TreeNode]:
+        """See ``Nodes``; the mapping is not needed."""
+        del mapping
+        return [self._node(node) for node in _walk(self._tree.root_node)]
+
+    @staticmethod
+    def _node(node: Any) -> TreeNode:
+        return TreeNode(
+            node.id, _parent(node), node, _key(node), {"full": NodePart(slots_of(node.value), node.lock_ref)}
+        )
+
+    def size(self, component: str, which: str) -> int:
+        """See ``Nodes``."""
+        del component
+        return int(getattr(self._tree, f"{which}_size_"))
 
 
 def slots_of(value: Any) -> list[int] | None:

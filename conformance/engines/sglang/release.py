@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import re
 from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -25,7 +26,7 @@ from conformance.engines.sglang import cores, importing
 from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
-from conformance.engines.sglang.nodes import Nodes, OlderNodes, UnifiedNodes
+from conformance.engines.sglang.nodes import Nodes, OlderNodes, PlainNodes, UnifiedNodes
 from conformance.engines.sglang.rust_nodes import RustNodes
 from conformance.engines.sglang.serving import Serving
 from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
@@ -56,7 +57,11 @@ TREES = {
     "unified": ("UnifiedRadixCache", "mem_cache.unified_radix_cache"),
     "swa_radix": ("SWARadixCache", "mem_cache.swa_radix_cache"),
     "mamba_radix": ("MambaRadixCache", "mem_cache.mamba_radix_cache"),
+    "radix": ("RadixCache", "mem_cache.radix_cache"),
+    "pure_swa": ("PureSWARadixCache", "mem_cache.pure_swa_radix_cache"),  # every layer has a window: one pool
 }
+TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
+ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
 
@@ -134,10 +139,17 @@ class Release:
         """``RadixKey``, and with it a request, keeps its tokens in an ``array``; other releases keep a list."""
         return "array" in str(inspect.signature(self._radix_key.__init__).parameters["token_ids"].annotation)
 
+    @cached_property
+    def _built_trees(self) -> frozenset[str]:
+        """The kinds of trees that a server of the release may build: others are classes that nothing uses any more."""
+        text = "".join(self.imported.text(module) for module in TREE_BUILDERS if self.imported.has(module))
+        found = {kind for kind, (name, _) in TREES.items() if re.search(rf"\b{name}\)?\(", text)}
+        return frozenset(kind for kind in found if self.imported.has(TREES[kind][1]))
+
     def check(self, kind: str, buffers: TrackBuffers) -> None:
         """Raises Unsupported if the release has no tree of this kind, or no such track buffers."""
-        if not self.imported.has(TREES[kind][1]):
-            raise Unsupported(f"the release has no tree of kind {kind}: {TREES[kind][0]}")
+        if kind not in self._built_trees:
+            raise Unsupported(f"no server of this release builds a tree of kind {kind}: {TREES[kind][0]}")
         if buffers.lazy and not (buffers.buffered and buffers.doubled):
             raise Unsupported("a lazy buffer has two slots")
         if buffers.lazy and not self.has_lazy_buffers:
@@ -159,11 +171,9 @@ class Release:
         return paged(size, page_size, torch.bfloat16, device, None, need_sort)
 
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
-        """A SWATokenToKVPoolAllocator. Its SWAKVPool has no buffers, since bookkeeping reads the mapping alone."""
+        """A SWATokenToKVPoolAllocator."""
         self._check_device(device)
-        pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
-        pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
-        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
+        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, self._swa_pool(), need_sort)
 
     @staticmethod
     def release_list(pool: Any) -> list[int]:
@@ -185,6 +195,18 @@ class Release:
         if hasattr(allocator, "free_swa_segment"):
             lacks.add("free_unmapped")
         return lacks
+
+    def one_pool(self, size: int) -> Any:
+        """A PureSWATokenToKVPoolAllocator: one pool, for models whose layers all have a window; a page is a token."""
+        self._check_device("cpu")
+        found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
+        return found(size, 1, torch.bfloat16, "cpu", self._swa_pool(), False)
+
+    def _swa_pool(self) -> Any:
+        """An SWAKVPool without buffers, since bookkeeping reads the mapping alone."""
+        pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
+        pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
+        return pool
 
     def row_pool(self, rows: int, tokens: int) -> Any:
         """A ReqToTokenPool: the table of each request's slots."""
@@ -260,6 +282,8 @@ class Release:
 
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""
+        if kind in ONE_LOCK:
+            return PlainNodes(tree)
         if kind != "unified":
             return OlderNodes(tree, components)
         keys = {name: self.component(name) for name in components}

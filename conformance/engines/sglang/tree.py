@@ -17,7 +17,7 @@ from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnap
 from conformance.engines.sglang.cores import DEFAULT, RUST
 from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.release import Release, TrackBuffers
+from conformance.engines.sglang.release import ONE_LOCK, Release, TrackBuffers
 from spec.lengths import pages_needed
 
 
@@ -88,6 +88,8 @@ class TreeEngine:
             prev_prefix_len=protected,
             mamba_value=None if state is None else torch.tensor([state]),
         )
+        if self.memory.kind in ONE_LOCK:  # its callers free what the tree has already
+            pools.free(row[protected : int(answer.prefix_len)])
         pools.free(row[whole:])
         if answer.mamba_exist:  # the node has a state, so the caller frees its own
             self._free_state(state)
