@@ -35,23 +35,25 @@ from conformance.engines.sglang.scheduler import Scheduler, after_boundary, befo
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
 
-def row_memory(release: Release, config: Json) -> SGLangMemory:
-    """The memory of a server without states. Its tree is the one that the configuration names, or else the newest."""
+def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
+    """The memory of a server without states. Its tree is the one that the configuration names, or else the newest.
+    ``core``: the core of a unified tree.
+    """
     asked = config.get("tree")
     kind = asked if asked and release.has_unified_tree else "unified" if release.has_unified_tree else "swa_radix"
-    return _memory(release, config, kind, ("full", "swa"), {})
+    return _memory(release, config, kind, ("full", "swa"), {"core": core})
 
 
-def cache_memory(release: Release, config: Json) -> SGLangMemory:
+def cache_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
     """The memory of a server with the components of the configuration; Unsupported if the release has none like it."""
     if "mamba" not in config["components"]:
-        return row_memory(release, config)
+        return row_memory(release, config, core)
     buffers = TrackBuffers(*(bool(config[name]) for name in TrackBuffers._fields))
     if not buffers.buffered and config["page_size"] > 1:
         raise Unsupported("without a track buffer a page has one token")
     if config["rows"] * (STATES_A_ROW + buffers.slots) > config["size_mamba"]:
         raise Unsupported("an engine has no more rows than it has states for")
-    more = {"states": config["size_mamba"], "buffers": buffers}
+    more = {"states": config["size_mamba"], "buffers": buffers, "core": core}
     return _memory(release, config, "unified", tuple(config["components"]), more)
 
 
@@ -78,7 +80,7 @@ class CacheEngine:
     """Requests and sessions over one memory. ``checks_rows``: a request is matched only if there is a row for it."""
 
     def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
-        self.fragile = memory.release.fragile
+        self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
         self.lacks = self._lacks()

@@ -7,6 +7,7 @@ classes for at all is left out: ``lock_ref`` needs the unified tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +20,6 @@ from conformance.engines.sglang.tree import TreeEngine, tree_memory
 from conformance.engines.side_by_side import Agreement, Side, SideBySide
 from conformance.vetting import calls
 
-CORES_AGREE = Agreement("cores_agree", "Both tree cores give one answer.", tuple(calls("lock_ref")))
-
 
 def makers(
     release: Release, device: str = "cpu", options: Mapping[str, str] = MappingProxyType({})
@@ -30,21 +29,29 @@ def makers(
     of a unified tree, see ``cores``.
     """
     core = options.get("core", cores.DEFAULT)
-    made: dict[str, Callable[[Json], Any]] = {
-        "allocator": lambda config: pools.pool(release, config, device),
-        "swa_mapping": lambda config: pools.pair(release, config, device),
-        "session_trim": lambda config: CacheEngine(row_memory(release, config), checks_rows=False),
-        "mamba_slots": lambda config: state_engine(release, config),
-        "cache": lambda config: CacheEngine(cache_memory(release, config), checks_rows=True),
+    over_tree: dict[str, Callable[[Json, str], Any]] = {
+        "session_trim": lambda config, core: CacheEngine(row_memory(release, config, core), checks_rows=False),
+        "mamba_slots": lambda config, core: state_engine(release, config, core),
+        "cache": lambda config, core: CacheEngine(cache_memory(release, config, core), checks_rows=True),
     }
     if release.has_unified_tree:
-        made["lock_ref"] = lambda config: _tree(release, config, core)
-    return made
+        over_tree["lock_ref"] = lambda config, core: TreeEngine(tree_memory(release, config, core))
+    return {
+        "allocator": lambda config: pools.pool(release, config, device),
+        "swa_mapping": lambda config: pools.pair(release, config, device),
+        **{stem: partial(_with_core, stem, make, core=core) for stem, make in over_tree.items()},
+    }
 
 
-def _tree(release: Release, config: Json, core: str) -> Any:
-    """A tree with this core; with BOTH, a tree with each of the two cores, which must agree. An older tree has none."""
-    if core != cores.BOTH or config["kind"] != "unified":
-        return TreeEngine(tree_memory(release, config, cores.DEFAULT if core == cores.BOTH else core))
-    rust, python = (Side(name, TreeEngine(tree_memory(release, config, name))) for name in (cores.RUST, cores.PYTHON))
-    return SideBySide(rust, python, CORES_AGREE)
+def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: str) -> Any:
+    """An engine whose tree has this core; with BOTH, an engine with each of the two cores, which must agree. A tree
+    that is not the unified one has no core.
+    """
+    if core != cores.BOTH:
+        return make(config, core)
+    one = make(config, cores.DEFAULT)
+    if not one.ran:
+        return one
+    rust, python = (Side(name, make(config, name)) for name in (cores.RUST, cores.PYTHON))
+    agree = Agreement("cores_agree", "Both tree cores give one answer.", tuple(calls(stem)))
+    return SideBySide(rust, python, agree)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from conformance.engines.protocol import Json, Key, OutOfMemory, StatesSnapshot, Unsupported
+from conformance.engines.sglang import cores
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -30,7 +31,7 @@ TREES = {
 NO_STATES_FOR_ROWS = "Not enough space for mamba"  # how the assertion of a batch that lacks state slots begins
 
 
-def state_memory(release: Release, config: Json) -> SGLangMemory:
+def state_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
     """The memory of a server with so many state slots; Unsupported if the release has no such tree or buffers."""
     kind, components = TREES[config["tree"]]
     return SGLangMemory(
@@ -44,6 +45,7 @@ def state_memory(release: Release, config: Json) -> SGLangMemory:
         row_count=config["requests"] + config["sessions"],
         states=config["size"],
         buffers=TrackBuffers(*(bool(config[name]) for name in TrackBuffers._fields)),
+        core=core,
     )
 
 
@@ -62,9 +64,9 @@ def lacking(memory: SGLangMemory) -> Collection[str]:
     return frozenset(name for name, offered in has.items() if not offered)
 
 
-def state_engine(release: Release, config: Json) -> StateEngine | ServedStates:
+def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> StateEngine | ServedStates:
     """The engine for a configuration: with the release's own requests, where these keep records."""
-    memory = state_memory(release, config)
+    memory = state_memory(release, config, core)
     if release.serving.keeps_records:
         return ServedStates(memory, lacking(memory))
     return StateEngine(memory, config["sessions"])
@@ -74,7 +76,7 @@ class StateEngine:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
     def __init__(self, memory: SGLangMemory, sessions: int) -> None:
-        self.fragile = memory.release.fragile
+        self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.sglang, self.pools, self.rows = memory, memory.release, memory.pools, memory.rows
         self.page_size, self.slots = memory.page_size, memory.state_slots
         self.tree = self.sglang.session_cache(memory.tree, memory.kind)
