@@ -115,7 +115,8 @@ class SessionTrimRun:
         between = self.calls.prefilling(request)
         if between:  # in the law a request that inserts a chunk leaves its row, donates the pages, and comes back
             self.law.engine_step("finish", row)
-        self.tree.take(row, view.lengths.protected // self.calls.page_size, lambda page: page in now)
+        last = view.lengths.protected // self.calls.page_size
+        self.tree.take(row, last, lambda page: page in now, self.tree.revived(self.seen))
         if between:
             self.law.engine_step("come_back", row)
 
@@ -131,8 +132,10 @@ class SessionTrimRun:
         self.law.engine_step("finish", row)
         table, rows = full_pool(self.rows).table, self.rows
         own = {i: table(row, i) for i in range(rows.protected(row), rows.committed(row))}
-        last = max((i + 1 for i, page in own.items() if page in self.seen.tree), default=rows.protected(row))
-        self.tree.take(row, last, lambda page: page in self.seen.tree)
+        revived = self.tree.revived(self.seen)
+        taken = (i + 1 for i, page in own.items() if page in self.seen.tree or i in revived)
+        last = max(taken, default=rows.protected(row))
+        self.tree.take(row, last, lambda page: page in self.seen.tree, revived)
         self.law.engine_step("release", row)
 
     def close_slot(self, session: int) -> None:
