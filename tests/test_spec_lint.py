@@ -42,12 +42,59 @@ FORBIDDEN = {
     "in a listing that is no function": "return a.where(b.has, 1, [x for x in b])",
     "in a listing that is used elsewhere": "def keys():\n        return [x for x in b]\n"
     "    return a.where(b.has, keys(), keys)",
+    **{
+        name: f"return {name}(a)"
+        for name in (
+            "getattr",
+            "hasattr",
+            "type",
+            "callable",
+            "isinstance",
+            "hash",
+            "id",
+            "repr",
+            "str",
+            "next",
+            "eval",
+            "vars",
+        )
+    },
+    "a look-up": "return {3: 7}.get(a, b)",
+    "a look-up in something": "return a.get(b)",
+    "a look-up by index": "return a[b]",
+    "a dictionary": "return {3: 7}",
+    "a set": "return {a, b}",
+    "try": "try:\n        return a\n    except TypeError:\n        return b",
+    "raise": "raise TypeError(a)",
+    "with": "with a:\n        return b",
+    "walrus": "return (d := a) & d",
+    "assigned twice": "d = a\n    law = lambda k: k == d\n    d = b\n    return c.all(law)",
+    "assigned twice, an argument": "law = lambda k: k == a\n    a = b\n    return c.all(law)",
+    "assigned twice, augmented": "d = a\n    d += b\n    return d",
+    "assigned twice, in a function": "def law(k):\n        d = k\n        d = b\n        return d\n    return law",
+    "a list that changes": "d = [a]\n    law = lambda k: k == d[0]\n    d.append(b)\n    return c.all(law)",
+    "an item that changes": "d = [a]\n    law = lambda k: k == d[0]\n    d[0] = b\n    return c.all(law)",
+    "an attribute that changes": "law = lambda k: k == a.b\n    a.b = c\n    return c.all(law)",
+    "a function defined twice": "def d(k):\n        return a\n    def d(k):\n        return b\n    return c.all(d)",
+    "global": "global d\n    d = a\n    return d",
+    "del": "d = a\n    del d\n    return a",
+    "an import": "import functools\n    return a",
+    "an import of a name": "from functools import cache\n    return cache(a)",
+    "a private attribute": "return a.__class__",
+    "yield": "yield a",
+    "a class": "class D:\n        d = a\n    return D",
+    "a decorator": "@c\n    def law(k):\n        return k\n    return a.all(law)",
     "in a default": "def law(x=a and b):\n        return x\n    return law",
 }
 
 ALLOWED = {
     "the words of spec.logic": "return ite(a & b | no(c), implies(a, b), (a < b) & (b < c))",
-    "none": "return replace(a, b=a is None)",
+    "none": "return ite(a is None, b, c)",
+    "names that are assigned once": "d = a + b\n    e = d + c\n    return a.all(lambda k: k == e)",
+    "one name in two functions": "d = a + b\n    return a.all(lambda d: d == b)",
+    "a constant index": "return a[0] & a[1]",
+    "a function of the file": "return law(a, b, c)",
+    "a name that was given": "return a(b)",
     "methods": "return a.all(lambda k: b.any(lambda j: c(j) == k)) & (a.count(b.has) == 0)",
     "a listing": "return a.where(b.has, 1, lambda: [x for x in b.items() if x])",
     "a listing by keyword": "return a.where(b.has, 1, among=lambda: [x for x in b.items() if x])",
@@ -57,7 +104,7 @@ ALLOWED = {
 
 
 def _function(body: str) -> str:
-    return f'"""Spec."""\n\n\ndef law(a, b, c):\n    """A law."""\n    {body}\n'
+    return f'"""Spec."""\nfrom spec.logic import implies, ite, no\n\ndef law(a, b, c):\n    """A law."""\n    {body}\n'
 
 
 @pytest.mark.parametrize("body", FORBIDDEN.values(), ids=FORBIDDEN.keys())
@@ -70,6 +117,13 @@ def test_forbidden(body: str) -> None:
 @pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED.keys())
 def test_allowed(body: str) -> None:
     assert lint(_function(body)) == []
+
+
+def test_a_module_imports_the_spec_alone() -> None:
+    assert lint("from functools import singledispatch\n")
+    assert lint("import z3\n")
+    assert lint("from proofs.symbols import Term\n")
+    assert lint("from spec.logic import ite\nfrom dataclasses import dataclass\n") == []
 
 
 def test_a_method_and_a_lambda_of_a_module_are_looked_at() -> None:
