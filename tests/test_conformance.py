@@ -47,7 +47,9 @@ def engine_of(lock: LockStep) -> Any:
 # Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
 # And it keeps the state of a lock that gives back its window (test_a_state_may_be_given_back_with_the_window).
 ENGINES_ALONE = {"state_renew", "release_state"}
-EXAMPLES = {"mamba_slots": 500, "cache": 500}  # lazy track buffers are one kind of five, and of six
+# SWA pages go from one full page to another only when a tree takes them: the stems with a tree drive that.
+OF_TREES = {"swa_mapping": {"hand_over_swa"}}
+EXAMPLES = {"mamba_slots": 500, "cache": 800}  # lazy track buffers are one kind of five, and of six
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -56,7 +58,7 @@ def test_ours_conforms(stem: str) -> None:
     result = check.check(stem, OURS[stem], Search(examples=EXAMPLES.get(stem, 250)))
     assert result.verdict == CONFORMS, f"{result.law}: {result.detail} {result.trace}"
     assert result.steps > 2000
-    names, seen = set(hints_of(stem).stem.transitions) - ENGINES_ALONE, result.transitions
+    names, seen = set(hints_of(stem).stem.transitions) - ENGINES_ALONE - OF_TREES.get(stem, set()), result.transitions
     assert [n for n in sorted(names) if not seen.get(f"{n} done")] == []
     assert [n for n in sorted(hints_of(stem).refusable - ENGINES_ALONE) if not seen.get(f"{n} refused")] == []
 
