@@ -254,7 +254,7 @@ def _result(judged: Json) -> Json:
 def _subject(asked: Subject, hello: Json) -> Json:
     source = None if asked.source is None else str(asked.source)
     named = {"engine": asked.engine, "label": hello["label"], "release": asked.release, "source": source}
-    set_by_user = {"options": dict(asked.options), "notes": hello["notes"]}
+    set_by_user = {"options": dict(asked.options), "notes": hello.get("notes", [])}
     return {**named, **set_by_user, "own": hello["own"], "isolation": hello["isolation"], "roots": hello["roots"]}
 
 
