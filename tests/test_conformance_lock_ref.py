@@ -14,7 +14,7 @@ from conformance.engines.ours.tree import lock_ref
 from conformance.engines.protocol import Json, Match, Misuse, TreeSnapshot, Unsupported
 from conformance.faults import FAULTS
 from conformance.known import LockRefExclusion as Exclusion
-from conformance.lock_ref.rules import LockRefMachine, keys
+from conformance.lock_ref.rules import TREES, LockRefMachine, keys
 from conformance.lock_ref.run import LockRefRun
 from conformance.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink
@@ -274,14 +274,15 @@ def inserts_past_cursor(drawn: LockRefMachine) -> None:
     drawn.insert(length=4, fork=0, cursor=4, shared=False)
 
 
+WITH_STATES = TREES.index(("unified", ["full", "swa", "mamba"]))
 # For each exclusion a situation whose last operation is left out, and what the start draws for it.
 SITUATIONS: dict[Exclusion, tuple[Callable[[LockRefMachine], None], Json]] = {
     Exclusion.RESTORE_HELD: (restores_under_reader, {}),
     Exclusion.SESSION_AFTER_EARLY: (releases_rest_as_session, {}),
     Exclusion.EARLY_RELEASE: (releases_early, {}),
-    Exclusion.EARLY_RELEASE_STATE: (releases_early, {"tree": 2}),
-    Exclusion.COPY_ON_WRITE: (copies, {"tree": 2}),
-    Exclusion.CURSOR_PAST_KEY: (inserts_past_cursor, {"tree": 2, "page_size": 1}),
+    Exclusion.EARLY_RELEASE_STATE: (releases_early, {"tree": WITH_STATES}),
+    Exclusion.COPY_ON_WRITE: (copies, {"tree": WITH_STATES}),
+    Exclusion.CURSOR_PAST_KEY: (inserts_past_cursor, {"tree": WITH_STATES, "page_size": 1}),
 }
 
 
