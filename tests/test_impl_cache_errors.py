@@ -143,7 +143,7 @@ class EveryTombstone(LockTree):
 
 @pytest.mark.parametrize("kind", [LockTree, EveryTombstone])
 def test_a_given_part_is_the_one_that_is_asked(kind: type[LockTree]) -> None:
-    """An insert replaces the full slots of what ``revivable`` names. Another tombstone keeps its slots, and is revived."""
+    """An insert replaces the full slots of what ``revivable`` names. Another tombstone keeps its full slots."""
     pools = parts()
     c = SessionCache(pools, 3, 32, 3, locks=kind(8, window=3), request_rows=idle_rows(pools, rows=3))
     c.debug = pools.debug = False  # the variant breaks what ``check`` looks for

@@ -328,7 +328,7 @@ def test_the_path_to_a_bug_is_a_shortest_one() -> None:
     wrong = {**hints.stem.transitions, mutant.transition: mutant.wrong}
     _, path = counterexample.classify(hints, wrong)
     assert path is not None
-    assert len(path) == 4
+    assert len(path) == 3
     shorter = itertools.takewhile(lambda p: len(p) < len(path), explore.paths(hints, wrong))
     assert not any(hints.stem.broken(p[-1].after) for p in shorter)
 
