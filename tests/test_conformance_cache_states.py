@@ -61,6 +61,7 @@ def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:
     lock.do("admit", request=0, more=1, fork=1)
     lock.do("abort", request=1)
     lock.do("evict", states=3)
+    lock.do("evict", full=4)
     assert not run_of(lock).tree.at
     lock.do("quiesce")
 
