@@ -16,15 +16,14 @@ from conformance.engines.sglang.importing import Imported
 
 DEFAULT, PYTHON, RUST = "default", "python", "rust"
 BOTH = "both"  # a tree with each of the two cores, side by side
-CHOICES = (DEFAULT, PYTHON, RUST, BOTH)
-_SWITCH = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"  # the release's own switch between its cores
-_REGISTRY, _RUST_PACKAGE = "mem_cache.unified_cache.tree_core_registry", "mem_cache.rust_tree_core"
+SWITCH = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"  # the release's own switch between its cores
+REGISTRY, RUST_PACKAGE = "mem_cache.unified_cache.tree_core_registry", "mem_cache.rust_tree_core"
 
 
 def of(tree: Any) -> str:
     """The core that a unified tree has: RUST if its class comes from the release's package of the Rust core."""
     core = type(getattr(tree, "tree_core", None))
-    return RUST if f".{_RUST_PACKAGE}." in f"{core.__module__}." else PYTHON
+    return RUST if f".{RUST_PACKAGE}." in f"{core.__module__}." else PYTHON
 
 
 def build(imported: Imported, make: Callable[[Any], Any], params: Any, core: str) -> Any:
@@ -34,11 +33,11 @@ def build(imported: Imported, make: Callable[[Any], Any], params: Any, core: str
     if core == DEFAULT:
         return make(params)
     where = f"sglang {imported.label}"
-    if core == RUST and not imported.has(_RUST_PACKAGE):
+    if core == RUST and not imported.has(RUST_PACKAGE):
         raise EngineError(f"{where} has no Rust core of its tree")
     tree = _made(make, params, core, where)
     if of(tree) != core:
-        reason = getattr(imported.module(_REGISTRY), "_rust_fallback_reason", lambda _: None)(params)
+        reason = getattr(imported.module(REGISTRY), "_rust_fallback_reason", lambda _: None)(params)
         raise EngineError(
             f"{where}: core {core} was asked for and core {of(tree)} was built: {reason or 'no reason given'}"
         )
@@ -58,12 +57,12 @@ def _made(make: Callable[[Any], Any], params: Any, core: str, where: str) -> Any
 @contextmanager
 def _switched(core: str) -> Iterator[None]:
     """The release's switch names this core; releases read the environment when they build a tree."""
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = core
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = core
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_SWITCH]
+            del os.environ[SWITCH]
         else:
-            os.environ[_SWITCH] = before
+            os.environ[SWITCH] = before

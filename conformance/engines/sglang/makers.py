@@ -49,9 +49,8 @@ def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: 
     """
     if core != cores.BOTH:
         return make(config, core)
-    one = make(config, cores.DEFAULT)
-    if not one.ran:
-        return one
-    rust, python = (Side(name, make(config, name)) for name in (cores.RUST, cores.PYTHON))
+    rust = make(config, cores.RUST)
+    if not rust.ran:
+        return rust
     agree = Agreement("cores_agree", "Both tree cores give one answer.", tuple(calls(stem)))
-    return SideBySide(rust, python, agree)
+    return SideBySide(Side(cores.RUST, rust), Side(cores.PYTHON, make(config, cores.PYTHON)), agree)

@@ -130,11 +130,6 @@ class Release:
         return hasattr(self._swa_class, "alloc_extend_swa_tail")
 
     @cached_property
-    def counts_needed_pages(self) -> bool:
-        """``alloc_extend`` asks for the pages that it needs; other releases ask for one page more for each row."""
-        return hasattr(self._swa_class, "new_pages_available")
-
-    @cached_property
     def _tokens_are_arrays(self) -> bool:
         """``RadixKey``, and with it a request, keeps its tokens in an ``array``; other releases keep a list."""
         return "array" in str(inspect.signature(self._radix_key.__init__).parameters["token_ids"].annotation)

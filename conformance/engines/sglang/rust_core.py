@@ -26,14 +26,13 @@ import torch
 
 from conformance.cache_folder import checkout
 from conformance.engines.protocol import EngineError
+from conformance.engines.sglang.cores import PYTHON, REGISTRY, RUST, RUST_PACKAGE, SWITCH
 from conformance.engines.sglang.importing import Imported
 
-_PACKAGE, _LOADER = "mem_cache.rust_tree_core", "mem_cache.rust_tree_core.extension"
+_LOADER = f"{RUST_PACKAGE}.extension"
 _TORCH_RANGE = "rust_extensions.torch_build"
-_REGISTRY = "mem_cache.unified_cache.tree_core_registry"
-_DEFAULT, _BUILD = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "SGLANG_RUST_BUILD_MODE"
+_BUILD = "SGLANG_RUST_BUILD_MODE"
 _ME = __spec__.name  # this module, also where it is run
-PYTHON, RUST = "python", "rust"
 
 
 def prepare(imported: Imported) -> tuple[str, ...]:
@@ -42,13 +41,13 @@ def prepare(imported: Imported) -> tuple[str, ...]:
     Where the Rust core is not built, the Python core is taken by default, since the release would try to build it.
     Raises ``EngineError`` if its shared object is damaged.
     """
-    if not imported.has(_PACKAGE):
+    if not imported.has(RUST_PACKAGE):
         return ()
     os.environ.setdefault(_BUILD, "never")
     ran = f"torch {torch.__version__} ran"
     reason = _missing(imported)
     if reason:
-        os.environ.setdefault(_DEFAULT, PYTHON)
+        os.environ.setdefault(SWITCH, PYTHON)
         return (f"Rust core not judged: {reason}; {ran}",)
     try:
         imported.module(_LOADER)
@@ -62,7 +61,7 @@ def _missing(imported: Imported) -> str:
     """Why the Rust core cannot run here; empty if it can."""
     files = _shared_objects(imported)
     if not files:
-        return f"it is not built (no shared object in sglang/srt/{_PACKAGE.replace('.', '/')})"
+        return f"it is not built (no shared object in sglang/srt/{RUST_PACKAGE.replace('.', '/')})"
     if not any(f".{file.name.partition('.')[2]}" in EXTENSION_SUFFIXES for file in files):
         return f"{files[0].name} is built for another Python or system"
     limits = imported.module(_TORCH_RANGE)
@@ -78,7 +77,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _shared_objects(imported: Imported) -> list[Path]:
-    return sorted(imported.root.joinpath("sglang", "srt", *_PACKAGE.split(".")).glob("*.so"))
+    return sorted(imported.root.joinpath("sglang", "srt", *RUST_PACKAGE.split(".")).glob("*.so"))
 
 
 # When the release takes its Python core.
@@ -123,12 +122,12 @@ def routes(imported: Imported) -> dict[str, str]:
     """For each situation the core that the release builds when Rust is asked for, by its own function; and which core
     it takes by default. Releases without such a function build what is asked for, or fail. Empty without a Rust core.
     """
-    if not imported.has(_PACKAGE):
+    if not imported.has(RUST_PACKAGE):
         return {}
-    resolve = getattr(imported.module(_REGISTRY), "resolve_tree_core_backend", lambda name, _: name)
-    default = getattr(imported.module("environ").envs, _DEFAULT)
+    resolve = getattr(imported.module(REGISTRY), "resolve_tree_core_backend", lambda name, _: name)
+    default = getattr(imported.module("environ").envs, SWITCH)
     with mock.patch.dict(os.environ):
-        os.environ.pop(_DEFAULT, None)
+        os.environ.pop(SWITCH, None)
         found = {"default": str(default.get())}
     for situation, (params, world) in SITUATIONS.items():
         with world:
