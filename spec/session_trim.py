@@ -195,7 +195,7 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
             requires(at_most(protected(st, row), to), "the new length is at least the cached prefix"),
             requires(at_most(to, allocated(st, row)), "the new length is at most the allocated length"),
             requires(
-                resumable(st, row, shortest(to, committed(st, row))),
+                resumable(st, row, kept),
                 "the window before the new length has its SWA slots",
             ),
         ),
