@@ -315,6 +315,17 @@ def drop_duplicates(st: CacheState, row: Number, pages: Number) -> Step[CacheSta
     return but(freed, promises=(leaving(st, row), *freed.promises))
 
 
+def revivable(st: CacheState, row: Number, node: Number) -> tuple[Requirement, ...]:
+    """What a caller promises about a tombstone that takes over pages of a leaving row."""
+    return (
+        leaving(st, row),
+        requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+        requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
+        requires(st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"),
+        whole_window(st, row),
+    )
+
+
 @stem.transition
 def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
     """A leaving row donates its pages to a tombstone that nobody holds; the tombstone's old full pages are freed."""
@@ -325,14 +336,8 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
     return Step(
         calls=(revived, emptied, given),
         promises=(
-            leaving(st, row),
-            requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+            *revivable(st, row, node),
             requires(st.tree.full_ref(node) == 0, "nobody holds the node"),
-            requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
-            requires(
-                st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"
-            ),
-            whole_window(st, row),
         ),
         then=but(with_rows(freed, given.then), tree=revived.then, inserts=st.inserts + 1),
     )
@@ -348,15 +353,7 @@ def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheStat
     given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
     return Step(
         calls=(revived, given),
-        promises=(
-            leaving(st, row),
-            requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
-            requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
-            requires(
-                st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"
-            ),
-            whole_window(st, row),
-        ),
+        promises=revivable(st, row, node),
         then=but(with_rows(st, given.then), tree=revived.then),
     )
 
