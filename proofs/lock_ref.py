@@ -358,7 +358,7 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "above": "nodes"},
     mutants=MUTANTS,
-    routes={"restore_swa": "add_leaf acquire", "merge": "add_leaf acquire split"},
+    routes={"restore_swa": "add_leaf acquire", "merge": "add_leaf evict_mamba add_leaf acquire"},
     relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proofs.allocator import begins, cuts, frees, growths, nothing
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -67,8 +67,8 @@ def _grown(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
 
 
 def settled(pair: pairs.Pair) -> Iterator[tuple[Set, bool]]:
-    """Each SWA page that waits for the end of a free group by itself: unmapped alone, and available."""
-    for page in waiting(pair.swa, True).items():
+    """Each SWA page by itself, unmapped alone, and available; the law accepts those that wait for a group's end."""
+    for page in pair.swa.pages.items():
         yield from ((Set([page]), available) for available in (False, True))
 
 
@@ -238,15 +238,26 @@ def gives_back_what_stands_there(st: SwaMapping) -> Step[SwaMapping]:
 
 def settles_under_waiting_page(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
     """SWA pages become available before the end of the group though a full page that waits maps into them."""
-    step = law.settle_swa(st, done, available)
-    mapped = replace(step.then.now, to_page=st.now.to_page, to_offset=st.now.to_offset)
-    return replace(step, choice=step.choice[:1], then=replace(step.then, now=mapped))
+    step = unchosen(law.settle_swa(st, done, available), "no full page that waits maps into one of them")
+    full, now = st.now.full, step.then.now
+
+    def waiting_slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in waiting(full, True).items() for o in full.offsets.items()]
+
+    def stays(p: Number, _: Number) -> Truth:
+        return full.place(p) == PENDING
+
+    return _with(
+        step,
+        to_page=now.to_page.where(stays, st.now.to_page, waiting_slots),
+        to_offset=now.to_offset.where(stays, st.now.to_offset, waiting_slots),
+    )
 
 
 def settles_what_is_held(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
     """An engine makes SWA pages available that nobody gave back."""
     step = law.settle_swa(st, done, available)
-    return replace(step, choice=step.choice[1:])
+    return unchosen(step, "each of these SWA pages waits for the end of the group")
 
 
 def frees_mapped_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
@@ -346,11 +357,13 @@ def forgets_outer_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
     return replace(step, then=replace(step.then, now=replace(st.now, full=forgotten), backed_up=False))
 
 
-# Transitions whose first granted call is three calls away; the search finds all others by trying every call.
+# Transitions whose first granted call, or whose first bug, is many calls away; the search finds all others by trying
+# every call.
 ROUTES = {
     "restore_state": "backup_state alloc",
     "merge_and_sort_free": "alloc free_swa",
     "hand_over_swa": "alloc slide alloc",
+    "settle_swa": "alloc free_group_begin free alloc free_swa",
 }
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
