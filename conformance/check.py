@@ -117,7 +117,7 @@ def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:
     """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
-    run.
+    run. Raises ``EngineError`` where the engine can have no verdict, since it uses what is stood in for.
     """
     rules, run_class = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
@@ -125,7 +125,12 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": search.strict, "exclude": search.exclude})
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
     with with_reporter(lambda _: None), by_seed_alone():
-        run_state_machine_as_test(factory, settings=_settings(search))
+        try:
+            run_state_machine_as_test(factory, settings=_settings(search))
+        except Exception as error:
+            if sink.no_verdict is None:
+                raise
+            raise sink.no_verdict from error
 
 
 def _settings(search: Search) -> settings:

@@ -39,6 +39,7 @@ FewRows = Annotated[int, whole(1, 8)]
 Sessions = Annotated[int, whole(0, 8)]
 Requests = Annotated[int, whole(1, 8)]
 Tree = Literal["unified", "swa_radix"]
+LockedTree = Literal["unified", "swa_radix", "mamba_radix", "radix", "pure_swa"]
 exact = with_config(extra="forbid", strict=True)
 
 
@@ -102,7 +103,7 @@ class LockRefConfig(TypedDict):
     size_mamba: States
     window: Tokens
     components: TreeComponents
-    kind: Tree
+    kind: LockedTree
 
 
 @exact

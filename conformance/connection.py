@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import ANSWERED, ANSWERED_SENTENCE, Finding
+from conformance.options import Given
 from conformance.outcome import Break, Outcome
 from conformance.traces import Trace
 
@@ -103,7 +104,7 @@ def _answer(said: Json) -> Any:
 @dataclass(frozen=True)
 class Subject:
     """An engine to be judged: its name, and the release or the folder of its source. ``stems``: those that the user has
-    named, for an engine whose stem is not clear.
+    named, for an engine whose stem is not clear. ``options``: the engine's options that the user has set.
     """
 
     engine: str
@@ -111,12 +112,13 @@ class Subject:
     source: Path | None = None
     device: str = "cpu"
     stems: tuple[str, ...] = ()
+    options: Given = ()
 
 
 class Served:
     """A process that serves one engine. Use it with ``with``: at the end the process and its children are killed.
 
-    ``hello``: what was loaded, namely ``label``, ``stems``, ``own`` and ``isolation``.
+    ``hello``: what was loaded, namely ``label``, ``stems``, ``own``, ``notes`` and ``isolation``.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -130,7 +132,7 @@ class Served:
         source = None if subject.source is None else str(subject.source.resolve())
         wanted = {
             **{"engine": subject.engine, "release": subject.release, "source": source},
-            **{"device": subject.device, "stems": subject.stems},
+            **{"device": subject.device, "stems": subject.stems, "options": subject.options},
         }
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):

@@ -229,7 +229,7 @@ def ranges(numbers: list[int]) -> str:
 
 FOLLOWS = {
     *((Pool, name) for name in ("table", "whole", "available")),
-    *((Tree, name) for name in ("source", "node", "top", "state")),
+    *((Tree, name) for name in ("source", "node", "top", "state", "grip")),
     *((Tree, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
     *((CacheState, name) for name in ("reads", "handle")),
     (MambaSlots, "available"),
@@ -370,6 +370,10 @@ SAID: dict[tuple[type, str], Said] = {
     (Tree, "top"): Said(
         lambda c, names: f"the end of the window that {names.handle(c.key)} holds",
         lambda _, __, v, n: n.node(v) if v else "none",
+    ),
+    (Tree, "grip"): Said(
+        lambda c, names: f"how {names.handle(c.key[0])} holds the SWA part of {names.node(c.key[1])}",
+        lambda _, __, v, ___: {0: "skipped", 1: "held", 2: "counted"}.get(v, str(v)),
     ),
     (Tree, "state"): Said(
         lambda c, names: f"the state lock of {names.handle(c.key)}", lambda _, __, v, ___: "held" if v else "not held"

@@ -26,6 +26,7 @@ from conformance.known import Known
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.machine import TimeIsUp
 from conformance.outcome import Break, Outcome, outcome
+from conformance.ran import Ran
 from conformance.story.tell import tell
 from conformance.traces import Trace
 
@@ -45,7 +46,7 @@ def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
 def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
     begun, stem = time.monotonic(), asked["stem"]
-    make = loaded.makers[stem]
+    make = Ran(loaded.makers[stem])
     listed = _listed(asked)
     replayed = [_replayed(k, make, progress) for k in listed if k.stem == stem]
     result = _draw(make, asked, excluded(stem, listed), begun, progress)
@@ -54,7 +55,8 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
     verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
     seconds = round(time.monotonic() - begun, 1)
-    return {"stem": stem, "verdict": verdict, **judged, "seconds": seconds, "new": found, **rows}
+    ran = {"ran": make.as_json()}
+    return {"stem": stem, "verdict": verdict, **judged, **ran, "seconds": seconds, "new": found, **rows}
 
 
 def _listed(asked: Json) -> list[Known]:
@@ -130,9 +132,10 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
         kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
-        hunt = Hunt(stem, loaded.makers[stem], base.outcome, limits, progress)
+        make = Ran(loaded.makers[stem])
+        hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, _listed(asked)))
-    return _beside(hunted, loaded)
+    return {**_beside(hunted, loaded), "ran": make.as_json()}
 
 
 def _beside(hunted: Hunted, loaded: Loaded) -> Json:

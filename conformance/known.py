@@ -22,6 +22,8 @@ class AllocatorExclusion(StrEnum):
     """What runs of ``allocator`` and ``swa_mapping`` avoid."""
 
     NESTED_GROUP = "allocator.nested_group"  # a free group within a free group
+    STRAY_END = "allocator.stray_end"  # the end of a free group where none is open
+    OVERWRITE = "allocator.overwrite"  # a caller that overwrites the table rows whose slots it has freed
     RESTORE = "allocator.restore"  # backups, and restoring them
     SHORT_DECODE = "allocator.short_decode"  # a decode for which there is no room
     SHORT_EXTEND = "allocator.short_extend"  # a prefill for which there is no room
@@ -34,6 +36,7 @@ class SwaMappingExclusion(StrEnum):
     TAIL = "swa_mapping.tail"  # a tail that is shorter than its row
     EMPTY_TAIL = "swa_mapping.empty_tail"  # a tail of no tokens
     TAIL_INSIDE_PAGE = "swa_mapping.tail_inside_page"  # a tail that starts inside a page
+    SWA_IN_GROUP = "swa_mapping.swa_in_group"  # SWA pages that are given back alone within a free group
 
 
 class LockRefExclusion(StrEnum):

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from conformance import no_verdict
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.plain import first_line, message_of
@@ -77,13 +78,15 @@ class Call(NamedTuple):
     """One call to the engine.
 
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
-    ``OutOfMemory``, and then the answer is ``REFUSAL``.
+    ``OutOfMemory``, and then the answer is ``REFUSAL``. ``declinable``: the engine's contract may exclude this call;
+    then it raises one of ``CLEAR_ERRORS`` with a message, and the answer is ``REFUSAL``.
     """
 
     name: str
     send: Callable[[], Any]
     risky: bool = False
     refusable: bool = False
+    declinable: bool = False
 
 
 Calls = Generator[Call | None, Any, None]
@@ -93,7 +96,8 @@ steps of the law before it yields the next call. The driver judges between two c
 step for the next call before this call is made, the operation yields ``None`` before the step, which means "judge now".
 """
 
-REFUSAL = object()  # the answer of a call that raised OutOfMemory
+REFUSAL = object()  # the answer of a call that raised OutOfMemory, or that the engine declined
+CLEAR_ERRORS = (ValueError, TypeError, RuntimeError, AssertionError)  # with a message: how an engine declines a call
 _END = object()  # an operation yields nothing more
 
 
@@ -349,14 +353,18 @@ def _sent_to_engine(call: Call) -> Any:
     """The answer of the engine, where an exception is a finding.
 
     ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
-    for, so there is no verdict.
+    for, so there is no verdict. Nor is there one where the engine hides this error, or where it imports a package that
+    is not installed.
     """
     try:
-        return call.send()
+        with no_verdict.watched():
+            return call.send()
     except (Misuse, Unsupported, Finding, EngineError):
         raise
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):
+            return REFUSAL
+        if call.declinable and isinstance(error, CLEAR_ERRORS) and message_of(error).strip():
             return REFUSAL
         what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
         raise Finding(ANSWERED, ANSWERED_SENTENCE, what) from error

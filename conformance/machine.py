@@ -8,14 +8,16 @@ operations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from conformance.engines.protocol import Json, Misuse, Unsupported
+from conformance import no_verdict
+from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.known import looks_past
 from conformance.lockstep import Finding, LockStep
 from conformance.traces import Trace
@@ -37,7 +39,8 @@ class Sink:
     """What a check keeps of its runs, and what it decides while they are drawn.
 
     ``counts``: how often each transition was done and refused. ``runs``: how many were started. ``failure``: the last
-    run that ended with a finding. ``latent``: the first run with a latent finding.
+    run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the engine
+    can have no verdict, if it cannot.
 
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
     before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
@@ -49,6 +52,7 @@ class Sink:
     steps: int = 0
     failure: tuple[Finding, Trace] | None = None
     latent: tuple[Finding, Trace] | None = None
+    no_verdict: EngineError | None = None
     passes: Callable[[Finding, Trace], bool] = _no
     before: Callable[[Trace, Json], object] = _no
 
@@ -81,17 +85,18 @@ class StemMachine(RuleBasedStateMachine):
 
     def begin(self, config: Json) -> bool:
         """Starts a run of this configuration. False if the engine does not support it."""
-        cls = type(self)
         try:
-            engine = cls.make(config)
+            with self._keeping_reasons(), no_verdict.watched():
+                self._start(config)
         except Unsupported:
             return False
-        self._start(engine, config)
         self.sink.runs += 1
         return True
 
-    def _start(self, engine: Any, config: Json) -> None:
-        self.run = type(self).run_class(engine, config, self.strict, looks_past(self.exclude))
+    def _start(self, config: Json) -> None:
+        cls = type(self)
+        engine = cls.make(config)
+        self.run = cls.run_class(engine, config, self.strict, looks_past(self.exclude))
         self.lock = LockStep(self.run, config)
 
     def do(self, op: str, **arguments: Any) -> None:
@@ -106,7 +111,8 @@ class StemMachine(RuleBasedStateMachine):
         self.sink.steps += 1
         latents = len(self.run.law.latents)
         try:
-            self.lock.do(op, **arguments)
+            with self._keeping_reasons():
+                self.lock.do(op, **arguments)
         except Finding as finding:
             if self.sink.passes(finding, self.lock.trace):
                 self._step_back()
@@ -122,6 +128,15 @@ class StemMachine(RuleBasedStateMachine):
             self.sink.latent = self.sink.latent or (latent, self.lock.trace)
             self.sink.passes(latent, self.lock.trace)
 
+    @contextmanager
+    def _keeping_reasons(self) -> Iterator[None]:
+        """Keeps the ``EngineError`` that leaves the block: Hypothesis may raise another error in its place."""
+        try:
+            yield
+        except EngineError as error:
+            self.sink.no_verdict = error
+            raise
+
     def _step_back(self) -> None:
         """Starts again and repeats the run without its last operation. The rest of the rule is skipped.
 
@@ -132,10 +147,12 @@ class StemMachine(RuleBasedStateMachine):
         if self.steps_back > STEPS_BACK:
             self.failed = True
             return
-        self._start(type(self).make(config), config)
         try:
+            with self._keeping_reasons(), no_verdict.watched():
+                self._start(config)
             for step in steps:
-                self.lock.do(**step)
+                with self._keeping_reasons():
+                    self.lock.do(**step)
         except (Finding, Misuse, Unsupported):
             self.failed = True
 

@@ -6,13 +6,14 @@ which pools there are (``PoolRun``). The engine chooses the pages, and the law j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from conformance.engines.protocol import Json, Misuse
 from conformance.kinds import operation, operations_of
-from conformance.lockstep import CHOICE, Call, Calls, Finding, Law, refusing
+from conformance.lockstep import CHOICE, REFUSAL, Call, Calls, Finding, Law, refusing
 from spec.finite import Seq, Set
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.pool import Pool, length
@@ -28,6 +29,7 @@ class PoolRun(Protocol):
 
     law: Law
     engine: Any
+    lacks: Collection[str]
 
     def pool_of(self, state: Any) -> Pool:
         """The pool of a state in which the rows have their length."""
@@ -35,10 +37,32 @@ class PoolRun(Protocol):
     def some_pages(self, state: Any, need: int) -> tuple[Seq, ...]:
         """Any ``need`` free pages of each pool in which a row grows."""
 
+    def freeing(self, *parts: list[int]) -> Callable[[], None]:
+        """Sends the engine the calls that free these slots, one part after the other. Asked for before the law's step,
+        since the calls may depend on what has its SWA page before it.
+        """
+
+    def is_whole(self, page: int) -> bool:
+        """A held page has all that a segment free expects of it."""
+
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
         """The pages that the engine chose in each pool. ``chosen``: those of the pool in which the rows have their
         length.
         """
+
+    def sorted_as_now(self, before: Any) -> Any:
+        """The state ``before``, with the release lists sorted that the engine has sorted since."""
+
+
+def send_each(send: Callable[[list[int]], None], parts: Sequence[list[int]]) -> Callable[[], None]:
+    """Sends a call for each part that has a slot."""
+
+    def sent() -> None:
+        for slots in parts:
+            if slots:
+                send(slots)
+
+    return sent
 
 
 def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[int]:
@@ -50,7 +74,7 @@ def row_pages(pool: Pool, row: int, before: int, answer: Sequence[int]) -> list[
     needed = pages_needed(before, before + len(answer), size)
     start = ceil_align(before, size) - before
     chosen = [slot // size for slot in answer[start::size]][:needed]
-    table = [pool.table(row, i) for i in range(touched(length(pool, row)))] + chosen
+    table = [pool.table(row, i) for i in range((before + start) // size)] + chosen
     for offset, slot in enumerate(answer):
         index, within = divmod(before + offset, size)
         if slot != table[index] * size + within:
@@ -211,17 +235,67 @@ class PoolCalls:
         """The pages ``[first, last)`` of a row are freed."""
         self.must_have_pages(row, first, last)
         slots = self.page_slots(row, first, last)
+        send = self.run.freeing(slots)
         self.law.caller_step("free", *self.named(slots))
-        yield Call("free", lambda: self.engine.free(slots))
+        yield Call("free", send)
         self.forget(slots)
+
+    @operation
+    def free_segment(self, row: int, first: int, last: int) -> Calls:
+        """The pages ``[first, last)`` of a row are freed as one segment of the row: the row owns each of its tokens."""
+        slots = self.segment(row, first, last)
+        self.law.caller_step("free", *self.named(slots))
+        yield Call("free_segment", lambda: self.engine.free_segment(slots, first * self.page_size))
+        self.forget(slots)
+
+    def segment(self, row: int, first: int, last: int) -> list[int]:
+        """The slots of the row's pages ``[first, last)``. Raises ``Misuse`` unless the row owns all of them, and each
+        page is whole (``PoolRun.is_whole``).
+        """
+        self.must_have_pages(row, first, last)
+        slots = self.slots[row][first * self.page_size : last * self.page_size]
+        if HOLE in slots or not all(self.run.is_whole(page) for page in {s // self.page_size for s in slots}):
+            raise Misuse(f"the pages [{first}, {last}) of row {row} are no segment: not each token has its slots")
+        return slots
+
+    @operation
+    def roll_back(self, row: int, more: int) -> Calls:
+        """A row is granted ``more`` tokens; its caller fails before it uses the new slots, and frees the new pages.
+
+        The row is as it was, and so is the caller's table. Engines without ``extend`` are asked for whole pages.
+        """
+        self.must_have(row)
+        if more < 1:
+            raise Misuse("a row grows by one token at least")
+        before, last, state = self.tokens(row), self.last_slot(row), self.law.state
+        if "extend" in self.run.lacks:
+            if more % self.page_size or before % self.page_size:
+                raise Misuse("an engine without extend hands out whole pages to rows whose last page is full")
+            send = partial(self.engine.alloc, more)
+        else:
+            send = partial(self.engine.extend, [before], [before + more], [last])
+        fits = self.fits("roll_back", self.grown([row], [more]))
+        answer = yield Call("alloc_extend", send, risky=self.engine.fragile and not fits)
+        if answer is None:
+            self.law.refused("roll_back", fits)
+            return
+        self.law.must_fit("roll_back", fits)
+        (slots,) = self.split(answer, [more], "roll_back")
+        pages = self.run.chosen_pages(row_pages(self.pool, row, before, slots))
+        to = in_pages(before + more, self.page_size)
+        self.law.caller_step("alloc_extend", row, to, *pages)
+        fresh = slots[ceil_align(before, self.page_size) - before :]
+        yield Call("free", send_each(self.engine.free, [fresh]))
+        self.law.state = self.run.sorted_as_now(state)  # the step speaks of both calls, and starts before the first
+        self.law.caller_step("roll_back", row, to, *pages)
 
     @operation
     def trim(self, row: int, tokens: int) -> Calls:
         """A row is cut to ``tokens`` tokens. The caller frees the pages that keep no token."""
         self.must_have(row)
-        tail = self._tail(row, tokens)
+        send = self.run.freeing(self._tail(row, tokens))
         self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
-        yield Call("free", lambda: self._free_parts(tail))
+        yield Call("free", send)
         self.slots[row] = self.slots[row][:tokens]
 
     @operation
@@ -230,32 +304,34 @@ class PoolCalls:
         self.must_have(row)
         if committed > self.tokens(row):
             raise Misuse(f"row {row} has {self.tokens(row)} tokens, and so no {committed} that are committed")
-        head, tail = self.owned(row, 0, committed), self._tail(row, committed)
+        send = self.run.freeing(self.owned(row, 0, committed), self._tail(row, committed))
         self.law.caller_step("trim", row, NOTHING)
-        yield Call("free", lambda: self._free_parts(head, tail))
+        yield Call("free", send)
         self.slots[row] = []
 
     def _tail(self, row: int, tokens: int) -> list[int]:
         return self.owned(row, ceil_align(tokens, self.page_size), self.tokens(row))
 
-    def _free_parts(self, *parts: list[int]) -> None:
-        for slots in parts:
-            if slots:
-                self.engine.free(slots)
+    @operation
+    def overwrite(self) -> Calls:
+        """The caller writes slots that its rows hold, or padding, into the table rows whose slots it has freed."""
+        held = [s for table in self.slots.values() for s in table if s != HOLE] or [0]
+        yield Call("overwrite", lambda: self.engine.overwrite(held))
+        self.law.counts["overwrite", "done"] += 1
 
     # Free groups, backups, and bad input.
 
     @operation
     def begin_group(self) -> Calls:
-        """A free group opens."""
-        self.law.caller_step("free_group_begin")
-        yield Call("free_group_begin", self.engine.begin_group)
+        """A free group opens. Where one is open, the engine may decline."""
+        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.law.state.group > 0)
+        self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
-        """A free group ends."""
+        """A free group ends. Where none is open, the engine does nothing, or declines."""
+        yield Call("free_group_end", self.engine.end_group, declinable=self.law.state.group == 0)
         self.law.caller_step("free_group_end")
-        yield Call("free_group_end", self.engine.end_group)
 
     @operation
     def backup(self) -> Calls:

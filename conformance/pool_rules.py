@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from conformance.engines.protocol import Json
 from conformance.known import AllocatorExclusion as Exclusion
 from conformance.machine import StemMachine, started
-from conformance.pool_calls import BadCall
+from conformance.pool_calls import HOLE, BadCall
 from spec.lengths import in_pages, touched
 from spec.pool import PADDING, Pool, length
 
@@ -80,6 +80,11 @@ class PoolRules(StemMachine):
         """The row owns a page at an index in ``[first, last)``."""
         return bool(self.calls.page_slots(row, first, last))
 
+    def is_segment(self, row: int, first: int, last: int) -> bool:
+        """The row owns every slot of its pages ``[first, last)``, and each page is whole."""
+        slots = self.calls.slots[row][first * self.calls.page_size : last * self.calls.page_size]
+        return HOLE not in slots and all(self.run.is_whole(s // self.calls.page_size) for s in slots)
+
     def affordable(self, batch: list[int], more: int, difference: Exclusion) -> bool:
         """The batch may be sent: it fits, or the engine's way to refuse it is not a known difference."""
         return not self.excludes(difference) or self.calls.fits("", self.calls.grown(batch, [more] * len(batch)))
@@ -107,6 +112,30 @@ class PoolRules(StemMachine):
         row, first = self.some(row), self.index(row, first)
         if self.owns(row, first, first + pages):
             self.do("free", row=row, first=first, last=first + pages)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
+    def free_segment(self, row: int, first: int, pages: int) -> None:
+        """Frees a range of a row's pages as a segment of the row."""
+        row, first = self.some(row), self.index(row, first)
+        if self.is_segment(row, first, first + pages) and self.offers("free_segment"):
+            self.do("free_segment", row=row, first=first, last=first + pages)
+
+    @rule(row=rows, more=st.integers(1, 5))
+    @precondition(started)
+    def roll_back(self, row: int, more: int) -> None:
+        """A caller fails between an allocation and its use."""
+        more *= self.calls.page_size if "extend" in self.run.lacks else 1
+        whole = "extend" not in self.run.lacks or not length(self.pool, row).rest
+        if whole and self.room(row, more) and self.affordable([row], more, Exclusion.SHORT_EXTEND):
+            self.do("roll_back", row=row, more=more)
+
+    @rule(sure=st.booleans())
+    @precondition(busy)
+    def overwrite(self, sure: bool) -> None:
+        """The caller's table is overwritten where it had freed slots, in some runs."""
+        if sure and not self.excludes(Exclusion.OVERWRITE) and self.offers("overwrite"):
+            self.do("overwrite")
 
     @rule(row=rows, overrun=st.integers(0, 5))
     @precondition(busy)
@@ -145,6 +174,41 @@ class PoolRules(StemMachine):
         """A free group ends or begins, also inside another group."""
         state, deepest = self.run.law.state, 1 if self.excludes(Exclusion.NESTED_GROUP) else 3
         self.pick(pick, {"end_group": state.group > 0, "begin_group": state.group < deepest})
+
+    @rule(batch=batches, drawn=st.integers(0, 63))
+    @precondition(busy)
+    def results(self, batch: list[int], drawn: int) -> None:
+        """An engine processes the results of a batch in a free group: rows give back what ``give_up`` draws; then rows
+        grow, and the caller's table is overwritten, in some runs.
+        """
+        if self.run.law.state.group or not (self.offers("begin_group") and self.offers("end_group")):
+            return
+        self.do("begin_group")
+        for row in batch:
+            if self.calls.tokens(row):
+                self.give_up(row, drawn)
+                drawn //= 2
+        if drawn % 3 == 0:
+            self.overwrite(True)
+        if drawn % 2:
+            self.extend(batch[0], self.calls.page_size)
+            self.alloc(batch[0], 1)
+        self.do("end_group")
+
+    def give_up(self, row: int, drawn: int) -> None:
+        """A row with tokens gives back something by a drawn number."""
+        if drawn % 2:
+            self.finish(row, 0)
+        else:
+            self.free(row, 0, 2)
+
+    @rule(sure=st.booleans())
+    @precondition(started)
+    def stray_end(self, sure: bool) -> None:
+        """A free group ends though none is open, as after a flush within a group, in some runs."""
+        stray = not self.run.law.state.group and not self.excludes(Exclusion.STRAY_END)
+        if sure and stray and self.offers("end_group"):
+            self.do("end_group")
 
     @rule(pick=counts)
     @precondition(started)

@@ -14,7 +14,9 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.lockstep import LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
+from conformance.options import Given
 from conformance.outcome import Outcome, outcome
+from conformance.ran import Ran
 from conformance.traces import Kept
 
 
@@ -26,12 +28,15 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     it. ``told``: with the story too, where a law is broken. Raises ``EngineError`` for a trace of an unknown stem, and
     ``UsageError`` if our own implementation shows that the trace sends what no caller may send.
     """
-    make = loaded.makers.get(kept.trace.stem)
+    maker = loaded.makers.get(kept.trace.stem)
+    make = None if maker is None else Ran(maker)
     shown = outcome(kept.trace, make) if make else Outcome((), f"it has no {kept.trace.stem} to drive", 1)
     if shown.misused and loaded.own:
         what = f"the trace sends at step {shown.stopped_at} what no caller may send"
         raise UsageError(f"{kept.name}: {what}: {shown.stopped}")
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
+    if make and make.values:
+        found["ran"] = make.as_json()
     if told and make and found["verdict"] in (VIOLATION, LATENT):
         from conformance.story.tell import tell
 
@@ -48,9 +53,14 @@ def _shown(found: Outcome) -> Json:
     return row if first is None else {**row, **{key: getattr(first, key) for key in ("step", "law", "kind", "detail")}}
 
 
-def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool = False) -> list[Json]:
-    """The rows of one release, made in a process of its own. Raises ``EngineError`` if the release cannot be loaded."""
-    command = [sys.executable, "-m", f"{__package__}.replay", engine, release, "told" if told else "plain", *names]
+def rows_elsewhere(
+    names: Sequence[str], engine: str, release: str, told: bool = False, options: Given = ()
+) -> list[Json]:
+    """The rows of one release, made in a process of its own. ``options``: the engine's options that the user has set.
+    Raises ``EngineError`` if the release cannot be loaded.
+    """
+    command = [sys.executable, "-m", f"{__package__}.replay", engine, release, "told" if told else "plain"]
+    command += [json.dumps(options), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or "no message").splitlines()[-1]
     if done.returncode == 3:
@@ -62,10 +72,13 @@ def rows_elsewhere(names: Sequence[str], engine: str, release: str, told: bool =
 
 
 def main() -> int:
-    """``python -m conformance.replay ENGINE RELEASE told|plain TRACE…`` prints a row for each trace, as JSON."""
-    engine, release, how, *names = sys.argv[1:]
+    """``python -m conformance.replay ENGINE RELEASE told|plain OPTIONS TRACE…`` prints a row for each trace, as JSON.
+    OPTIONS is JSON too: a list of names and values.
+    """
+    engine, release, how, options, *names = sys.argv[1:]
     try:
-        loaded = registry.load(engine, release=release)
+        given = tuple((name, value) for name, value in json.loads(options))
+        loaded = registry.load(engine, release=release, options=given)
         print(json.dumps([row(traces.load(name), loaded, told=how == "told") for name in names]))
     except EngineError as error:
         print(error, file=sys.stderr)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import (
     QUIESCENT,
     QUIET,
+    REFUSAL,
     REFUSED,
     REFUSED_SENTENCE,
     Call,
@@ -29,7 +30,7 @@ from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
 from conformance.swa_mapping.seen import swa_slot
 from spec.finite import Seq
-from spec.lengths import in_pages, in_tokens, touched
+from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import length
 from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
 
@@ -45,6 +46,18 @@ BadCall = Literal[
 ]
 MOST_REQUESTS = 1 << 16  # where the law has no state slots of requests
 OVERLAPPING = 900  # the first token of a request that does not wait for its session's turn
+
+
+class Tail(NamedTuple):
+    """What a row has behind its cached prefix whose tokens are computed elsewhere.
+
+    ``start``: the page index from which on it has SWA pages. ``to``: the row's length. ``full``, ``swa``: its pages.
+    """
+
+    start: int
+    to: Length
+    full: Seq
+    swa: Seq
 
 
 class RowRun(Protocol):
@@ -72,6 +85,9 @@ class RowRun(Protocol):
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a request got a row whose first ``pages`` pages are its cached prefix."""
 
+    def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
+        """Explains that a request got a row with slots for an input that is computed elsewhere."""
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's next turn runs on the row in its slot."""
 
@@ -90,6 +106,9 @@ class RowRun(Protocol):
 
     def close_slot(self, session: int) -> None:
         """Explains that a session ended: the row in its slot was freed."""
+
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call, so that they are on the release list."""
 
     def waits(self, request: int) -> None:
         """Explains what a request has that was matched and not admitted."""
@@ -277,6 +296,80 @@ class RequestCalls:
         self._begin(request, known, answer.prefix)
         yield from self._prefilled(request, upto)
 
+    @operation
+    def admit_tail(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
+        """A request is admitted whose input is computed elsewhere, such as on a prefill server."""
+        known = self.arrive(request, more, session, fork)
+        if known.session and self.run.rows.slot(known.session):
+            raise Misuse("a later turn of a session goes on on the row in the session's slot")
+        answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens)))
+        self.run.follow_tree()
+        upto = len(known.tokens)
+        if not answer.granted:
+            self.law.refused("admit_tail", self.room_for(request, answer.prefix, upto))
+            self.run.waits(request)
+            return
+        row = self._idle_row()
+        prefix = self._whole_prefix("admit_tail", answer.prefix)
+        view, size = self.view(request), self.page_size
+        start = max(view.lengths.cursor // size, prefix)
+        chosen, mapped = self._chosen(row, prefix * size, upto, view)
+        tail = Tail(start, in_pages(upto, size), chosen, Seq(mapped.items()[start - prefix :]))
+        self.run.begin_tail(request, row, known.session, prefix, tail)
+        self._labels(row, view.row)
+        self.row_of[request] = row
+        yield None
+        yield from self._cached(request)
+
+    @operation
+    def interrupted_admit(
+        self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0
+    ) -> Calls:
+        """An admission ends with an exception between the allocation of slots and their use; the request waits.
+
+        ``chunk``: as for ``admit``.
+        """
+        self._outside_groups()
+        known = self.arrive(request, more, session, fork)
+        most = chunk * self.page_size or len(known.tokens)
+        prefix = yield Call(
+            "interrupted_admit",
+            lambda: self.engine.interrupted_admit(request, known.session, list(known.tokens), most),
+        )
+        self._undone("admit")
+        self._matched(known, prefix)
+        self.run.waits(request)
+
+    def _outside_groups(self) -> None:
+        """Raises ``Misuse`` in a free group: what an interrupted step gives back would wait for the group's end."""
+        if self.run.rows.pools.group:
+            raise Misuse("a step is interrupted outside of free groups")
+
+    def _undone(self, name: str) -> None:
+        """Explains that a step was interrupted, and gave back what it had taken. ``name``: the law's transition."""
+        self.run.follow_tree()
+        self.run.undone()
+        self.law.count(name, "interrupted")
+
+    @operation
+    def interrupted_chunk(self, request: int, chunk: int = 0) -> Calls:
+        """The next chunk of a prompt ends with an exception between the allocation of slots and their use."""
+        self._outside_groups()
+        known = self.running(request)
+        if not self.prefilling(request):
+            raise Misuse("the prompt is computed")
+        most = chunk * self.page_size or len(known.tokens)
+        yield Call("interrupted_chunk", lambda: self.engine.interrupted_chunk(request, most))
+        self._undone("extend")
+
+    @operation
+    def interrupted_decode(self, requests: list[int]) -> Calls:
+        """A decode step of a batch ends with an exception between the allocation of slots and their use."""
+        self._outside_groups()
+        self._batch(requests)
+        yield Call("interrupted_decode", lambda: self.engine.interrupted_decode(list(requests)))
+        self._undone("decode")
+
     def _idle_row(self) -> int:
         """A row of the law for a request that was admitted. Raises ``Finding`` if none is idle."""
         row = next((r for r in range(self.limit) if self.run.rows.phase(r) == IDLE), None)
@@ -301,13 +394,20 @@ class RequestCalls:
             self.run.resume_row(request, known.session)
         else:
             row = self._idle_row()
-            if prefix % self.page_size:
-                what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
-                raise Finding("admit", self.law.sentence("admit"), what)
-            self.run.begin_row(request, row, known.session, prefix // self.page_size)
-            label = self.view(request).row
-            self.label = {**{r: other for r, other in self.label.items() if other != label}, row: label}
+            self.run.begin_row(request, row, known.session, self._whole_prefix("admit", prefix))
+            self._labels(row, self.view(request).row)
         self.row_of[request] = row
+
+    def _whole_prefix(self, name: str, prefix: int) -> int:
+        """The cached prefix of a new row, in pages. Raises ``Finding`` if it ends inside a page."""
+        if prefix % self.page_size:
+            what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
+            raise Finding(name, self.law.sentence(name), what)
+        return prefix // self.page_size
+
+    def _labels(self, row: int, label: int) -> None:
+        """From now on the engine's row ``label`` is the law's ``row``."""
+        self.label = {**{r: other for r, other in self.label.items() if other != label}, row: label}
 
     # A request grows.
 
@@ -327,9 +427,13 @@ class RequestCalls:
         yield from self._prefilled(request, upto)
 
     def _prefilled(self, request: int, upto: int) -> Calls:
-        """The row takes its new slots. Then the prompt goes to the tree, as far as the engine does that."""
+        """The row takes its new slots. Then its prompt goes to the tree."""
         self.grow("extend", request, upto)
         yield None
+        yield from self._cached(request)
+
+    def _cached(self, request: int) -> Calls:
+        """The prompt goes to the tree, as far as the engine does that."""
         tracks = self.run.tracks(request)
         known, row = self.requests[request], self.row_of[request]
         sampled = None if self.prefilling(request) else known.next()[0]
@@ -341,25 +445,38 @@ class RequestCalls:
 
         yield Call("cache", send)
         known.sampled += [] if sampled is None else [sampled]
+        self._slid_before(request)
         self.run.share(request, row)
+
+    def _slid_before(self, request: int) -> None:
+        """Explains that the window moved in a call that put pages into the tree, before it did that.
+
+        The pages that lost their SWA slots tell it, since a cursor inside the cached prefix means nothing.
+        """
+        row, view, size = self.row_of[request], self.view(request), self.page_size
+        known, mapping = lengths_of(self.run.rows, row), self.run.rows_seen.pools.mapping
+        first = max(known.cursor, known.protected) // size
+        bare = [i for i in range(first, view.lengths.cursor // size) if not swa_slot(mapping, view.slots[i * size])]
+        if bare:
+            self.law.engine_step("slide", row, bare[-1] + 1)
 
     def grow(self, name: str, request: int, upto: int) -> None:
         """The law's step ``name``: the row grows to ``upto`` tokens by the pages that the engine chose."""
-        row, view = self.row_of[request], self.view(request)
-        chosen = row_pages(full_pool(self.run.rows), row, before := self.tokens(row), view.slots[before:upto])
-        mapping = self.run.rows_seen.pools.mapping
-        size = self.page_size
-        pages = Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
+        row = self.row_of[request]
+        pages = self._chosen(row, self.tokens(row), upto, self.view(request))
         to = [] if name == "decode" else [in_pages(upto, self.page_size)]
         self.law.engine_step(name, row, *to, *pages)
+
+    def _chosen(self, row: int, before: int, upto: int, view: RowSnapshot) -> tuple[Seq, Seq]:
+        """The new full pages of a row that grew from ``before`` to ``upto`` tokens, and the SWA page of each."""
+        mapping, size = self.run.rows_seen.pools.mapping, self.page_size
+        chosen = row_pages(full_pool(self.run.rows), row, before, view.slots[before:upto])
+        return Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
 
     @operation
     def decode(self, requests: list[int], slide: bool = False) -> Calls:
         """One decode step of a batch. ``slide``: the windows move first."""
-        if not requests or len(set(requests)) < len(requests):
-            raise Misuse("a batch has a request, and none twice")
-        if not all(self.decoding(r) for r in requests):
-            raise Misuse("a request decodes when nothing is allocated beyond what is computed")
+        self._batch(requests)
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
         yield from self._slide(requests if slide and self.fits(growth) else [])
         sampled = [self.requests[r].next()[0] for r in requests]
@@ -389,6 +506,39 @@ class RequestCalls:
             return
         self.grow("reserve", request, now + more)
 
+    def _batch(self, requests: list[int]) -> None:
+        """Raises ``Misuse`` unless the requests can decode in one batch."""
+        if not requests or len(set(requests)) < len(requests):
+            raise Misuse("a batch has a request, and none twice")
+        if not all(self.decoding(r) for r in requests):
+            raise Misuse("a request decodes when nothing is allocated beyond what is computed")
+
+    @operation
+    def roll_back(self, request: int, count: Tokens) -> Calls:
+        """A draft is not accepted, or its step failed: its last ``count`` tokens are given back."""
+        self.running(request)
+        row = self.row_of[request]
+        now = self.tokens(row)
+        if not 0 < count <= now - self.computed(request):
+            raise Misuse("a draft is rolled back by a token at least, and no further than to what is computed")
+        self.law.caller_step("roll_back", row, in_pages(now - count, self.page_size))
+        yield Call("roll_back", lambda: self.engine.roll_back(request, count))
+
+    @operation
+    def checkpoint(self, request: int, upto: Tokens) -> Calls:
+        """A request that runs puts its first ``upto`` tokens into the tree, and goes on.
+
+        A turn of a session does that with its input alone: what it answers may not reach the caller.
+        """
+        known = self.running(request)
+        if not 0 < upto <= self.computed(request):
+            raise Misuse("a checkpoint has a token, and only tokens that are computed")
+        if known.session and upto > len(known.tokens):
+            raise Misuse("a turn of a session puts only its input into the tree")
+        yield Call("checkpoint", lambda: self.engine.checkpoint(request, upto))
+        self._slid_before(request)
+        self.run.share(request, self.row_of[request])
+
     @operation
     def commit(self, request: int, count: Tokens) -> Calls:
         """A draft is verified: ``count`` of its tokens are accepted."""
@@ -404,10 +554,14 @@ class RequestCalls:
         for request in requests:
             yield Call("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
-            row, at = self.row_of[request], self.view(request).lengths.cursor
-            known = lengths_of(self.run.rows, row)
-            if at > max(known.cursor, known.protected):
-                self.law.engine_step("slide", row, at // self.page_size)
+            self._window_moved(request)
+
+    def _window_moved(self, request: int) -> None:
+        """The law's step for a window that the engine has moved."""
+        row, at = self.row_of[request], self.view(request).lengths.cursor
+        known = lengths_of(self.run.rows, row)
+        if at > max(known.cursor, known.protected):
+            self.law.engine_step("slide", row, at // self.page_size)
 
     # A request leaves.
 
@@ -507,15 +661,17 @@ class RequestCalls:
 
     @operation
     def begin_group(self) -> Calls:
-        """A free group opens, as while an engine processes the results of a batch."""
-        self.law.caller_step("free_group_begin")
-        yield Call("free_group_begin", self.engine.begin_group)
+        """A free group opens, as while an engine processes the results of a batch. Where one is open, the engine may
+        decline.
+        """
+        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.run.rows.pools.group > 0)
+        self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
-        """The free group ends."""
+        """The free group ends. Where none is open, the engine does nothing, or declines."""
+        yield Call("free_group_end", self.engine.end_group, declinable=self.run.rows.pools.group == 0)
         self.law.caller_step("free_group_end")
-        yield Call("free_group_end", self.engine.end_group)
 
     @operation
     def bad(self, kind: BadCall) -> Calls:

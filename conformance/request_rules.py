@@ -198,6 +198,47 @@ class RequestRules(StemMachine):
         if asked is not None:
             self.do("admit", **asked, chunk=chunk)
 
+    @rule(more=lengths, pages=st.integers(0, 3), session=sessions, fork=forks, drawn=picks)
+    @precondition(started)
+    def arrive_computed(self, more: int, pages: int, session: int, fork: int, drawn: int) -> None:
+        """A new request is admitted whose prompt is computed elsewhere; it decodes, and its window moves, in some runs.
+
+        ``pages``: so much longer is its prompt, so that the tail is a part of it.
+        """
+        later = session and (self.run.rows.slot(session) or self.calls.texts.get(session))
+        asked = self.new(more, 0 if later else session, fork)
+        if drawn % 2 or asked is None or not self.offers("admit_tail"):
+            return
+        long = min(max(asked["more"], 1) + pages * self.calls.page_size, self.most)
+        self.do("admit_tail", **{**asked, "more": long})
+        if drawn % 3 == 0 and asked["request"] in self.decoding and self.room(asked["request"], 1):
+            self.do("decode", requests=[asked["request"]], slide=True)
+
+    @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
+    @precondition(started)
+    def arrive_in_vain(self, more: int, session: int, fork: int, chunk: int, drawn: int) -> None:
+        """An exception ends the admission of a new request, or of one that waits, in some runs."""
+        if drawn % 3 or not self.offers("interrupted_admit"):
+            return
+        if self.waiting:
+            self.do("interrupted_admit", request=self.waiting[drawn % len(self.waiting)], chunk=chunk)
+        elif (asked := self.new(more, session, fork)) is not None:
+            self.do("interrupted_admit", **asked, chunk=chunk)
+
+    @rule(drawn=picks, chunk=chunks)
+    @precondition(lambda self: started(self) and bool(self.calls.row_of))
+    def fail(self, drawn: int, chunk: int) -> None:
+        """An exception ends the next chunk of a prompt or a decode step, in some runs; then the step is sent again."""
+        if drawn % 2:
+            return
+        if self.prefilling and self.offers("interrupted_chunk"):
+            request = self.prefilling[drawn % len(self.prefilling)]
+            self.do("interrupted_chunk", request=request, chunk=chunk)
+            self.do("chunk", request=request, chunk=chunk)
+        elif (ready := self.decoding) and self.offers("interrupted_decode"):
+            self.do("interrupted_decode", requests=ready)
+            self.do("decode", requests=ready)
+
     @rule(drawn=picks, chunk=chunks, look=st.booleans())
     @some("waiting")
     def again(self, drawn: int, chunk: int, look: bool) -> None:
@@ -261,6 +302,25 @@ class RequestRules(StemMachine):
         if now + more <= self.most and self.offers("reserve"):
             self.do("reserve", request=request, more=more, slide=slide)
         self.accept(request, accepted)
+
+    @rule(drawn=picks, count=few)
+    @some("answering")
+    def leave_out(self, drawn: int, count: int) -> None:
+        """A draft is not accepted: its slots, or the last of them, are given back."""
+        request = self.answering[drawn % len(self.answering)]
+        if not self.ahead(request) and self.offers("roll_back") and self.offers("reserve"):
+            self.step_draft(request, self.tokens(count) + 1, 0, False)
+        if ahead := self.ahead(request):
+            self.do("roll_back", request=request, count=min(count, ahead))
+
+    @rule(drawn=picks, pages=few)
+    @some("answering")
+    def checkpoint(self, drawn: int, pages: int) -> None:
+        """A request that decodes puts what it has computed into the tree, or the first ``pages`` pages of it."""
+        request = self.answering[drawn % len(self.answering)]
+        known, most = self.calls.requests[request], self.calls.computed(request)
+        most = min(most, len(known.tokens)) if known.session else most
+        self.do("checkpoint", request=request, upto=min(pages * self.calls.page_size, most) if drawn % 2 else most)
 
     # Requests leave.
 
@@ -334,10 +394,17 @@ class RequestRules(StemMachine):
     @rule(batch=st.lists(picks, max_size=2))
     @some("answering")
     def results(self, batch: list[int]) -> None:
-        """An engine processes the results of a batch: requests that end in it free their pages together."""
+        """An engine processes the results of a batch: requests that end in it free their pages together. Before that,
+        the window of a request moves in some runs, as where an engine frees SWA slots in a group, too.
+        """
         if self.excludes(Exclusion.GROUP) or not self.offers("begin_group") or not self.offers("end_group"):
             return
+        moves = len(batch) < 2
+        for _ in range(8 * moves):
+            self.step_first(slide=False)
         self.do("begin_group")
+        if moves:
+            self.step_first(slide=True)
         for drawn in batch:
             ready = self.answering
             if ready:
@@ -345,6 +412,12 @@ class RequestRules(StemMachine):
                 self.settle(request)
                 self.do("finish", request=request)
         self.do("end_group")
+
+    def step_first(self, slide: bool) -> None:
+        """One decode step of the first request that can go on, if it fits."""
+        first = self.decoding[:1]
+        if first and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, first)]):
+            self.do("decode", requests=first, slide=slide)
 
     @rule(kind=st.sampled_from(BAD), drawn=picks)
     @precondition(lambda self: started(self) and "bad" not in self.run.lacks)

@@ -25,6 +25,7 @@ from typing import Any
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.isolation import isolate
+from conformance.naming import UsageError
 from conformance.traces import Trace
 
 
@@ -38,7 +39,7 @@ def main() -> None:
         os.dup2(log, stream)
     try:
         hello, loaded = _load(wanted, scratch)
-    except EngineError as error:
+    except (EngineError, UsageError) as error:
         hello, loaded = {"error": str(error)}, None
     except Exception as error:
         hello, loaded = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}, None
@@ -56,9 +57,11 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     source = None if wanted["source"] is None else Path(wanted["source"])
     registry.fetch(wanted["engine"], wanted["release"])  # downloads before the network is closed
     isolation = isolate(scratch)
-    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"])
+    options = tuple((name, value) for name, value in wanted["options"])
+    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
     _warm_up(loaded)
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
+    hello["notes"] = list(loaded.notes)
     hello["roots"] = [str(root) for root in loaded.roots]
     says = None if source is None else registry.release_of(wanted["engine"], source)
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.engines.protocol import Json, Misuse, Unsupported
+from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.kinds import KEY, TOKENS, kinds_of
 from conformance.lockstep import Finding, LockStep
 from conformance.traces import Trace
@@ -63,7 +63,7 @@ class Shrinker:
     def _breaks(self, trace: Trace) -> Found | None:
         try:
             lock = self.start(trace.config)
-        except Unsupported:
+        except (Unsupported, EngineError):
             return None
         for number, step in enumerate(trace.steps, start=1):
             latents = len(lock.law.latents)
@@ -71,8 +71,8 @@ class Shrinker:
                 lock.do(**step)
             except Finding as finding:
                 return (finding, _cut(trace, number)) if self._is_wanted(finding) else None
-            except (Misuse, Unsupported):
-                return None  # an operation that this one needs was left out, or the engine lacks it
+            except (Misuse, Unsupported, EngineError):
+                return None  # an operation that this one needs was left out, or the engine lacks it or has no verdict
             for latent in lock.law.latents[latents:]:
                 if self._is_wanted(latent):
                     return latent, _cut(trace, number)
@@ -97,13 +97,14 @@ class Shrinker:
         return best
 
     def _smaller(self, trace: Trace) -> Iterator[Trace]:
-        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers."""
+        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers, or pages."""
         count = len(trace.steps)
         yield from self._merged(trace)
         for first in range(count):
             for last in range(first + 2, count):
                 yield _with_steps(trace, [s for n, s in enumerate(trace.steps) if n not in (first, last)])
         yield from self._smaller_numbers(trace)
+        yield from self._smaller_pages(trace)
 
     def _merged(self, trace: Trace) -> Iterator[Trace]:
         """Runs in which two operations have become one.

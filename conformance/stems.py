@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from conformance import no_verdict
 from conformance.allocator.rules import AllocatorMachine
 from conformance.allocator.run import AllocatorRun
 from conformance.cache.rules import CacheMachine
@@ -56,4 +57,5 @@ def start(
     """A fresh run of a stem on a fresh engine. Raises ``Unsupported`` if the engine does not support the
     configuration.
     """
-    return LockStep(STEMS[stem].run(make(config), config, strict, ignores), config)
+    with no_verdict.watched():
+        return LockStep(STEMS[stem].run(make(config), config, strict, ignores), config)

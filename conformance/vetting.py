@@ -25,6 +25,7 @@ from conformance.engines.protocol import (
     StateEngine,
     TreeEngine,
     Unsupported,
+    lacking,
 )
 from conformance.naming import close
 
@@ -42,7 +43,11 @@ NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
-ABILITIES = {"abort_chunked", "close_waiting", "close_running"}  # what ``lacks`` may name beside calls
+ABILITIES = {  # what ``lacks`` may name beside calls
+    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
+    "swa_mapping": {"free_unmapped"},
+    "lock_ref": {"state_goes_early", "counts_missing"},
+}
 SHOWN = 80  # characters of a wrong answer that a message shows
 
 
@@ -170,6 +175,7 @@ def must_fit(stem: str, engine: Any, where: str) -> None:
     if not isinstance(getattr(engine, "fragile", None), bool):
         expected = "True if a call without enough memory may kill the process, else False"
         raise EngineError(f"{where}: {name} has no attribute `fragile`: expected {expected}")
+    lacks |= lacking(engine)
     missing = [call for call in calls(stem) if call not in lacks and not callable(getattr(engine, call, None))]
     if missing:
         names = ", ".join(missing)
@@ -186,8 +192,8 @@ def _lacks(stem: str, engine: Any, name: str) -> set[str]:
         expected = 'a tuple of the calls that it does not have, such as ("bad",), or ()'
         raise EngineError(f"{name} has {what}: expected {expected}")
     named = set(lacks)
-    rows = {*calls("cache"), *ABILITIES} if stem in ROWS else set()  # one class may serve both stems of rows
-    possible = {*calls(stem), *rows}
+    rows = calls("cache") if stem in ROWS else ()  # one class may serve both stems of rows
+    possible = {*calls(stem), *rows, *ABILITIES.get(stem, ())}
     for unknown in sorted(named - possible):
         near = close(unknown, possible)
         hint = f"did you mean {near}?" if near else f"its calls are {', '.join(sorted(possible))}"

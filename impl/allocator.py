@@ -173,7 +173,31 @@ class SlotAllocator(ABC):
         checks.row_lengths(row_lens, swa_lens, free_index.numel())
         if free_index.numel() == 0:
             return
-        batch = self._batch(free_index, row_lens, swa_lens)
+        self._free(self._batch(free_index, row_lens, swa_lens))
+
+    def free_segment(self, free_index: Tensor, *, start_pos: int) -> None:
+        """Free the pages of one segment of a row, and do not wait for the device.
+
+        ``free_index``: ``[n]`` integers on the device, the slots of the row's tokens ``start_pos..start_pos + n``.
+        ``start_pos`` is a multiple of the page size; the segment may end inside a page, which is freed whole. With an
+        SWA pool the first slot of each page must be mapped; for pages without an SWA page call ``free_full``.
+        ValueError as for ``free`` with ``row_lens``, and for a start inside a page.
+        """
+        self.free_segments([(free_index, start_pos)])
+
+    def free_segments(self, segments: Sequence[tuple[Tensor, int]]) -> None:
+        """Free several segments of rows, each as ``(free_index, start_pos)``: see ``free_segment``. No two segments
+        have a page in common.
+        """
+        for slots, start in segments:
+            checks.int_tensor("free_index", slots, self._device)
+            checks.page_multiple("start_pos", start, self.page_size)
+        lens = [slots.numel() for slots, _ in segments if slots.numel()]
+        if lens:
+            every = torch.cat([slots for slots, _ in segments if slots.numel()])
+            self.free(every, row_lens=lens, swa_lens=lens)
+
+    def _free(self, batch: FreeBatch) -> None:
         if self._full_pool().debug:
             self._check_batch(batch)
         self._void_backups()

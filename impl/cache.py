@@ -168,6 +168,11 @@ class SessionCache:
             self.allocator.free(torch.cat([slots for slots, _ in gone.dropped]), row_lens=lens, swa_lens=live)
         return gone.full, gone.swa, len(gone.states)
 
+    def compact(self) -> None:
+        """The tree merges chains of nodes that requests hold alike, so that it has fewer nodes. No page moves."""
+        self.tree.compact()
+        self._checked(None)
+
     @contextmanager
     def _one_free(self) -> Iterator[None]:
         """Pages that are given back inside are freed together at the end."""
@@ -197,11 +202,80 @@ class SessionCache:
         begun = {row: self._node_at_end(spans) for row, spans in zip(rows, found, strict=True) if spans}
         if begun:
             self.handles.update(zip(begun, self.locks.acquire(list(begun.values())), strict=True))
-        if not self.make_room(0, 0, self.mamba.need(len(rows))):
-            self._leave(rows[::-1])  # in this order the idle rows are handed out again as before
+        return self._checked(rows if self._equipped(rows, begun) else None)
+
+    def _equipped(self, rows: list[int], nodes: dict[int, int]) -> bool:
+        """Give new rows their states. Where there is no room, or after an error, the rows are idle again."""
+        granted = False
+        try:
+            granted = self.make_room(0, 0, self.mamba.need(len(rows)))
+            if granted:
+                self.mamba.begin(rows, nodes)
+        except BaseException:
+            granted = False
+            raise
+        finally:
+            if not granted:
+                self._leave(rows[::-1])  # in this order the idle rows are handed out again as before
+        return granted
+
+    def admit_tail(self, prompt: Sequence[int], session: Hashable = None) -> int | None:
+        """A row for a request whose prompt is computed elsewhere, as in disaggregated decode; None if memory is short.
+
+        The row begins with what the tree has of the prompt before the tail, whose tokens alone get SWA slots. The tail
+        holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its
+        prefix by a lock, without an SWA part as far as ``release_swa`` says so. ``rows.req_to_token`` says where
+        the tokens are to be sent. ValueError for a prompt without tokens, and for a session that has a row already.
+        """
+        if not len(prompt):
+            raise ValueError("prompt: expected a token, got none")
+        to, text = len(prompt), list(prompt)
+        start = max(to // self.page_size * self.page_size - self.rows.window, 0) // self.page_size * self.page_size
+        spans = self.tree.prefix(text[:start])
+        slots, node = self.tree.slots(spans), self._node_at_end(spans)
+        handles = self.locks.acquire([node]) if spans else []
+        begun = None
+        try:
+            if self.make_room(0, 0, self.mamba.need(1)):  # before the slots, which would not go back to where they were
+                begun = self._begun_tail(slots, to, start, session)
+        finally:
+            if begun is None:
+                self.locks.release(handles)
+        if begun is None:
             return self._checked(None)
-        self.mamba.begin(rows, begun)
-        return self._checked(rows)
+        self.handles.update(zip([begun] * len(handles), handles, strict=True))
+        if not self._equipped([begun], {begun: node} if spans else {}):
+            return self._checked(None)
+        self.release_swa([begun])
+        return self._checked(begun)
+
+    def _begun_tail(self, slots: Tensor, to: int, start: int, session: Hashable) -> int | None:
+        """A row with slots up to ``to``, whose SWA part begins at ``start``; the tree makes room if need be."""
+        end = -(-to // self.page_size) * self.page_size
+        found = self.rows.admit_tail(slots, to, start, session)
+        if found is None and self.rows.available_size() and self.make_room(end - slots.numel(), end - start):
+            found = self.rows.admit_tail(slots, to, start, session)
+        return None if found is None else found[0]
+
+    def release_swa(self, rows: Numbers) -> list[bool]:
+        """Requests whose window has left the tree's part of their rows give back the SWA part of their locks.
+
+        Returns for each row whether its lock has no SWA part now. A turn of a session keeps it, since a cut of the row
+        may bring the window back into the tree's part.
+        """
+        batch = self.rows.batch(rows, RUNNING)
+        own = self.rows.window_is_own(batch).tolist()
+        past = [row for row, is_own in zip(batch.tolist(), own, strict=True) if is_own]
+        past = [row for row in past if row in self.handles and self.rows.session[row] is None]
+        held = [self.handles[row] for row in past if self.handles[row].holds_swa]
+        if held:
+            self.locks.release_swa(held)
+        return self._checked(self._bare(batch))
+
+    def _bare(self, rows: Numbers) -> list[bool]:
+        """Whether each row has a lock without an SWA part."""
+        held = [self.handles.get(row) for row in numbers("rows", rows).tolist()]
+        return [handle is not None and not handle.holds_swa for handle in held]
 
     def extend(self, rows: Numbers, to: Numbers) -> Tensor | None:
         """Allocate slots up to the length ``to`` for tokens that are computed now; the tree makes room if need be.
@@ -239,6 +313,21 @@ class SessionCache:
         self.rows.commit(rows, to)
         self._checked(None)
 
+    def roll_back(self, rows: Numbers, to: Numbers) -> None:
+        """Slots after ``to`` are not used after all: they are given back. See ``RequestRows.roll_back``.
+
+        ValueError also where a row has given back the SWA part of its lock and would read it again, and in a cache with
+        states for a length that is less than what is committed, since a recurrent state cannot be cut.
+        """
+        batch = self.rows.batch(rows, RUNNING)
+        least = self.rows.committed[batch] if self.tree.stateful else self.rows.protected[batch] + self.rows.window
+        bare = [self.tree.stateful or b for b in self._bare(batch)]
+        cut = torch.minimum(numbers("to", to, batch.numel()), self.rows.committed[batch])
+        valid = ~torch.tensor(bare, dtype=torch.bool) | (least <= cut)
+        require(valid, "to", lambda i: f"expected at least {int(least[i])} tokens of row {int(batch[i])}", cut)
+        self.rows.roll_back(batch, to)
+        self._checked(None)
+
     def slide(self, rows: Numbers) -> Tensor:
         """Move the attention window on as far as it can, less a page. See ``RequestRows.slide``.
 
@@ -253,21 +342,23 @@ class SessionCache:
         """
         return self._checked(self.rows.slide_to(rows, to))
 
-    def cache_unfinished(self, rows: Numbers, texts: Texts) -> None:
-        """Requests go on, for instance after a chunk of a prompt: what they have computed goes to the tree.
+    def cache_unfinished(self, rows: Numbers, texts: Texts, upto: Numbers | None = None) -> None:
+        """Requests go on, after a chunk of a prompt or while they decode: what they have computed goes to the tree.
 
         They hold it there and go on reading it. ``texts``: the tokens of each row, at least the committed ones in whole
-        pages. A row keeps pages of its own that it could not lock in the tree: those less than a window behind
-        tombstones that somebody reads, and those for whose state there is no room.
+        pages. ``upto``: for each row a length after which nothing goes to the tree; None for all that is committed. A
+        row keeps pages of its own that it could not lock in the tree: those less than a window behind tombstones that
+        have left the row's window, and those for whose state there is no room.
         """
         given = self._given(rows, texts)
+        ends = [self.rows.max_tokens] * len(given) if upto is None else numbers("upto", upto, len(given)).tolist()
         with self._one_free():
-            for row, text in given:
-                self._share(row, text)
+            for (row, text), end in zip(given, ends, strict=True):
+                self._share(row, text, end)
         self._checked(None)
 
-    def _share(self, row: int, text: list[int]) -> None:
-        plan = self._sharable(row, text)
+    def _share(self, row: int, text: list[int], end: int) -> None:
+        plan = self._sharable(row, text, end)
         if not plan:
             return
         node = self.tree.upto(self._insert.insert(row, text, plan), plan[-1].stop)
@@ -277,12 +368,15 @@ class SessionCache:
         self._release_locks([row])
         self.handles[row] = handle
 
-    def _sharable(self, row: int, text: list[int]) -> list[Span]:
-        """What a request that goes on can lock of its plan; empty unless that is more than it holds now.
+    def _sharable(self, row: int, text: list[int], most: int) -> list[Span]:
+        """What a request that goes on can lock of its plan, up to ``most``; empty unless it holds less now.
 
         With states it is all of the plan or nothing, since it must end with a state, for which there is room.
         """
-        upto = self._upto(row)
+        upto, most = self._upto(row), most // self.page_size * self.page_size
+        if self.tree.stateful and most < upto:
+            return []
+        upto = min(upto, most)
         plan = self._insert.plan(row, text, upto)
         end = reach(plan, self.rows.window)
         short = self.tree.stateful and end < upto
@@ -293,7 +387,7 @@ class SessionCache:
         if has_state or not self.mamba.lacks(1):
             return plan
         # What makes room may have been part of the plan.
-        return self._sharable(row, text) if self.make_room(0, 0, 1) else []
+        return self._sharable(row, text, most) if self.make_room(0, 0, 1) else []
 
     def cache_finished(self, rows: Numbers, texts: Texts) -> None:
         """Requests end: what they have computed goes to the tree, in whole pages; the rest is freed at once.

@@ -141,14 +141,14 @@ def decode_plan(rows: Rows, page_size: int) -> Plan:
     return Plan(len(lens), pages, 1)
 
 
-def tail_start(rows: Rows, tokens: int, tail: int) -> int:
-    """The position of the first token of the SWA tail. ValueError unless there is one row, which has no prefix."""
+def tail_start(rows: Rows, tokens: int, tail: int, page_size: int) -> int:
+    """How many new tokens come before the SWA tail. ValueError unless there is one row, its prefix in whole pages."""
     integer("swa_tail_len", tail, 0)
     prefixes = [] if rows.prefix_cpu is None else rows.prefix_cpu.tolist()
     if len(prefixes) != 1:
         raise ValueError(f"prefix_lens: alloc_extend_swa_tail takes one row, got {len(prefixes)}")
-    if prefixes[0]:
-        raise ValueError(f"prefix_lens: alloc_extend_swa_tail takes a row without a prefix, got {prefixes[0]}")
+    if prefixes[0] % page_size:
+        raise ValueError(f"prefix_lens: expected a prefix of whole pages of {page_size}, got {prefixes[0]}")
     if tail > tokens:
         raise ValueError(f"swa_tail_len must be at most extend_num_tokens = {tokens}, got {tail}")
     return tokens - tail

@@ -74,8 +74,8 @@ def extend_torch(
 
     ``prefix_lens``, ``seq_lens``, ``last_loc``: ``[rows]`` integers. ``full_pages``, ``swa_pages``: ``[n]`` int64 new
     pages, row after row (``swa_pages`` and ``mapping`` are None without an SWA pool). ``out``: ``[sum(seq - prefix)]``
-    int64. ``longest``: the maximum of seq - prefix. ``swa_start``: the tokens before this position map to nothing; if
-    it is not 0, there is one row, without a prefix, and ``swa_pages`` begin with the page of that position.
+    int64. ``longest``: the maximum of seq - prefix. ``swa_start``: so many of the new tokens map to nothing; if it
+    is not 0, there is one row, whose prefix is whole pages, and ``swa_pages`` begin with the page of the next token.
 
     Tokens in a row's partial page map to the SWA page of any mapped slot of that page, or to nothing if there is none.
     """
@@ -189,7 +189,7 @@ def _extend_kernel(  # type: ignore[no-untyped-def]
         inside = (within < P) & (entry >= 0) & (entry < n_map)
         partial = tl.max(tl.load(map_ptr + entry, mask=inside, other=0), axis=0) // P
         page = tl.where(fresh, page, partial)
-        target = tl.where((page > 0) & (pos >= swa_start), page * P + offset, 0)
+        target = tl.where((page > 0) & (step > swa_start), page * P + offset, 0)
         tl.store(map_ptr + slot, target, mask=live & (slot >= 0) & (slot < n_map))
 
 

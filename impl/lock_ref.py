@@ -4,6 +4,10 @@ A handle holds three parts: the full part of every node from its node up to the 
 until the attention window is filled, and the mamba state of its node alone. What it holds is found again from its node
 and a token that marks the *boundary*, the highest node of its window. A split hands the token on to the new parent, so
 no handle ever has to be searched for.
+
+A lock may be taken over *tombstones*, nodes without an SWA part. A tree skips them or counts them. A tree that skips
+them numbers the revivals of tombstones: a handle holds the SWA parts that are not younger than itself. A tree that
+counts them raises the lock counts of all nodes of the window, and a part belongs to the handle once it is there.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from impl.paths import FULL, MAMBA, SWA, Counts, HeldNodes, Paths
 __all__ = ["LockHandle", "LockTree"]
 
 NO_TOKEN = -1  # of a handle without an SWA part; the token of the root and of a node that left the tree is 0
+NEVER = 1 << 62  # when the SWA part of a tombstone came to life
 MOST = 1 << 62  # a key ends before so many tokens, so that no sum of two sizes leaves int64
 
 
@@ -59,7 +64,7 @@ class LockHandle:
 
         ValueError once the handle is released.
         """
-        _, token, _ = self._record()
+        token = self._record()[1]
         return 0 if token == NO_TOKEN else int((self.tree.token == token).nonzero()[0, 0])
 
     @property
@@ -82,11 +87,12 @@ class LockTree:
     Stands in for the lock counting of SGLang's radix caches (``inc_lock_ref``, ``dec_lock_ref``); keys, slots and
     states themselves are kept by the caller. ``window``: tokens of sliding window attention (at least 1 if
     ``windowed``). ``windowed``: nodes have an SWA part. ``stateful``: nodes can have a mamba state. A node that has
-    lost its SWA part is a *tombstone*.
+    lost its SWA part is a *tombstone*. ``counting``: locks count parts that are missing, instead of skipping them.
 
     Tables to read, which only the calls write, ``[capacity + 1]`` on the device: ``parent``; ``start`` and ``stop`` of
     the node's key (tokens from the root); ``alive`` (is in the tree; false for the root); ``swa`` and ``mamba`` (the
-    node has that part); ``full_ref``, ``swa_ref``, ``mamba_ref`` (how many handles hold each part); ``token``. The
+    node has that part); ``full_ref``, ``swa_ref``, ``mamba_ref`` (how many handles hold each part); ``token``; ``born``
+    (how many tombstones had come to life in the tree when the node's SWA part did, ``NEVER`` for a tombstone). The
     paths take further ``capacity`` x depth of the deepest node entries of int64.
 
     Every error is raised before anything changes. ``debug``: bad input is searched for on CUDA too, and every call ends
@@ -94,14 +100,15 @@ class LockTree:
     """
 
     def __init__(
-        self, capacity: int, *, window: int, windowed: bool = True, stateful: bool = False,
+        self, capacity: int, *, window: int, windowed: bool = True, stateful: bool = False, counting: bool = False,
         device: str | torch.device = "cpu", debug: bool = False,
     ) -> None:  # fmt: skip
         self.window, self.debug = checks.integer("window", window, int(windowed)), debug
         self.capacity = checks.integer("capacity", capacity, 1)
         self.windowed, self.stateful, self.device = windowed, stateful, torch.device(device)
+        self.counting = counting
         self._check_content = debug or self.device.type == "cpu"
-        self.parent, self.start, self.stop, self.token = (self._table(torch.int64) for _ in range(4))
+        self.parent, self.start, self.stop, self.token, self.born = (self._table(torch.int64) for _ in range(5))
         self.alive, self.swa, self.mamba = (self._table(torch.bool) for _ in range(3))
         self.paths = Paths(capacity + 1, self.device)
         parts = [FULL, *([SWA] if windowed else []), *([MAMBA] if stateful else [])]
@@ -110,8 +117,10 @@ class LockTree:
         self.sizes = [0, 0, 0]  # tokens of all full and all SWA parts, and the number of states; known on the host
         self._free = list(range(capacity, 0, -1))
         self._tokens = 0
-        # Records of handles: [number] -> node, token, state. Numbers are used again, handles are not.
-        self.held = torch.zeros((0, 3), dtype=torch.int64, device=self.device)
+        self._revivals = 0
+        # Records of handles: [number] -> node, token, state, and how many revivals there had been when it was taken.
+        # Numbers are used again, handles are not.
+        self.held = torch.zeros((0, 4), dtype=torch.int64, device=self.device)
         self._free_numbers: list[int] = []
         self.active: set[LockHandle] = set()
         self.with_swa: set[LockHandle] = set()
@@ -155,25 +164,31 @@ class LockTree:
         nodes, rows = self._paths(nodes)
         return self._covered(nodes, rows, self._window(nodes, rows))
 
-    def acquire(self, nodes: Tensor | Sequence[int]) -> list[LockHandle]:
+    def acquire(self, nodes: Tensor | Sequence[int], *, over_tombstones: bool = False) -> list[LockHandle]:
         """Lock each node and return one handle for each, in order. A node may be there several times.
 
-        ``nodes``: ``[n]`` integers; on the tree's device if they are a tensor. ValueError unless all nodes are
-        lockable. That is checked on CPU, and everywhere with ``debug``; elsewhere ask ``lockable`` before.
+        ``nodes``: ``[n]`` integers; on the tree's device if they are a tensor. ``over_tombstones``: nodes of a window
+        may be tombstones, whose tokens count towards the window. ValueError for a node that is not in the tree, and
+        without ``over_tombstones`` unless all nodes are lockable. That is checked on CPU, and everywhere with
+        ``debug``; elsewhere ask ``lockable`` before.
         """
         nodes, rows = self._paths(nodes)
         if nodes.numel() == 0:
             return []
         near = self._window(nodes, rows)
         if self._check_content:
-            self._check_lockable(nodes, self._covered(nodes, rows, near))
+            asked = torch.zeros_like(near) if over_tombstones else near
+            self._check_lockable(nodes, self._covered(nodes, rows, asked))
         token = torch.full_like(nodes, NO_TOKEN)
         if self.windowed:
             top = near.view(torch.uint8).argmax(1, keepdim=True)
             token = self.token.index_select(0, rows.gather(1, top)[:, 0])
-        state = self.mamba.index_select(0, nodes)
-        handles = self._new_handles(torch.stack([nodes, token, state], 1))
-        self.counts.shift(HeldNodes(rows, rows * near, self._node_itself(rows, nodes, state)), 1)
+        counts_state = self.counting and self.stateful
+        state = torch.ones_like(nodes) if counts_state else self.mamba.index_select(0, nodes).to(torch.int64)
+        taken = torch.full_like(nodes, self._revivals)
+        handles = self._new_handles(torch.stack([nodes, token, state, taken], 1))
+        held = HeldNodes(rows, self._taken(rows * near, taken), self._node_itself(rows, nodes, state))
+        self.counts.shift(held, 1)
         self._done()
         return handles
 
@@ -186,28 +201,32 @@ class LockTree:
         given = self._given(handles, self.active, "")
         if not given:
             return
-        numbers, (nodes, tokens, states) = self._records(given)
+        numbers, (nodes, tokens, states, taken) = self._records(given)
         rows = self.paths.of(nodes)
-        held = HeldNodes(rows, self._from_boundary(tokens, rows), self._node_itself(rows, nodes, states))
-        self.counts.shift(held, -1)
+        window = self._taken(self._from_boundary(tokens, rows), taken)
+        self.counts.shift(HeldNodes(rows, window, self._node_itself(rows, nodes, states)), -1)
         self.active.difference_update(given)
         self.with_swa.difference_update(given)
         self._free_numbers += numbers
         self._done()
 
-    def release_swa(self, handles: Iterable[LockHandle]) -> None:
-        """Give back the SWA parts of the handles alone, as SGLang's ``dec_swa_lock_only`` does.
+    def release_swa(self, handles: Iterable[LockHandle], *, with_state: bool = False) -> None:
+        """Give back the SWA parts of the handles early, as SGLang's ``dec_swa_lock_only`` does.
 
+        ``with_state``: give back the mamba states too. What is given back here is not given back by ``release``.
         ValueError also for a handle that holds no SWA part; otherwise as for ``release``.
         """
         given = self._given(handles, self.with_swa, "holds no SWA part")
         if not given:
             return
-        numbers, (nodes, tokens, _) = self._records(given)
+        numbers, (nodes, tokens, states, taken) = self._records(given)
         rows = self.paths.of(nodes)
         none = torch.zeros_like(rows)
-        self.counts.shift(HeldNodes(none, self._from_boundary(tokens, rows), none), -1)
+        own = self._node_itself(rows, nodes, states) if with_state else none
+        self.counts.shift(HeldNodes(none, self._taken(self._from_boundary(tokens, rows), taken), own), -1)
         self.held[:, 1].index_fill_(0, self._upload(numbers), NO_TOKEN)
+        if with_state:
+            self.held[:, 2].index_fill_(0, self._upload(numbers), 0)
         self.with_swa.difference_update(given)
         self._done()
 
@@ -227,10 +246,11 @@ class LockTree:
         swa, mamba = swa and self.windowed, mamba and self.stateful
         leaf = self._new_node()
         self._set(
-            leaf, parent=under, start=first, stop=stop, alive=True, swa=swa, mamba=mamba, token=self._next_token()
-        )
+            leaf, parent=under, start=first, stop=stop, alive=True, swa=swa, mamba=mamba, token=self._next_token(),
+            born=0 if swa else NEVER,
+        )  # fmt: skip
         self.paths.add(leaf, under)
-        self.counts.weigh(leaf, stop - first)
+        self._weigh(leaf)
         self.sizes[FULL] += stop - first
         self.sizes[SWA] += (stop - first) * swa
         self.sizes[MAMBA] += int(mamba)
@@ -249,15 +269,60 @@ class LockTree:
         if not first < checks.integer("at", at, 0) < last:
             raise ValueError(f"at must lie within node {child}'s key, between {first} and {last}, got {at}")
         new = self._new_node()
-        for table in (self.parent, self.start, self.alive, self.swa, self.full_ref, self.swa_ref, self.token):
+        copied = (self.parent, self.start, self.alive, self.swa, self.full_ref, self.swa_ref, self.token, self.born)
+        for table in copied:
             table[new] = table[child]
         self._set(new, stop=at)
         self._set(child, parent=new, start=at, token=self._next_token())
         self.paths.insert(new, child)
-        self.counts.weigh(new, at - first)
-        self.counts.weigh(child, last - at)
+        self._weigh(new)
+        self._weigh(child)
         self._done()
         return new
+
+    def mergeable(self, node: int) -> bool:
+        """``merge`` takes this node: it is the only child of its parent, and every handle holds both alike."""
+        node = self._node("node", node)
+        above = int(self.parent[node])
+        if not above or bool(self.mamba[above]) or int((self.alive & (self.parent == above)).sum()) > 1:
+            return False
+        # A handle on a node below holds the full parts of both, so with equal counts no handle ends at the parent.
+        return bool(self.swa[above] == self.swa[node] and self.full_ref[above] == self.full_ref[node]) and (
+            self.held_alike(above, node)
+        )
+
+    def held_alike(self, above: int, node: int) -> bool:
+        """Each handle holds the SWA parts of both nodes, or of neither. A subclass may override this."""
+        if not self.windowed or not self.active:
+            return True
+        _, (nodes, tokens, _, taken) = self._records(list(self.active))
+        held = self._taken(self._from_boundary(tokens, self.paths.of(nodes)), taken)
+        return torch.equal((held == above).any(1), (held == node).any(1))
+
+    def merge(self, node: int) -> int:
+        """``node`` takes in its parent, of which it is the only child; returns the parent, which leaves the tree.
+
+        ``node`` keeps its state and its locks. Its key begins where the parent's key began. ValueError unless the node
+        is ``mergeable``.
+        """
+        node = self._node("node", node)
+        _refuse(not self.mergeable(node), f"node: node {node} cannot take in its parent")
+        above = int(self.parent[node])
+        # Handles may end at either node; from now on both tokens are one.
+        self.held[:, 1].masked_fill_(self.held[:, 1] == self.token[node], int(self.token[above]))
+        born = torch.maximum(self.born[node], self.born[above])
+        self._set(node, parent=self.parent[above], start=self.start[above], token=self.token[above], born=born)
+        self.paths.remove(above)
+        self._weigh(node)
+        self.counts.ref[:, above] = 0
+        self._set(above, parent=0, start=0, stop=0, alive=False, swa=False, token=0)
+        self._free.append(above)
+        self._done()
+        return above
+
+    def _weigh(self, node: int) -> None:
+        span = self._span(node)
+        self.counts.weigh(node, span, span * int(self.swa[node]), int(self.mamba[node]))
 
     def revivable(self, node: int) -> bool:
         """An insert may give the tombstone ``node`` other slots: it is one, and no handle holds its full part.
@@ -272,11 +337,28 @@ class LockTree:
 
         ValueError if the node is not a tombstone or not ``revivable``.
         """
+        self._check_tombstone(node)
+        _refuse(not self.revivable(node), f"node: node {node} is held, so somebody still reads its slots")
+        self._revive(node)
+
+    def restore_swa(self, node: int) -> None:
+        """A tombstone gets an SWA part again and keeps its full slots, so handles may hold it.
+
+        Handles that skipped it hold nothing of the new part. With ``counting``, handles that count it hold it from now
+        on. ValueError if the node is not a tombstone.
+        """
+        self._check_tombstone(node)
+        self._revive(node)
+
+    def _check_tombstone(self, node: int) -> None:
         node = self._node("node", node)
         _refuse(not self.windowed, "node: the tree has no SWA part")
         _refuse(bool(self.swa[node]), f"node: expected a tombstone, node {node} is not a tombstone")
-        _refuse(not self.revivable(node), f"node: node {node} is held, so somebody still reads its slots")
-        self._set(node, swa=True)
+
+    def _revive(self, node: int) -> None:
+        self._revivals += 1
+        self._set(node, swa=True, born=self._revivals)
+        self.counts.gain(SWA, node, self._span(node))
         self.sizes[SWA] += self._span(node)
         self._done()
 
@@ -286,6 +368,7 @@ class LockTree:
         _refuse(not self.stateful, "node: the tree has no mamba states")
         _refuse(bool(self.mamba[node]), f"node: node {node} has a mamba state already")
         self._set(node, mamba=True)
+        self.counts.gain(MAMBA, node, 1)
         self.sizes[MAMBA] += 1
         self._done()
 
@@ -308,7 +391,8 @@ class LockTree:
         node = self._node("node", node)
         _refuse(not self.swa[node], f"node: node {node} has no SWA part")
         _refuse(int(self.swa_ref[node]) > 0, f"node: node {node}'s SWA part is held")
-        self._set(node, swa=False)
+        self._set(node, swa=False, born=NEVER)
+        self._weigh(node)
         self.sizes[SWA] -= self._span(node)
         self._done()
 
@@ -318,6 +402,7 @@ class LockTree:
         _refuse(not self.mamba[node], f"node: node {node} has no mamba state")
         _refuse(int(self.mamba_ref[node]) > 0, f"node: node {node}'s mamba state is held")
         self._set(node, mamba=False)
+        self._weigh(node)
         self.sizes[MAMBA] -= 1
         self._done()
 
@@ -377,6 +462,15 @@ class LockTree:
             return rows
         return rows * (_at(self.token, rows) == tokens[:, None]).cumsum(1)
 
+    def _taken(self, window: Tensor, taken: Tensor) -> Tensor:
+        """The nodes of each window whose SWA part is held, 0 elsewhere: all, or those with a part older than the lock.
+
+        ``taken``: for each window, how many revivals there had been when it was locked.
+        """
+        if self.counting or not self.windowed:
+            return window
+        return window * (_at(self.born, window) <= taken[:, None])
+
     def _check_lockable(self, nodes: Tensor, lockable: Tensor) -> None:
         if lockable.all():
             return
@@ -391,7 +485,7 @@ class LockTree:
         if count > len(self._free_numbers):
             more = max(count, len(self.held), 64)
             self._free_numbers += range(len(self.held) + more - 1, len(self.held) - 1, -1)
-            self.held = torch.cat([self.held, self.held.new_zeros((more, 3))])
+            self.held = torch.cat([self.held, self.held.new_zeros((more, 4))])
         numbers = self._free_numbers[-count:]
         del self._free_numbers[-count:]
         self.held.index_copy_(0, self._upload(numbers), records)
@@ -402,7 +496,7 @@ class LockTree:
         return handles
 
     def _records(self, handles: list[LockHandle]) -> tuple[list[int], tuple[Tensor, ...]]:
-        """The numbers of the handles, and what is recorded for them: nodes, tokens, states."""
+        """The numbers of the handles, and what is recorded for them: nodes, tokens, states, revivals."""
         numbers = list(map(attrgetter("number"), handles))
         return numbers, self.held.index_select(0, self._upload(numbers)).unbind(1)
 
@@ -452,15 +546,18 @@ class LockTree:
             expect(f"{name}_protected_size", int(self.counts.protected[part]), held)
 
     def _holds(self, handle: LockHandle, parents: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """The nodes of each part that the handle holds, found by walking up; each node must have the part."""
-        node, token, state = self.held[handle.number].tolist()
+        """The nodes of each part that the handle holds, found by walking up; each must have the part, or be counted."""
+        node, token, state, taken = self.held[handle.number].tolist()
         path = _walk(node, parents)
         tokens = self.token[path].tolist()
         expect(f"{handle!r} has an SWA part", token != NO_TOKEN, handle.holds_swa)
         expect(f"{handle!r}: its boundary lies on its path", token in tokens, token != NO_TOKEN)
         window = path[: tokens.index(token) + 1] if token in tokens else []
-        expect(f"{handle!r} holds what is not there: SWA parts of nodes", [n for n in window if not self.swa[n]], [])
-        expect(f"{handle!r} holds a state that is not there", bool(state) and not self.mamba[node], False)
+        if not self.counting:
+            window = [n for n in window if int(self.born[n]) <= taken]
+            bare = [n for n in window if not self.swa[n]]
+            expect(f"{handle!r} holds what is not there: SWA parts of nodes", bare, [])
+            expect(f"{handle!r} holds a state that is not there", bool(state) and not self.mamba[node], False)
         return path, window, [node] * state
 
     def _done(self) -> None:

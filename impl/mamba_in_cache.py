@@ -81,9 +81,11 @@ class MambaInCache:
         copies = {row: node for row, node in nodes.items() if node != ROOT}
         pool = self.states.mamba_allocator
         pool.alloc_group_begin(len(copies))
-        for row in copies:
-            self.states.alloc_for_match(self.of[row])
-        pool.alloc_group_end()
+        try:
+            for row in copies:
+                self.states.alloc_for_match(self.of[row])
+        finally:
+            pool.alloc_group_end()
         self.states.alloc([self.of[row] for row in rows])
         self._copy_states(
             [(self.tree.entries[node].state, self.of[row].mamba_pool_idx) for row, node in copies.items()]

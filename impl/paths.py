@@ -48,6 +48,16 @@ class Paths:
         for n in numbers:
             self._depth[n] += 1
 
+    def remove(self, node: int) -> None:
+        """Take ``node`` out of the path of every node below it, and drop its own path."""
+        at = self._depth[node] - 1
+        below = (self.table[:, at] == node).nonzero()[:, 0]
+        rows = self.table[below]
+        self.table[below] = torch.cat([rows[:, :at], rows[:, at + 1 :], torch.zeros_like(rows[:, :1])], 1)
+        for n in below.tolist():
+            self._depth[n] -= 1
+        self.drop(node)
+
     def drop(self, node: int) -> None:
         """A node that left the tree has no path."""
         self.table[node] = 0
@@ -72,8 +82,8 @@ class Counts:
     """How many handles hold each part of each node, and the size of what is held, kept up to date with it.
 
     ``ref``: ``[3, nodes]`` int64, the lock counts of the full, SWA and mamba parts. ``weight``: ``[3, nodes]`` int64,
-    the size of each part, in tokens (a mamba state counts as 1). ``protected``: ``[3]`` int64, the sum of the weights
-    of all nodes whose count is not 0.
+    the size of each part, in tokens (a mamba state counts as 1); 0 for a part that the node does not have.
+    ``protected``: ``[3]`` int64, the sum of the weights of all nodes whose count is not 0.
     """
 
     def __init__(self, nodes: int, parts: list[int], device: torch.device) -> None:
@@ -86,10 +96,14 @@ class Counts:
         self._flat_ref, self._flat_weight = self.ref.view(-1), self.weight.view(-1)
         self._mark = torch.zeros_like(self._flat_ref)
 
-    def weigh(self, node: int, tokens: int) -> None:
-        """The node has so many tokens now."""
-        self.weight[:MAMBA, node] = tokens
-        self.weight[MAMBA, node] = 1
+    def weigh(self, node: int, full: int, swa: int, mamba: int) -> None:
+        """The parts of a node have these sizes now; what is protected stays."""
+        self.weight[:, node] = torch.tensor([full, swa, mamba], dtype=torch.int64, device=self.weight.device)
+
+    def gain(self, part: int, node: int, size: int) -> None:
+        """A node gets a part that it did not have; the part is protected where handles count it already."""
+        self.weight[part, node] = size
+        self.protected[part] += size * (self.ref[part, node] > 0)
 
     def shift(self, held: HeldNodes, by: int) -> None:
         """Add ``by`` (1 or -1) to the count of each part of each node, once for each handle that holds it.

@@ -199,6 +199,18 @@ class RadixTree:
         entry.key, entry.slots, entry.above, entry.start = lower, entry.slots[len(upper) :], new, at
         return new
 
+    def compact(self) -> None:
+        """Merge every node into its parent where it is the only child and all handles hold both nodes alike."""
+        for node in [n for n in self.entries if n != ROOT]:
+            while node in self.entries and self.locks.mergeable(node):
+                self._merge(node)
+
+    def _merge(self, node: int) -> None:
+        entry, above = self.entries[node], self.entries.pop(self.locks.merge(node))
+        entry.key, entry.slots = above.key + entry.key, torch.cat([above.slots, entry.slots])
+        entry.above, entry.start, entry.used = above.above, above.start, max(entry.used, above.used)
+        self.entries[entry.above].children[self._first(entry.key)] = node
+
     def add(self, under: int, key: list[int], slots: Tensor, *, live: bool) -> int:
         """Add a leaf below ``under``, which owns ``slots`` (``[len(key)]`` int64) from now on; returns its node."""
         start = self.entries[under].stop
@@ -212,6 +224,10 @@ class RadixTree:
         self.locks.restore(node)
         old, self.entries[node].slots = self.entries[node].slots, slots
         return old
+
+    def revive_in_place(self, node: int) -> None:
+        """A tombstone has SWA slots from now on and keeps its full slots, which somebody may read."""
+        self.locks.restore_swa(node)
 
     def give_state(self, node: int, slot: Tensor) -> None:
         """A node that has no state owns the state in ``slot`` (int64 without dimensions) from now on."""

@@ -11,7 +11,8 @@ and a batch is one gather, one free or one scatter.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from impl import checks
 from impl.checks import expect
 from impl.host import names, numbers, require, upload
 from impl.rows import IDLE, LEAVING, PHASES, RUNNING, SAVED, Numbers, TokenSlots
-from impl.swa_mapping import SWATokenToKVPoolAllocator
+from impl.swa_mapping import SWAState, SWATokenToKVPoolAllocator
 
 __all__ = ["LENGTHS", "RequestRows"]
 
@@ -81,9 +82,52 @@ class RequestRows:
             self._check_admissible(i, prefix, session)
         if len(named) > len(self._idle):
             return None
-        rows = [self._idle.pop() for _ in named]
-        self._begin(torch.tensor(rows, dtype=torch.int64), prefixes, named)
+        rows = self._idle[len(self._idle) - len(named) :][::-1]
+        lens = [prefix.numel() for prefix in prefixes]
+        cached, batch = torch.tensor(lens, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64)
+        if any(lens):
+            places = self.token_slots.places(batch, torch.zeros_like(cached), cached)
+            self.token_slots.write(places, torch.cat(list(prefixes)))
+        self._begin(rows, named, protected=cached, committed=cached, allocated=cached)
         return rows
+
+    def admit_tail(self, prefix: Tensor, to: int, start: int, session: Hashable = None) -> tuple[int, Tensor] | None:
+        """A row for a request whose first ``to`` tokens are computed elsewhere, as in disaggregated decode.
+
+        Returns the row, and ``[to - len(prefix)]`` int64 slots on the device for the tokens that are sent here. None
+        if no row is idle or memory is short. ``prefix``, ``session``: as for ``admit``. ``start``: the tokens before it
+        get no SWA slots, since no later token reads them there; whole pages, from ``len(prefix)`` to ``to``. ValueError
+        where the window before ``to`` begins before ``start``, unless ``start`` is the end of the prefix.
+        """
+        self._check_admissible(0, prefix, session)
+        cached, first, last = self._tail(prefix.numel(), start, to)
+        if not self._idle:
+            return None
+        row, saved = self._idle[-1], self.allocator.backup_state()
+        batch = torch.tensor([row], dtype=torch.int64)
+        before, after, ends = upload(torch.stack([cached, last, cached]), self.device)
+        ends = torch.where(ends > 0, prefix[-1:].to(torch.int64) if prefix.numel() else -1, -1)
+        slots = self.allocator.alloc_extend_swa_tail(
+            before, cached, after, last, ends, int(last - cached), swa_tail_len=int(last - first)
+        )
+        if slots is None:
+            return None
+        with self._undone_on_error(saved, slots):
+            self.token_slots.write(
+                self.token_slots.places(batch, torch.zeros_like(last), last), torch.cat([prefix.to(torch.int64), slots])
+            )
+            self._begin([row], [session], protected=cached, cursor=first, committed=last, allocated=last)
+        return row, slots
+
+    def _tail(self, prefix: int, start: int, to: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The prefix, where the tail starts, and the length of the row (``[1]`` int64 on the host each), checked."""
+        cached = torch.tensor([prefix], dtype=torch.int64)
+        last = self._lengths("to", [to], cached, torch.tensor([self.max_tokens]), "the prefix, within max_tokens")
+        first = self._lengths("start", [start], cached, last, "the prefix and the row's length")
+        self._check_aligned("start", first)
+        if start > prefix and start + self.window > to:
+            raise ValueError(f"start: expected at most {to - self.window}, where the window begins, got {start}")
+        return cached, first, last
 
     def _check_admissible(self, i: int, prefix: Tensor, session: Hashable) -> None:
         self._check_tree_slots(f"prefixes[{i}]", prefix)
@@ -92,15 +136,11 @@ class RequestRows:
         if session in self.slot:
             raise ValueError(f"sessions[{i}]: expected a session without a row, got {session!r}")
 
-    def _begin(self, rows: Tensor, prefixes: Sequence[Tensor], sessions: Sequence[Hashable]) -> None:
-        lens = [prefix.numel() for prefix in prefixes]
-        cached = torch.tensor(lens, dtype=torch.int64)
-        if any(lens):
-            self.token_slots.write(
-                self.token_slots.places(rows, torch.zeros_like(cached), cached), torch.cat(list(prefixes))
-            )
-        self._set(rows, phase=RUNNING, protected=cached, committed=cached, allocated=cached)
-        for row, session in zip(rows.tolist(), sessions, strict=True):
+    def _begin(self, rows: list[int], sessions: Sequence[Hashable], **lengths: Tensor) -> None:
+        """The last idle rows run from now on, with these lengths (``[n]`` int64 on the host)."""
+        del self._idle[len(self._idle) - len(rows) :]
+        self._set(torch.tensor(rows, dtype=torch.int64), phase=RUNNING, **lengths)
+        for row, session in zip(rows, sessions, strict=True):
             self.session[row] = session
             if session is not None:
                 self.slot[session] = row
@@ -137,6 +177,24 @@ class RequestRows:
         batch = self.batch(rows, RUNNING)
         most, why = self.allocated[batch], "what is committed and allocated"
         self._set(batch, committed=self._lengths("to", to, self.committed[batch], most, why))
+        self._done()
+
+    def roll_back(self, rows: Numbers, to: Numbers) -> None:
+        """Slots that were allocated are not used after all: give back the slots after ``to``, in one free.
+
+        So ends a draft that is not accepted, and a step that failed before its tokens were computed. ``to``: at least
+        the tree's part, at most what is allocated. What is committed after ``to`` is so no more. ValueError where the
+        window before ``to`` has left the SWA pool.
+        """
+        batch = self.batch(rows, RUNNING)
+        cut = self._lengths(
+            "to", to, self.protected[batch], self.allocated[batch], "the tree's part and what is allocated"
+        )
+        committed = torch.minimum(cut, self.committed[batch])
+        kept = (self.cursor[batch] <= self.protected[batch]) | (self.cursor[batch] + self.window <= committed)
+        require(kept, "to", lambda i: f"expected a length whose window row {int(batch[i])} still has", cut)
+        self.free_unused(batch, cut)
+        self._set(batch, committed=committed, allocated=cut)
         self._done()
 
     def slide(self, rows: Numbers) -> Tensor:
@@ -186,6 +244,25 @@ class RequestRows:
         self._set(rows, protected=last)
         self._done()
         return slots
+
+    def donate_swa(self, row: int, tree_slots: Tensor, upto: int) -> None:
+        """The tree has the tokens from ``protected`` to ``upto`` without SWA slots: it gets those of the row.
+
+        The row's full copies are freed, and the row reads the tree's slots. ``upto``, ``tree_slots``: as for
+        ``dedupe``. ValueError also where a token has left the row's window, or has SWA slots in the tree.
+        """
+        rows, first, last = self._part(row, upto)
+        own = self.token_slots.read(rows, first, last)
+        self._check_tree_slots("tree_slots", tree_slots, own)
+        if tree_slots.numel() != own.numel():
+            raise ValueError(f"tree_slots must be {own.numel()} slots, up to upto, got {tree_slots.numel()}")
+        if bool((self.cursor[rows] > first).any()):
+            raise ValueError(f"row: tokens of row {row} have left its window, so it has no SWA slots for them")
+        self.allocator.move_swa(own, tree_slots)
+        self.allocator.free(own, row_lens=[own.numel()], swa_lens=[0])
+        self.token_slots.write(self.token_slots.places(rows, first, last), tree_slots)
+        self._set(rows, protected=last)
+        self._done()
 
     def dedupe(self, row: int, tree_slots: Tensor, upto: int) -> None:
         """The tree has the tokens from ``protected`` to ``upto`` already: free the row's copies and read the tree's.
@@ -263,7 +340,7 @@ class RequestRows:
         """Sessions end between turns: give back all that the rows in their slots own, in one free."""
         self._drop(self._saved(sessions))
 
-    # Cutting a row. ``rows`` and lengths: ``[n]`` int64 on the host. A subclass may override these three.
+    # Cutting a row. ``rows`` and lengths: ``[n]`` int64 on the host. A subclass may override these.
 
     def cut_back(self, rows: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
         """The lengths after which rows that are cut to ``to`` can go on, and their cursors then.
@@ -283,6 +360,31 @@ class RequestRows:
         """``restore`` gives back the pages that have no token before ``to``; a page that has one stays."""
         self._give_back(rows, self.page_ceil(to), self.allocated[rows])
 
+    def free_unused(self, rows: Tensor, to: Tensor) -> None:
+        """``roll_back`` gives back the pages that have no token before ``to``; a page that has one stays."""
+        self._give_back(rows, self.page_ceil(to), self.allocated[rows])
+
+    def undo(self, saved: SWAState, slots: Tensor) -> None:
+        """After an error: ``slots``, which were handed out since ``saved``, are free again. A subclass may override it.
+
+        A page that had tokens before ``slots`` stays, with its mapping.
+        """
+        del slots
+        self.allocator.restore_state(saved)
+
+    @contextmanager
+    def _undone_on_error(self, saved: SWAState, slots: Tensor) -> Iterator[None]:
+        """Where an error is raised inside, ``slots`` are given back; the error goes on."""
+        try:
+            yield
+        except BaseException:
+            self.undo(saved, slots)
+            raise
+
+    def window_is_own(self, rows: Tensor) -> Tensor:
+        """``[n]`` bool on the host: no token of the tree's part is in the window before the row's next token."""
+        return self.protected[rows] + self.window <= self.committed[rows]
+
     def page_floor(self, lengths: Tensor) -> Tensor:
         """Lengths rounded down to whole pages."""
         return lengths // self.page_size * self.page_size
@@ -298,7 +400,7 @@ class RequestRows:
         return self._lengths("to", to, self.allocated[rows], most, "no shorter than allocated, within max_tokens")
 
     def _grow(self, rows: Tensor, to: Tensor, *, commit: bool, one: bool = False) -> Tensor | None:
-        prefix = self.allocated[rows]
+        prefix, saved = self.allocated[rows], self.allocator.backup_state()
         before, after, places = upload(torch.stack([prefix, to, rows * self.max_tokens + prefix]), self.device)
         last = self.token_slots.before(places, before)
         if one:
@@ -308,7 +410,8 @@ class RequestRows:
             slots = self.allocator.alloc_extend(before, prefix, after, to, last, tokens)
         if slots is None:
             return None
-        self.token_slots.write(places if one else self.token_slots.places(rows, prefix, to), slots)
+        with self._undone_on_error(saved, slots):
+            self.token_slots.write(places if one else self.token_slots.places(rows, prefix, to), slots)
         self._set(rows, allocated=to, **({"committed": to} if commit else {}))
         self._done()
         return slots

@@ -171,15 +171,16 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self, prefix_lens: Tensor, prefix_lens_cpu: Tensor, seq_lens: Tensor, seq_lens_cpu: Tensor, last_loc: Tensor,
         extend_num_tokens: int, swa_tail_len: int,
     ) -> Tensor | None:  # fmt: skip
-        """Slots for one new row, of which only the last ``swa_tail_len`` tokens (any number) get SWA slots.
+        """Slots for the new tokens of one row, of which only the last ``swa_tail_len`` (any number) get SWA slots.
 
-        The SWA pages that the tail touches are taken; the tokens before the tail map to nothing, also those in the
-        tail's first page. Arguments, answer and errors as for ``alloc_extend``; ValueError also for more than one row,
-        for a prefix, and for a tail outside ``0..extend_num_tokens``.
+        The row has nothing yet, or a prefix of whole pages. The SWA pages that the tail touches are taken; the new
+        tokens before the tail map to nothing, also those in the tail's first page. Arguments, answer and errors as for
+        ``alloc_extend``; ValueError also for more than one row, for a prefix that ends inside a page, and for a tail
+        outside ``0..extend_num_tokens``.
         """
         rows = Rows(seq_lens, seq_lens_cpu, last_loc, prefix_lens, prefix_lens_cpu)
         plan = checks.extend_plan(rows, extend_num_tokens, None, self.page_size)
-        start = checks.tail_start(rows, extend_num_tokens, swa_tail_len)
+        start = checks.tail_start(rows, extend_num_tokens, swa_tail_len, self.page_size)
         swa_pages = plan.pages - start // self.page_size if swa_tail_len else 0
         return self._grow(rows, plan, swa_pages, start)
 
@@ -210,6 +211,26 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._void_backups()
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
 
+    def move_swa(self, given: Tensor, kept: Tensor) -> None:
+        """The SWA pages of the full slots ``given`` belong to the full slots ``kept`` from now on, slot by slot.
+
+        ``given``, ``kept``: ``[n]`` integers on the device, whole pages each, slot by slot at the same offsets. Nothing
+        is freed. Backups made before can no longer be restored. ValueError (on CPU, or with ``debug``) for slots out of
+        range, for a given slot that is not mapped, and for a kept slot that is mapped.
+        """
+        checks.int_tensor("given", given, self._device)
+        checks.int_tensor("kept", kept, self._device, given.numel())
+        if given.numel() == 0:
+            return
+        swa = self.translate_loc_from_full_to_swa(given)
+        if self._check_content:
+            if not bool((swa > 0).all()):
+                raise ValueError("given: a slot has no SWA slot")
+            if bool((self.translate_loc_from_full_to_swa(kept) != 0).any()):
+                raise ValueError("kept: a slot has an SWA slot already")
+        self.set_full_to_swa_mapping(kept, swa)
+        self.full_to_swa_index_mapping[given] = 0
+
     def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
         """Free the SWA pages of the full pages that ``free_index`` lies in; the full pages stay handed out.
 
@@ -227,6 +248,31 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         # Which pages of a pending free have SWA pages may have changed.
         self.pending = [FreeBatch(batch.pages, batch.exact) for batch in self.pending]
         self._put_swa(self._detach(pages, mapped=None if row_lens is None else ((0, pages.numel()),)))
+
+    def free_swa_segment(self, free_index: Tensor, *, start_pos: int) -> None:
+        """Free the SWA pages of one segment of a row, and do not wait for the device.
+
+        Arguments as for ``free_segment``: the first slot of each page must be mapped. Errors as for ``free_swa``, and
+        ValueError for a start inside a page.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        checks.page_multiple("start_pos", start_pos, self.page_size)
+        if free_index.numel():
+            self.free_swa(free_index, row_lens=[free_index.numel()])
+
+    def free_full(self, free_index: Tensor) -> None:
+        """Free the full pages that ``free_index`` lies in; their SWA pages were freed before.
+
+        ``free_index``: ``[n]`` integers on the device, full slots. In a free group the pages wait for its end. Errors
+        as for ``free``; ValueError also (on CPU, or with ``debug``) for a page that still has its SWA page.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        if free_index.numel() == 0:
+            return
+        batch = self._batch(free_index, None, None)
+        if self._check_content and bool((self._swa_pages(batch.pages) > 0).any()):
+            raise ValueError("free_index: a page still has its SWA page; free it with free or free_swa")
+        self._free(FreeBatch(batch.pages, batch.exact, mapped=() if batch.exact else None))
 
     def _swa_side(self, slots: Tensor, row_lens: Sequence[int] | None) -> Tensor:
         """The different full pages of slots whose SWA pages are to be freed."""

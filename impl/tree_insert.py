@@ -1,7 +1,8 @@
 """How what a row has computed goes to the radix tree, in whole pages: a plan, and then its execution.
 
 What the tree has already is not stored twice: the row frees its own copies. Tombstones that nobody reads get the row's
-slots, which are live. What is new becomes leaves, which own the row's pages.
+slots, which are live. Tombstones that somebody reads keep their full slots and get the row's SWA slots. What is new
+becomes leaves, which own the row's pages.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ class TreeInsert:
         A span with a tombstone's node that is ``live`` is to be revived; spans with node ``ROOT`` are new leaves. New
         tokens that have all left the row's window are left out: a match cannot end in a tombstone.
         """
-        cursor = int(self.rows.cursor[row])
+        cursor, protected = int(self.rows.cursor[row]), int(self.rows.protected[row])
         spans = self.tree.walk(text[:upto])
-        plan = [part for span in spans for part in self._revived(span, cursor)]
+        plan = [part for span in spans for part in self._revived(span, cursor, protected)]
         end = spans[-1].stop if spans else 0
         if max(end, cursor) >= upto:
             return plan
         tombstone = [Span(ROOT, end, cursor, False)] if end < cursor else []
         return [*plan, *tombstone, Span(ROOT, max(end, cursor), upto, True)]
 
-    def _revived(self, span: Span, cursor: int) -> list[Span]:
-        """A tombstone gets the row's slots from the row's cursor on, unless somebody (also the row) still reads it."""
-        if span.live or span.stop <= cursor or not self.tree.locks.revivable(span.node):
+    def _revived(self, span: Span, cursor: int, protected: int) -> list[Span]:
+        """A tombstone gets slots of the row from the row's cursor on, where the row has slots of its own."""
+        if span.live or span.stop <= max(cursor, protected):
             return [span]
         first = max(span.start, cursor)
         dead = [span._replace(stop=first)] if span.start < first else []
@@ -58,6 +59,10 @@ class TreeInsert:
         node = self.tree.upto(span.node, span.stop)
         if self.tree.entries[node].start < span.start:
             self.tree.cut(node, span.start)
-        old = self.tree.revive(node, self.rows.donate(row, span.stop))
-        self.rows.allocator.free(old, row_lens=[old.numel()], swa_lens=[0])
+        if self.tree.locks.revivable(node):
+            old = self.tree.revive(node, self.rows.donate(row, span.stop))
+            self.rows.allocator.free(old, row_lens=[old.numel()], swa_lens=[0])
+        else:
+            self.rows.donate_swa(row, self.tree.entries[node].slots, span.stop)
+            self.tree.revive_in_place(node)
         return node

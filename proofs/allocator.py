@@ -11,8 +11,8 @@ from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Slots, Step
-from spec.pool import FREE, PENDING, RELEASED, Pool, cut, filled, held, length, some_open
+from spec.logic import Number, Seq, Slots, Step
+from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, held, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
@@ -61,13 +61,24 @@ def nothing(_: Any) -> list[tuple[Any, ...]]:
     return [()]
 
 
+def grown(st: Allocator) -> Iterator[tuple[Any, ...]]:
+    """Rows, longer lengths and any pages that may be handed out for them."""
+    yield from ((r, to, some_open(st.now, n)) for r, to, n in growths(st.now))
+
+
+def begins(_: Any) -> list[tuple[Any, ...]]:
+    """A group that opens, and a begin that is refused."""
+    return [(True,), (False,)]
+
+
 MOVES = {
     "alloc": _alloc,
-    "alloc_extend": lambda st: ((r, to, some_open(st.now, n)) for r, to, n in growths(st.now)),
+    "alloc_extend": grown,
+    "roll_back": grown,
     "alloc_decode": _decode,
     "free": lambda st: frees(st.now),
     "trim": lambda st: cuts(st.now),
-    "free_group_begin": nothing,
+    "free_group_begin": begins,
     "free_group_end": nothing,
     "backup_state": nothing,
     "restore_state": nothing,
@@ -130,7 +141,21 @@ def keeps_pages(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
 def never_settles(st: Allocator) -> Step[Allocator]:
     """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
-    return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
+    return replace(step, then=replace(step.then, now=st.now, backed_up=False))
+
+
+def counts_stray_end(st: Allocator) -> Step[Allocator]:
+    """An end closes a group where none is open, so that the next group never opens."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(step.then, group=st.group - 1))
+
+
+def keeps_rolled_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A caller fails before it uses its new slots, and nobody gives the new pages back."""
+    step = law.roll_back(st, row, to, chosen)
+    lost = step.then.now.place.where(chosen.has, HELD, chosen.items)
+    now = replace(step.then.now, place=lost, available=st.now.available - chosen.length)
+    return replace(step, then=replace(step.then, now=now))
 
 
 MUTANTS = (
@@ -141,6 +166,8 @@ MUTANTS = (
     Mutant("forgets_count", "free", "available_counts", forgets_count),
     Mutant("always_releases", "free", "released_if_sorted", always_releases),
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
+    Mutant("counts_stray_end", "free_group_end", "pending_in_group", counts_stray_end),
+    Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
@@ -157,7 +184,7 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode"}),
+    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "roll_back"}),
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,

@@ -8,18 +8,19 @@ from typing import Any
 from proofs import lock_ref as locks
 from proofs import mamba_in_cache
 from proofs import session_trim as sessions
-from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.allocator import begins, nothing
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
+from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
-from spec.rows import IDLE, LEAVING, full_pool, swa_pool
+from spec.rows import IDLE, LEAVING, RUNNING, full_pool, swa_pool
 from spec.tree import ROOT, begin, end, path, window_top
 
 SIZES = {
@@ -51,22 +52,30 @@ def _path_pages(st: CacheState, node: int) -> Seq:
     return Seq(found[i] for i in sorted(found))
 
 
-def _locks(st: CacheState) -> Iterator[tuple[int, int, int, Seq]]:
+def _locks(st: CacheState) -> Iterator[tuple[int, int, int, bool, Seq]]:
     """A new lock handle, a node, the top node of its window, and the pages of its path."""
     fresh = [h for h in st.tree.handles.items() if h not in active(st.tree)][:1]
     for handle in fresh:
         for node in alive(st.tree):
             tops = [t for t in path(st.tree, node) if window_top(st.tree, t, node)]
-            yield from ((handle, node, top, _path_pages(st, node)) for top in tops)
+            yield from ((handle, node, top, False, _path_pages(st, node)) for top in tops)
 
 
-NO_MATCH = (0, ROOT, ROOT, Seq())
+NO_MATCH = (0, ROOT, ROOT, False, Seq())
 
 
 def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """Every match, and no match."""
     for row in requests(st.rows, IDLE):
         yield from ((row, session, *match) for session in (0, 1) for match in (*_locks(st), NO_MATCH))
+
+
+def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, and no match, with tails of each length."""
+    for row in requests(st.rows, IDLE):
+        for match in (*_locks(st), NO_MATCH):
+            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[-1].length))
+            yield from ((row, 0, *match, *tail[3:]) for tail in tails)
 
 
 def _of_rows(name: str) -> Any:
@@ -94,39 +103,52 @@ def _slots(st: CacheState) -> list[tuple[int, int]]:
 
 MOVES = {
     "admit": _admit,
+    "admit_tail": _admit_tail,
     "extend": _of_rows("extend"),
     "decode": _of_rows("decode"),
     "reserve": _of_rows("reserve"),
     "commit": _of_rows("commit"),
     "slide": _of_rows("slide"),
+    "roll_back": _of_rows("roll_back"),
+    "release_swa": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
+    "release_state": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
     "finish": _of_rows("finish"),
     "continue_prefill": lambda st: ((r, st.handle(r), *lock) for r in _leaving(st) for lock in _locks(st)),
     "insert_leaf": _insert_leaf,
     "drop_duplicates": _of_rows("dedupe"),
     "revive_tombstone": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
+    "revive_in_place": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
     "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
     "save": _of_rows("save"),
     "restore": _of_rows("restore"),
     "resume": _of_rows("resume"),
     "close": _slots,
     "split": lambda st: locks.splits(st.tree),
+    "merge": lambda st: ((n, st.tree.parent(n)) for n in alive(st.tree)),
     "evict_leaf": lambda st: ((n,) for n in alive(st.tree)),
     "evict_swa": lambda st: ((n,) for n in alive(st.tree)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.rows.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     **mamba_in_cache.MOVES,
 }
 
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
+    "release_swa": f"{CACHED} admit extend",
+    "restore": f"{CACHED} admit extend release_swa save",
+    "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
     "revive_tombstone": f"{CACHED} evict_swa admit extend finish",
+    "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
     "split": CACHED,
+    "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
     "evict_swa": CACHED,
+    "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
 }
 
@@ -159,14 +181,66 @@ def keeps_lock(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
     return but(step, calls=step.calls[:1], then=but(step.then, tree=st.tree))
 
 
+def releases_window(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A request gives back the SWA part of its lock, though the next token reads SWA pages of the tree."""
+    return unasked(
+        law.release_swa(st, row, old),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
+def cuts_into_window(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
+    """A row that gave back the SWA part of its lock is cut, so that its window reaches into the tree again."""
+    return unasked(
+        law.restore(st, session, prefix),
+        "the row's lock holds the SWA part of each node in the window before the next token",
+    )
+
+
 def reads_padding(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request is admitted with a cached prefix, and its row does not show the pages of the prefix."""
     shown = st.reads.where(
         lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.rows).indices.items()]
     )
-    return altered(law.admit(st, row, session, handle, node, top, pages), reads=shown)
+    return altered(law.admit(st, row, session, handle, node, top, counting, pages), reads=shown)
+
+
+def admits_over_tombstone(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A request is admitted on a node of whose window an SWA part is gone."""
+    step = law.admit(st, row, session, handle, node, top, counting, pages)
+    return unchosen(step, "the row's lock holds the SWA part of each node in the window before the next token")
+
+
+def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
+    step = law.revive_in_place(st, row, node)
+    freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
+    then = but(cache_state.with_rows(st, freed.then), tree=step.then.tree)
+    return but(step, calls=(step.calls[0], freed), then=then)
+
+
+def merges_without_pages(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent, and the parent's pages stay in the row of the parent."""
+    step = law.merge(st, node, above)
+    return but(step, calls=step.calls[:1], then=but(st, tree=step.then.tree))
 
 
 def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
@@ -191,6 +265,11 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
+    Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
+    Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
+    Mutant("releases_window", "release_swa", "window_is_locked", releases_window),
+    Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
@@ -221,6 +300,18 @@ READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"
 UNDER_READER_ROUTES = {"revive_tombstone": f"{READ} admit extend finish"}
 
 
+def keeps_donated(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A row gives pages to a new leaf, and still counts them as its own."""
+    step = law.insert_leaf(st, row, under, leaf, pages, live)
+    return altered(step, rows=but(step.then.rows, protected=st.rows.protected))
+
+
+# A request inserts a node; the next one matches it, and gives back the SWA part of its lock at once.
+UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
+
+
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"
 NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
@@ -233,6 +324,20 @@ RELEVANT_LAWS = {
         "row_ends same_lengths parent_is_next others_are_nodes",
     ),
     "request_holds_its_prefix": "handles_stand",
+    "merge reads_what_it_holds": "one_owner row_ends parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "request_holds_its_prefix handles_stand above_is_an_order above_goes_on cursor_committed_allocated",
+    **dict.fromkeys(
+        ("merge node_owns_its_key", "merge node_owns_its_window"),
+        "one_owner row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+        "node_owns_its_window",
+    ),
+    "merge promises_of_pass_on": "row_ends same_lengths parent_is_next keys_follow others_are_nodes node_owns_its_key "
+    "node_owns_its_window",
+    "window_is_locked": "request_holds_its_prefix handles_stand above_is_an_order parent_is_next keys_follow",
+    **dict.fromkeys(
+        ("evict_leaf window_is_locked", "evict_leaf_and_state window_is_locked"),
+        "request_holds_its_prefix handles_stand above_is_an_order parent_is_next held_is_counted",
+    ),
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
@@ -253,6 +358,7 @@ HINTS = Hints(
     over={
         "full_pages": lambda st: full_pool(st.rows).pages,
         "swa_pages": lambda st: swa_pool(st.rows).pages,
+        "done": lambda st: swa_pool(st.rows).pages,
         "pages": lambda st: full_pool(st.rows).pages,
         "chosen": lambda st: st.states.slots,
     },
@@ -264,7 +370,10 @@ HINTS = Hints(
         **{"node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "under": "nodes", "top": "nodes"},
     },
     refusable=frozenset(
-        {"reserve", "extend", "decode", "state_match", "state_admit", "state_second", "state_copy", "state_renew"}
+        {
+            *("admit_tail", "reserve", "extend", "decode"),
+            *("state_match", "state_admit", "state_second", "state_copy", "state_renew"),
+        }
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,

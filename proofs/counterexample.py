@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import z3
@@ -182,14 +182,23 @@ class Reader:
 
 def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, explore.Path | None]:
     """``reachable bug`` with a path from the first state, or ``not inductive`` where none was found."""
+    firsts = hints.small()
+    hints = replace(hints, small=lambda: firsts)
+    # Keys of states that break no law, since many paths lead to one state. They are kept for each first state, since
+    # the first states have different constants, which a key leaves out.
+    lawful: dict[int, set[Any]] = {id(first): set() for first in firsts}
 
-    def bad(move: explore.Move) -> bool:
-        if hints.stem.broken(move.after):
-            return True
-        return not move.granted and explore.key(move.before) != explore.key(move.after)
+    def bad(way: explore.Path) -> bool:
+        move, known = way[-1], lawful[id(way[0].before)]
+        after = explore.key(move.after)
+        if after not in known:
+            if hints.stem.broken(move.after):
+                return True
+            known.add(after)
+        return not move.granted and explore.key(move.before) != after
 
-    ways = (
+    along = (
         way for name, route in hints.routes.items() for way in explore.along(hints, route, name.split()[0], transitions)
     )
-    path = next((way for way in ways if bad(way[-1])), None) or explore.shortest(hints, transitions, bad)
+    path = next((way for way in itertools.chain(along, explore.paths(hints, transitions)) if bad(way)), None)
     return (NOT_INDUCTIVE, None) if path is None else (REACHABLE, path)

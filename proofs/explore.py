@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -92,24 +92,22 @@ def _paths_from(first: Any, hints: Hints, transitions: Mapping[str, Transition],
         edge = following
 
 
-def shortest(
-    hints: Hints, transitions: Mapping[str, Transition], wanted: Callable[[Move], bool], limit: int = LIMIT
-) -> Path | None:
-    """A shortest path whose last move is ``wanted``; ``None`` where none was found within ``limit`` states."""
-    return next((path for path in paths(hints, transitions, limit) if wanted(path[-1])), None)
-
-
 def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transition]) -> Iterator[Path]:
-    """Every path along the transitions of ``route``, in order, and then ``name``; all but its last move are granted.
+    """Paths along the transitions of ``route``, in order, and then ``name``; all but the last move are granted.
 
-    The paths to each transition of the route are included.
+    The paths to each transition of the route are included. Where several paths lead from one first state to one state,
+    only the first of them is followed.
     """
     edge: list[tuple[Any, Path]] = [(first, ()) for first in hints.small()]
     for step in (*route.split(), name):
         only = {step: transitions[step]}
         ways = [(*path, move) for state, path in edge for move in moves(hints, only, state)]
         yield from ways
-        edge = [(way[-1].after, way) for way in ways if changes(way[-1])]
+        met: dict[Any, tuple[Any, Path]] = {}
+        for way in ways:
+            if changes(way[-1]):
+                met.setdefault((id(way[0].before), key(way[-1].after)), (way[-1].after, way))
+        edge = list(met.values())
 
 
 def changes(move: Move) -> bool:

@@ -33,6 +33,13 @@ def unasked(step: Step[S], sentence: str) -> Step[S]:
     return but(step, promises=kept)
 
 
+def unchosen(step: Step[S], sentence: str) -> Step[S]:
+    """The step without one condition on what the implementation chooses: it may break it."""
+    kept = tuple(choice for choice in step.choice if choice.sentence != sentence)
+    assert len(kept) < len(step.choice), f"no choice {sentence!r}"
+    return but(step, choice=kept)
+
+
 @dataclass(frozen=True)
 class Assumption:
     """Something that the proofs take for granted, and why that is sound."""

@@ -8,8 +8,8 @@ from typing import Any
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import lock_ref as law
 from spec.holders import shifted
-from spec.logic import Number, Step, Truth, no
-from spec.tree import ROOT, Tree, between, lives, over, path, span
+from spec.logic import Number, Step, Truth, but, no, requires
+from spec.tree import HELD, ROOT, SKIPPED, Tree, between, lives, over, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
@@ -34,10 +34,12 @@ def active(st: Tree) -> list[int]:
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
-def _acquire(st: Tree) -> Iterator[tuple[int, int, int]]:
+def _acquire(st: Tree) -> Iterator[tuple[int, int, int, bool]]:
     """A new handle, every node, and every node on its path as the top of the window; the law accepts the right one."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
-    yield from ((h, n, top) for h in fresh for n in alive(st) for top in path(st, n))
+    yield from (
+        (h, n, top, counting) for h in fresh for n in alive(st) for top in path(st, n) for counting in (False, True)
+    )
 
 
 def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
@@ -70,9 +72,12 @@ MOVES = {
     "acquire": _acquire,
     "release": lambda st: ((h,) for h in active(st)),
     "release_swa": lambda st: ((h,) for h in active(st)),
+    "release_state": lambda st: ((h,) for h in active(st)),
     "split": splits,
     "add_leaf": _add_leaf,
     "restore": lambda st: ((n, source) for n in alive(st) for source in _sources(st)),
+    "restore_swa": _each_node,
+    "merge": lambda st: ((n, st.parent(n)) for n in alive(st)),
     "set_mamba": _each_node,
     "evict_leaf": _each_node,
     "evict_swa": _each_node,
@@ -138,9 +143,10 @@ def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
     return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
-def stops_early(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+def stops_early(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
     """The SWA part of a lock ends before the window is full."""
-    return unasked(law.acquire(st, handle, node, top), "the SWA part ends at the first node where the window is full")
+    step = law.acquire(st, handle, node, top, counting)
+    return unasked(step, "the SWA part ends at the first node where the window is full")
 
 
 def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
@@ -161,14 +167,79 @@ def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
         lambda n: over(st, n, node) & (top != ROOT) & no(between(st, top, n, node)),
         lambda: path(st, node),
     )
-    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: span(st, n))
+    swa_ref, size = shifted(beyond, st.nodes, then.swa_ref, -1, lambda n: st.swa(n) == 1, lambda n: span(st, n))
     evictable, protected = then.swa_evictable + size, then.swa_protected - size
     return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
+
+
+def releases_skipped(st: Tree, handle: Number) -> Step[Tree]:
+    """A release forgets which tombstones the handle skipped, and lowers their SWA lock counts too."""
+    step = law.release(st, handle)
+    node, top, then = st.node(handle), st.top(handle), step.then
+    skipped = st.nodes.such(
+        lambda n: between(st, top, n, node) & (st.grip(handle, n) == SKIPPED) & (st.swa_ref(n) > 0),
+        lambda: path(st, node),
+    )
+    swa_ref, size = shifted(skipped, st.nodes, then.swa_ref, -1, lambda n: st.swa(n) == 1, lambda n: span(st, n))
+    evictable, protected = then.swa_evictable + size, then.swa_protected - size
+    return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
+
+
+def splits_without_skips(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+    """A skipped tombstone is split, and the handle does not know that it skips the new parent too."""
+    step = law.split(st, child, new, at)
+    known = step.then.grip.where(
+        lambda h, n: st.handles.has(h) & (n == new), HELD, lambda: [(h, new) for h in st.handles.items()]
+    )
+    return altered(step, grip=known)
+
+
+def protects_tombstones(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    """A lock that counts tombstones moves their tokens to the protected SWA size, though they have no SWA slots."""
+    step = law.acquire(st, handle, node, top, counting)
+    bare = st.nodes.such(
+        lambda n: counting & between(st, top, n, node) & (st.swa(n) == 0) & (st.swa_ref(n) == 0),
+        lambda: path(st, node),
+    )
+    return altered(step, swa_protected=step.then.swa_protected + bare.total(lambda n: span(st, n)))
+
+
+def revives_as_evictable(st: Tree, node: Number) -> Step[Tree]:
+    """A counted tombstone comes to life, and its tokens go to the evictable size, though handles hold them."""
+    step, size = law.restore_swa(st, node), span(st, node)
+    return altered(step, swa_evictable=st.swa_evictable + size, swa_protected=st.swa_protected)
+
+
+def revives_unheld(st: Tree, node: Number) -> Step[Tree]:
+    """A counted tombstone comes to life, and the handles that count it do not hold its SWA part."""
+    return altered(law.restore_swa(st, node), grip=st.grip)
+
+
+def merges_unlike(st: Tree, node: Number, above: Number) -> Step[Tree]:
+    """A node takes in its parent, and the lock of a handle ends at the parent."""
+    return unasked(law.merge(st, node, above), "every handle holds both nodes alike")
+
+
+def merges_half_held(st: Tree, node: Number, above: Number) -> Step[Tree]:
+    """A node takes in its parent, of which a handle holds the SWA part and of the node not, or the other way round."""
+    step = merges_unlike(st, node, above)
+    named = st.handles.all(lambda h: (st.active(h) != 1) | (st.node(h) != above))
+    return but(step, promises=(*step.promises, requires(named, "no handle names the parent")))
+
+
+def loses_window_end(st: Tree, node: Number, above: Number) -> Step[Tree]:
+    """Two nodes become one, and a handle whose window ended at the upper one does not know its end any more."""
+    return altered(law.merge(st, node, above), top=st.top)
 
 
 def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     """A release does not give back the lock on the mamba state."""
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
+
+
+def keeps_state_flag(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives its mamba state back early, and its release gives the state back again."""
+    return altered(law.release_state(st, handle), state=st.state)
 
 
 def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
@@ -185,9 +256,9 @@ def _forgets(transition: str, size: str) -> Any:
     """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
 
-    def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
+    def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
         """A lock leaves one of the sizes as it was."""
-        return altered(lawful(st, handle, node, top), **{size: getattr(st, size)})
+        return altered(lawful(st, handle, node, top, counting), **{size: getattr(st, size)})
 
     def evict(st: Tree, node: Number) -> Step[Tree]:
         """An eviction leaves one of the sizes as it was."""
@@ -208,7 +279,16 @@ MUTANTS = (
     Mutant("evicts_held_swa", "evict_swa", "held_is_no_tombstone", evicts_held_swa),
     Mutant("splits_without_locks", "split", "full_pairs", splits_without_locks),
     Mutant("walks_to_root", "release", "swa_pairs", walks_to_root),
+    Mutant("releases_skipped", "release", "swa_pairs", releases_skipped),
+    Mutant("splits_without_skips", "split", "held_is_no_tombstone", splits_without_skips),
+    Mutant("protects_tombstones", "acquire", "swa_protected_is_sum", protects_tombstones),
+    Mutant("revives_as_evictable", "restore_swa", "swa_evictable_is_sum", revives_as_evictable),
+    Mutant("revives_unheld", "restore_swa", "held_is_no_tombstone", revives_unheld),
+    Mutant("merges_unlike", "merge", "handles_stand", merges_unlike),
+    Mutant("merges_half_held", "merge", "swa_evictable_is_sum", merges_half_held),
+    Mutant("loses_window_end", "merge", "handles_stand", loses_window_end),
     Mutant("keeps_state_lock", "release", "mamba_pairs", keeps_state_lock),
+    Mutant("keeps_state_flag", "release_state", "mamba_pairs", keeps_state_flag),
     *(
         Mutant(f"forgets_{size}", name, f"{size}_is_sum", _forgets(name, size))
         for name, size in (
@@ -239,8 +319,15 @@ def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
     return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))
 
 
-HELD = "handles_stand above_is_an_order"
-SUMS = f"{HELD} parent_is_next values_are_flags held_is_counted counts_are_counts"
+# A handle locks a path over a tombstone, which then comes to life or is split.
+SKIPPED_ROUTES = {
+    "release": "add_leaf acquire restore_swa acquire",
+    "split": "add_leaf acquire",
+    "merge": "add_leaf add_leaf acquire restore_swa",
+}
+
+HOLDS = "handles_stand above_is_an_order"
+SUMS = f"{HOLDS} parent_is_next values_are_flags held_is_counted counts_are_counts"
 RELEVANT_LAWS = {
     "above_is_an_order": "above_goes_on paths_do_not_fork keys_follow",
     "above_goes_on": "above_is_an_order",
@@ -249,11 +336,16 @@ RELEVANT_LAWS = {
     "handles_stand": "above_is_an_order values_are_flags held_is_counted",
     "window_is_filled": "handles_stand parent_is_next",
     "held_is_no_tombstone": "handles_stand paths_do_not_fork held_is_counted",
-    "full_pairs": HELD,
-    "swa_pairs": f"{HELD} held_is_counted",
-    "mamba_pairs": HELD,
+    "full_pairs": HOLDS,
+    "swa_pairs": f"{HOLDS} held_is_counted",
+    "mamba_pairs": HOLDS,
     "readers_keep_slots": "handles_stand held_is_counted",
     **dict.fromkeys(("full_evictable_is_sum", "full_protected_is_sum"), f"{SUMS} full_pairs"),
+    **dict.fromkeys(
+        ("merge full_evictable_is_sum", "merge full_protected_is_sum"), f"{SUMS} full_pairs above_goes_on keys_follow"
+    ),
+    "merge swa_pairs": f"{HOLDS} above_goes_on parent_is_next paths_do_not_fork",
+    "merge parent_is_next": "above_is_an_order above_goes_on paths_do_not_fork keys_follow",
     **dict.fromkeys(("swa_evictable_is_sum", "swa_protected_is_sum"), f"{SUMS} full_pairs swa_pairs"),
     **dict.fromkeys(("mamba_evictable_is_sum", "mamba_protected_is_sum"), f"{SUMS} mamba_pairs"),
 }
@@ -264,8 +356,9 @@ HINTS = Hints(
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes"},
+    places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "above": "nodes"},
     mutants=MUTANTS,
+    routes={"restore_swa": "add_leaf acquire", "merge": "add_leaf evict_mamba add_leaf acquire"},
     relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

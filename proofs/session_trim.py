@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
-from proofs.allocator import nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.allocator import begins, nothing
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.swa_mapping import settled
 from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
-from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, shortest, touched
+from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
 from spec.logic import Number, Step, but, call, requires
 from spec.pair import give
 from spec.pool import cut, in_range, some_open
@@ -68,20 +70,41 @@ def _whole(st: Rows) -> Iterator[tuple[int, int]]:
         yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
 
 
+def tails(st: Rows) -> Iterator[tuple[Any, ...]]:
+    """A cached prefix of no page or of one page, a row of one page behind it or a token more, and each page where its
+    tail may start. Few, since each row that comes makes the search longer.
+    """
+    size = full_pool(st).page_size
+    for row, prefix in product(requests(st, rows.IDLE), (0, 1)):
+        for to in (in_pages((prefix + 1) * size + more, size) for more in (0, 1)):
+            full_pages = some_open(full_pool(st), touched(to) - prefix)
+            for start in range(prefix, to.pages + 1):
+                need = touched(to) - start if not same(Length(start, 0), to) else 0
+                yield row, 0, prefix, start, to, full_pages, some_open(swa_pool(st), need)
+
+
+def _roll_backs(st: Rows) -> Iterator[tuple[int, Length]]:
+    for row in requests(st, RUNNING):
+        yield from ((row, to) for to in list(_lengths(st, row, allocated(st, row)))[-3:-1])
+
+
 def _slots(st: Rows) -> list[tuple[int, int]]:
     return [(s, st.slot(s) - 1) for s in st.sessions.items() if st.slot(s)]
 
 
 MOVES = {
     "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
+    "admit_tail": tails,
     "reserve": _grow,
     "extend": _grow,
     "decode": _decode,
     "commit": lambda st: ((r, allocated(st, r)) for r in requests(st, RUNNING)),
+    "roll_back": _roll_backs,
     "slide": lambda st: ((r, n) for r in requests(st, RUNNING) for n in range(st.committed(r) + 1)),
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
     "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
@@ -90,7 +113,8 @@ MOVES = {
     "close": lambda st: ((s,) for s, _ in _slots(st)),
     "pass_on": lambda st: ((a, b, 0, full_pool(st).whole(a)) for a in others(st) for b in others(st)),
     "drop": lambda st: ((r,) for r in others(st)),
-    "free_group_begin": nothing,
+    "settle_swa": lambda st: settled(st.pools.now),
+    "free_group_begin": begins,
     "free_group_end": nothing,
     "drop_swa": lambda st: ((r,) for r in others(st)),
 }
@@ -138,6 +162,12 @@ def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
+def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
+    step = law.donate_swa(st, row, to, pages)
+    return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
+
+
 def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
@@ -162,6 +192,32 @@ def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return but(step, promises=(*step.promises, inside))
 
 
+def starts_at_prefix(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """A row that has SWA slots only for its tail begins with the cursor at the cached prefix."""
+    step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
+    return altered(step, cursor=st.cursor.put(row, pages))
+
+
+def tail_too_short(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """The tail that gets SWA slots is shorter than the window before the next token."""
+    step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
+    return unchosen(step, "the tail holds the window before the next token")
+
+
+def takes_back_into_window(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A row is rolled back to a length whose window was given back before."""
+    return unasked(law.roll_back(st, row, to), "the window before the new length has its SWA slots")
+
+
+def keeps_donated(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row gives pages to the tree, and still counts them as its own."""
+    return altered(law.donate(st, row, to, pages), protected=st.protected)
+
+
 def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
     """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
@@ -180,9 +236,14 @@ MUTANTS = (
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
+    Mutant("starts_at_prefix", "admit_tail", "swa_positions", starts_at_prefix),
+    Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),
+    Mutant("takes_back_into_window", "roll_back", "window_is_kept", takes_back_into_window),
+    Mutant("keeps_donated", "donate", "full_positions", keeps_donated),
     Mutant("keeps_overshoot", "save", "no_token_across_turns", keeps_overshoot),
     Mutant("keeps_slot", "release", "one_row_a_session", keeps_slot),
 )
@@ -221,6 +282,19 @@ def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     )
 
 
+def rolls_back_page(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A row that is rolled back inside a page gives this page back, though it holds tokens before the cut."""
+    step = law.roll_back(st, row, to)
+    return but(step, calls=(), then=but(step.then, pools=frees_from(st, row, to.pages, to)))
+
+
+def frees_from(st: Rows, row: Number, first: Number, to: Length) -> swa_mapping.SwaMapping:
+    """The pools after the row gave back its pages from the index ``first`` on, and has the length ``to``."""
+    pair, last = st.pools.now, touched(allocated(st, row))
+    kept = give(pair, in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last), st.pools.group > 0)
+    return but(st.pools, now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)))
+
+
 RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
     "full_positions": "one_owner cursor_committed_allocated phases",
@@ -228,6 +302,7 @@ RELEVANT_LAWS = {
     "tokens_map": "one_owner row_ends same_lengths others_are_whole phases cursor_committed_allocated "
     "full_positions swa_positions",
     "promises_of_adopt": "phases",
+    "promises_of_alloc_extend_swa_tail": "phases",
     "promises_of_alloc_extend": "cursor_committed_allocated full_positions swa_positions",
     "promises_of_trim": "cursor_committed_allocated row_ends",
     **dict.fromkeys(
@@ -237,11 +312,16 @@ RELEVANT_LAWS = {
 
 HINTS = Hints(
     stem=law.stem,
-    over={"full_pages": lambda st: full_pool(st).pages, "swa_pages": lambda st: swa_pool(st).pages},
+    over={
+        "full_pages": lambda st: full_pool(st).pages,
+        "swa_pages": lambda st: swa_pool(st).pages,
+        "done": lambda st: swa_pool(st).pages,
+    },
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    refusable=frozenset({"reserve", "extend", "decode"}),
+    refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
+    routes={"donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,
     assumptions=COMMON,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.allocator import cuts, frees, growths, nothing
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.allocator import begins, cuts, frees, growths, nothing
+from proofs.hints import COMMON, Hints, Mutant, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Slots, Step
-from spec.pool import HELD, PENDING, cut, drop, length, resting, some_open, take, waiting
+from spec.logic import Number, Slots, Step, Truth
+from spec.pool import HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -42,6 +42,8 @@ def _decode(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
 def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
     full = st.now.full
     for row, to, need in growths(full):
+        if full.whole(row) or full.rest(row):
+            continue  # lawful behind whole pages too: ``session_trim`` tries that, and here it would slow the search
         for tokens in range(in_tokens(to, full.page_size) + 1):
             start = in_pages(tokens, full.page_size)
             swa_need = touched(to) - start.pages if start != to else 0
@@ -60,20 +62,33 @@ def _hand_over(st: SwaMapping) -> Iterator[tuple[int, int, int, int]]:
             yield from ((row, to, 0, last) for last in range(1, full.whole(row) + 1))
 
 
+def _grown(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+    yield from ((r, to, *_pages(st, n, n)) for r, to, n in growths(st.now.full))
+
+
+def settled(pair: pairs.Pair) -> Iterator[tuple[Set, bool]]:
+    """Each SWA page by itself, unmapped alone, and available; the law accepts those that wait for a group's end."""
+    for page in pair.swa.pages.items():
+        yield from ((Set([page]), available) for available in (False, True))
+
+
 MOVES = {
     "alloc": _alloc,
-    "alloc_extend": lambda st: ((r, to, *_pages(st, n, n)) for r, to, n in growths(st.now.full)),
+    "alloc_extend": _grown,
+    "roll_back": _grown,
     "alloc_decode": _decode,
     "alloc_extend_swa_tail": _tail,
     "free_swa": lambda st: frees(st.now.full),
     "free": lambda st: frees(st.now.full),
-    "free_full": lambda st: frees(st.now.full),
+    "settle_swa": lambda st: settled(st.now),
+    "free_full": lambda st: ((*named, later) for named in frees(st.now.full) for later in (False, True)),
     "trim": lambda st: cuts(st.now.full),
     "slide": _slide,
     "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
     "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
     "hand_over": _hand_over,
-    "free_group_begin": nothing,
+    "hand_over_swa": _hand_over,
+    "free_group_begin": begins,
     "free_group_end": nothing,
     "backup_state": nothing,
     "restore_state": nothing,
@@ -101,15 +116,15 @@ def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     return _wrong_full(step, place=lost)
 
 
-def keeps_reference(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def keeps_reference(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
     """A row gives back its full pages, and keeps them in its table."""
-    return _wrong_full(law.free_full(st, gone, slots), table=st.now.full.table)
+    return _wrong_full(law.free_full(st, gone, slots, later), table=st.now.full.table)
 
 
-def forgets_page(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def forgets_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
     """A row drops its full page, and the page is not given back."""
     full = st.now.full
-    return _wrong_full(law.free_full(st, gone, slots), place=full.place, available=full.available)
+    return _wrong_full(law.free_full(st, gone, slots, later), place=full.place, available=full.available)
 
 
 def keeps_pages(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
@@ -127,7 +142,9 @@ def forgets_count(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 def always_releases(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """An evicted SWA page goes to the release list even in a pool that does not sort."""
     step, swa = law.free_swa(st, gone, slots), st.now.swa
-    return _with(step, swa=drop(swa, pairs.mapped_from(st.now, gone), 1))
+    left = pairs.unmap(st.now, gone, True)
+    released = drop(swa, pairs.mapped_from(st.now, gone), RELEASED)
+    return _with(step, swa=released, to_page=left.to_page, to_offset=left.to_offset)
 
 
 def keeps_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
@@ -137,8 +154,15 @@ def keeps_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 
 def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """A window eviction frees the SWA page, and the held full page still maps into it."""
-    step = law.free_swa(st, gone, slots)
+    """A window eviction frees the SWA page at once, and the held full page still maps into it."""
+    step, swa = law.free_swa(st, gone, slots), st.now.swa
+    early = drop(swa, pairs.mapped_from(st.now, gone), resting(swa))
+    return _with(step, swa=early, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def moves_pages_alone(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """SWA pages go to another row, and the mapping still leads to them from the full pages of the giver."""
+    step = law.hand_over_swa(st, row, to, first, last)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
@@ -160,8 +184,8 @@ def numbers_from_tail(
 
 def leaks_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A window eviction unmaps its pages, and the SWA pages are not given back."""
-    step = law.free_swa(st, gone, slots)
-    return _with(step, swa=st.now.swa)
+    step, left = law.free_swa(st, gone, slots), pairs.unmap(st.now, gone, True)
+    return _with(step, swa=st.now.swa, to_page=left.to_page, to_offset=left.to_offset)
 
 
 def frees_swa_early(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
@@ -181,7 +205,83 @@ def cuts_one_side(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
 def never_settles(st: SwaMapping) -> Step[SwaMapping]:
     """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
-    return replace(step, then=replace(st, group=st.group - 1, backed_up=False))
+    return replace(step, then=replace(step.then, now=st.now, backed_up=False))
+
+
+def keeps_mapping_after_end(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group makes SWA pages available, and full slots of rows still map into them."""
+    step = law.free_group_end(st)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def gives_back_what_stands_there(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group looks up again what it gives back: not the SWA page that was freed, but the one that stands
+    at its row and index by then (SGLang 0.5.18 reads the mapping at the end).
+    """
+    step, swa = law.free_group_end(st), st.now.swa
+
+    def replaced(s: Number) -> Truth:
+        return swa.pages.any(
+            lambda old: (
+                (st.group == 1)
+                & pairs.waits(swa, old)
+                & held(swa, s)
+                & (swa.owner(old) == swa.owner(s))
+                & (swa.index(old) == swa.index(s))
+            )
+        )
+
+    wrong = swa.pages.such(replaced, swa.pages.items)
+    now = step.then.now.swa
+    return _with(step, swa=replace(now, place=now.place.where(wrong.has, resting(swa), wrong.items)))
+
+
+def settles_under_waiting_page(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+    """SWA pages become available before the end of the group though a full page that waits maps into them."""
+    step = unchosen(law.settle_swa(st, done, available), "no full page that waits maps into one of them")
+    full, now = st.now.full, step.then.now
+
+    def waiting_slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in waiting(full, True).items() for o in full.offsets.items()]
+
+    def stays(p: Number, _: Number) -> Truth:
+        return full.place(p) == PENDING
+
+    return _with(
+        step,
+        to_page=now.to_page.where(stays, st.now.to_page, waiting_slots),
+        to_offset=now.to_offset.where(stays, st.now.to_offset, waiting_slots),
+    )
+
+
+def settles_what_is_held(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+    """An engine makes SWA pages available that nobody gave back."""
+    step = law.settle_swa(st, done, available)
+    return unchosen(step, "each of these SWA pages waits for the end of the group")
+
+
+def frees_mapped_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """A full page is given back alone while its slots still map into an SWA page that is held."""
+    step = law.free_full(st, gone, slots, later)
+    return replace(step, promises=step.promises[:-1])
+
+
+def keeps_mapping_of_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """A full page is given back at once within a group, and keeps its mapping until the group ends."""
+    step = law.free_full(st, gone, slots, later)
+    return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
+
+
+def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A caller fails before it uses its new slots: the full pages are given back, and the SWA pages are lost."""
+    step = law.roll_back(st, row, to, full_pages, swa_pages)
+    swa = step.then.now.swa
+    lost = replace(
+        swa,
+        place=swa.place.where(swa_pages.has, HELD, swa_pages.items),
+        available=st.now.swa.available - swa_pages.length,
+    )
+    return _with(step, swa=lost)
 
 
 def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
@@ -199,16 +299,38 @@ MUTANTS = (
     Mutant("always_releases", "free_swa", "released_if_sorted", always_releases),
     Mutant("keeps_mapping", "free", "free_maps_to_nothing", keeps_mapping),
     Mutant("keeps_live_mapping", "free_swa", "mapping_is_live", keeps_live_mapping),
+    Mutant("moves_pages_alone", "hand_over_swa", "mapping_is_live", moves_pages_alone),
     Mutant("numbers_from_tail", "alloc_extend_swa_tail", "mapping_keeps_offset", numbers_from_tail),
     Mutant("leaks_swa", "free_swa", "swa_is_reached", leaks_swa),
     Mutant("frees_swa_early", "free", "pending_together", frees_swa_early),
     Mutant("cuts_one_side", "trim", "same_lengths", cuts_one_side),
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
+    Mutant("keeps_mapping_after_end", "free_group_end", "mapping_is_live", keeps_mapping_after_end),
+    Mutant("gives_back_what_stands_there", "free_group_end", "one_owner", gives_back_what_stands_there),
+    Mutant("settles_under_waiting_page", "settle_swa", "pending_together", settles_under_waiting_page),
+    Mutant("settles_what_is_held", "settle_swa", "available_counts", settles_what_is_held),
+    Mutant("frees_mapped_page", "free_full", "swa_is_reached", frees_mapped_page),
+    Mutant("keeps_mapping_of_full", "free_full", "free_maps_to_nothing", keeps_mapping_of_full),
+    Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 
 
 # Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def loses_what_waits(st: SwaMapping) -> Step[SwaMapping]:
+    """The end of a group no longer finds the full pages that wait: what it has kept of them was overwritten."""
+    step, full = law.free_group_end(st), st.now.full
+    lost = waiting(full, st.group == 1)
+    now = step.then.now.full
+    return _wrong_full(step, place=now.place.where(lost.has, HELD, lost.items), available=full.available)
+
+
+def counts_stray_end(st: SwaMapping) -> Step[SwaMapping]:
+    """An end closes a group where none is open, so that the next group never opens."""
+    step = law.free_group_end(st)
+    return replace(step, then=replace(step.then, group=st.group - 1))
 
 
 def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:
@@ -226,17 +348,23 @@ def keeps_pages_of_refused_decode(st: SwaMapping, row: Number, full_pages: Seq, 
     return replace(step, otherwise=replace(st, now=replace(st.now, full=half)))
 
 
-def forgets_outer_group(st: SwaMapping) -> Step[SwaMapping]:
+def forgets_outer_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
     """A free group that begins within another one loses the full pages that wait for the end of the outer group."""
-    step = law.free_group_begin(st)
+    step = law.free_group_begin(st, opens)
     full = st.now.full
     lost = waiting(full, st.group > 0)
     forgotten = replace(full, place=full.place.where(lost.has, HELD, lost.items))
     return replace(step, then=replace(step.then, now=replace(st.now, full=forgotten), backed_up=False))
 
 
-# Transitions whose first granted call is three calls away; the search finds all others by trying every call.
-ROUTES = {"restore_state": "backup_state alloc", "merge_and_sort_free": "alloc free_swa"}
+# Transitions whose first granted call, or whose first bug, is many calls away; the search finds all others by trying
+# every call.
+ROUTES = {
+    "restore_state": "backup_state alloc",
+    "merge_and_sort_free": "alloc free_swa",
+    "hand_over_swa": "alloc slide alloc",
+    "settle_swa": "alloc free_group_begin free alloc free_swa",
+}
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
     "row_ends": "same_lengths one_owner",
@@ -252,13 +380,14 @@ HINTS = Hints(
     over={
         "full_pages": lambda st: st.now.full.pages,
         "swa_pages": lambda st: st.now.swa.pages,
+        "done": lambda st: st.now.swa.pages,
         "gone": lambda st: st.now.full.pages,
         "slots": lambda st: st.now.full.pages,
     },
     sizes=SIZES,
     small=small,
     moves=MOVES,
-    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail"}),
+    refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "roll_back"}),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
     mutants=MUTANTS,

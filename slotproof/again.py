@@ -11,13 +11,17 @@ from pathlib import Path
 from conformance import traces
 from conformance.cache_folder import cache_folder
 from conformance.engines.protocol import Json
+from conformance.options import Given
 
 
 class Again:
-    """The kept runs of one engine. In continuous integration (the variable ``CI`` is set) nothing is kept or read."""
+    """The kept runs of one engine with these options: a run that failed with an option is replayed with it. In
+    continuous integration (the variable ``CI`` is set) nothing is kept or read.
+    """
 
-    def __init__(self, engine: str, kept: bool) -> None:
-        self.folder = cache_folder() / "failed" / engine.replace(":", "-").replace("/", "-")
+    def __init__(self, engine: str, options: Given = (), *, kept: bool) -> None:
+        name = ",".join([engine, *(f"{name}={value}" for name, value in options)])
+        self.folder = cache_folder() / "failed" / name.replace(":", "-").replace("/", "-")
         self.on = kept and not os.environ.get("CI")
 
     def of(self, stem: str) -> list[tuple[str, Json]]:

@@ -23,6 +23,7 @@ from rich.progress import Progress
 
 from conformance.compare import Status, compare, in_words
 from conformance.connection import EngineDied, Served, Subject, ToolError
+from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
@@ -92,11 +93,12 @@ def report_of(options: Options) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
     choose(options.stems, STEMS, "stem")
+    registry.must_have(options.subject.engine, options.subject.options)
     with _bench(options) as bench:
         hello = bench.subject.hello
         stems = choose(options.stems, hello["stems"], "stem of this engine")
         deadline = None if options.budget is None else begun + options.budget - ENDING
-        again = Again(options.subject.engine, kept=options.again)
+        again = Again(options.subject.engine, options.subject.options, kept=options.again)
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
         again.keep([row for j in judged for name in ("new", "worse") for row in j.get(name, [])], stems)
@@ -240,7 +242,7 @@ def _result(judged: Json) -> Json:
     """The judgement on a stem without its findings, which are in the lists: only the first of the gravest is named."""
     rows = [row for name in ("new", "worse", "known") for row in judged.get(name, [])]
     gravest = next((row for row in rows if row["severity"] == judged["verdict"]), {"law": None, "kind": None})
-    looked = ("runs", "steps", "refused", "transitions", "never_reached", "cut_short", "seconds")
+    looked = ("runs", "steps", "refused", "transitions", "never_reached", "cut_short", "seconds", "ran")
     return {
         **{"stem": judged["stem"], "verdict": judged["verdict"], "law": gravest["law"], "kind": gravest["kind"]},
         "enough": not judged["cut_short"] or judged["steps"] >= ENOUGH,
@@ -252,7 +254,8 @@ def _result(judged: Json) -> Json:
 def _subject(asked: Subject, hello: Json) -> Json:
     source = None if asked.source is None else str(asked.source)
     named = {"engine": asked.engine, "label": hello["label"], "release": asked.release, "source": source}
-    return {**named, "own": hello["own"], "isolation": hello["isolation"], "roots": hello["roots"]}
+    set_by_user = {"options": dict(asked.options), "notes": hello.get("notes", [])}
+    return {**named, **set_by_user, "own": hello["own"], "isolation": hello["isolation"], "roots": hello["roots"]}
 
 
 def _exit(report: Json) -> tuple[int, str]:

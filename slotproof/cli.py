@@ -60,6 +60,11 @@ Out = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the random runs; without it every call draws the same runs.")]
 
+Options = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the engine, see `slotproof list options`; can be repeated."),
+]
+
 
 @app.callback()
 def options(
@@ -122,6 +127,7 @@ def check(
     seed: Seed = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
+    option: Options = None,
     json: Out = None,
     junit: Annotated[
         Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
@@ -135,12 +141,13 @@ def check(
     Operations are drawn at random. After each call the engine is read once, and its state must keep the law.
     """
     from conformance.connection import Subject
+    from conformance.options import parsed
     from slotproof import checking
 
     raise typer.Exit(
         checking.run(
             checking.Options(
-                Subject(engine, release, source, device, tuple(stem or ())),
+                Subject(engine, release, source, device, tuple(stem or ()), parsed(option or [])),
                 base=base,
                 stems=tuple(stem or ()),
                 examples=examples,
@@ -181,20 +188,31 @@ def replay(
     release: Annotated[
         list[str] | None, typer.Option(help="Releases; default: all that `slotproof engines` checks.")
     ] = None,
+    option: Options = None,
     json: Out = None,
 ) -> None:
     """Repeat one recorded run on engines and releases."""
+    from conformance.options import parsed
     from slotproof import replays
 
-    raise typer.Exit(replays.run(trace, engine or [], release or [], json))
+    raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
 
 
 @app.command()
-def engines(json: Out = None) -> None:
+def engines(
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
+    ] = False,
+    json: Out = None,
+) -> None:
     """Check all releases of all engines (takes long).
 
     Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
     """
+    if newest:
+        from slotproof import newest as latest
+
+        raise typer.Exit(latest.run(json))
     from slotproof import engines as releases
 
     raise typer.Exit(releases.run(json))
@@ -227,11 +245,12 @@ def docs(
 @app.command("list")
 def names(
     kind: Annotated[
-        list[str] | None, typer.Argument(help="What to list: stems, faults, traces, engines; default: all of them.")
+        list[str] | None,
+        typer.Argument(help="What to list: stems, faults, traces, engines, options; default: all."),
     ] = None,
     json: Out = None,
 ) -> None:
-    """List the names of stems, faults, kept traces and engines."""
+    """List the names of stems, faults, kept traces and engines, and the options of engines."""
     from slotproof import listing
 
     raise typer.Exit(listing.run(kind or [], json))

@@ -1,7 +1,9 @@
-"""The generated documents: ``docs/laws.md``, ``docs/findings.md``, ``docs/status.md``, and parts of ``README.md``.
+"""The generated documents: ``docs/laws.md``, ``docs/status.md``, the pages of the findings, and parts of ``README.md``.
 
-What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes. Everything else is made
-from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine.
+What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
+the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Everything else is made from the code, so
+``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for the
+known bugs. A test searches for each of them and compares it with ``docs/faults.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from conformance import traces
 from conformance.cache_folder import checkout
 from conformance.engines.protocol import Json
 from conformance.faults import FAULTS
-from conformance.faults.show import show_all
+from conformance.faults.show import Shown, show_all
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
 from conformance.story.where import Frame
@@ -31,6 +33,8 @@ from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.codes import BROKEN, HOLDS
+from slotproof.finding_pages import left_over
+from slotproof.finding_pages import pages as finding_pages
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
@@ -40,6 +44,7 @@ from spec.logic import Invariant, Stem
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
+KNOWN_BUGS = FINDINGS.with_name("faults.json")
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
@@ -81,14 +86,22 @@ def _html_line(text: str | None) -> Markup:
 def write(check_only: bool) -> int:
     """Writes the documents that are out of date, or only says which they are (exit code 1)."""
     root = needed_checkout("docs")
-    stale = [(path, text) for path, text in _documents(root) if not path.exists() or path.read_text("utf-8") != text]
-    names = ", ".join(str(path.relative_to(root)) for path, _ in stale)
+    if not check_only:
+        shown = show_all([*FAULTS.values()], None, lambda _: None)
+        write_text(KNOWN_BUGS, json.dumps({s.fault.name: as_kept(s) for s in shown}, indent=1) + "\n")
+    made = _documents(root)
+    stale = [(path, text) for path, text in made if not path.exists() or path.read_text("utf-8") != text]
+    gone = left_over(root / "docs", (path for path, _ in made))
+    names = ", ".join(str(path.relative_to(root)) for path in [*(path for path, _ in stale), *gone])
     if check_only:
-        say(f"out of date, run make docs: {names}" if stale else "the generated documents are up to date")
-        return BROKEN if stale else HOLDS
+        say(f"out of date, run make docs: {names}" if names else "the generated documents are up to date")
+        return BROKEN if names else HOLDS
     for path, text in stale:
+        path.parent.mkdir(exist_ok=True)
         write_text(path, text)
-    say(f"written: {names}" if stale else "nothing to write: all documents were up to date")
+    for path in gone:
+        path.unlink()
+    say(f"written: {names}" if names else "nothing to write: all documents were up to date")
     return 0
 
 
@@ -107,6 +120,28 @@ def kept_findings() -> Json:
         raise UsageError("docs/findings.json is missing: run make engines first")
     found: Json = json.loads(FINDINGS.read_text("utf-8"))
     return found
+
+
+def as_kept(shown: Shown) -> Json:
+    """What ``docs/faults.json`` keeps of a fault. ``invariant``: the law that the proof says is broken; ``law``,
+    ``kind``: what the drawn runs broke, see ``Finding``; ``short``: the shrunk run has at most 8 operations.
+    """
+    return {
+        "proof": shown.proof,
+        "invariant": shown.invariant,
+        "found": shown.found,
+        "short": shown.steps <= 8,
+        "law": shown.run.law,
+        "kind": shown.run.kind,
+    }
+
+
+def kept_faults() -> list[Json]:
+    """The known bugs as ``docs/faults.json`` has them, each with its name and its sentence."""
+    kept = json.loads(KNOWN_BUGS.read_text("utf-8")) if KNOWN_BUGS.exists() else {}
+    if list(kept) != list(FAULTS):
+        raise UsageError("docs/faults.json does not have the known bugs that there are: run make docs")
+    return [{"name": fault.name, "sentence": fault.sentence, **kept[fault.name]} for fault in FAULTS.values()]
 
 
 def with_rows(found: Json) -> Findings:
@@ -131,14 +166,14 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
     parts = _parts(pages, findings)
     made = {
         "laws.md": {"stems": stems, "atomic": ATOMIC, "step": said_by, "parts": parts_of},
-        "findings.md": {"checks": found["checks"], "traces": findings, "engines": labels(findings)},
-        "status.md": {name: parts[name]() for name in ("stems", "faults", "findings")},
+        "status.md": {name: parts[name]() for name in ("stems", "faults")},
     }
     return [
         *(
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
+        *finding_pages(pages, docs, found, findings).items(),
         (docs / TUTORIAL, played((docs / TUTORIAL).read_text("utf-8"))),
         (readme, filled(readme.read_text("utf-8"), parts)),
     ]
@@ -170,13 +205,12 @@ def own_laws(stem: Stem) -> list[Invariant]:
 
 
 def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:
-    """How each generated part is made. The faults take minutes, so they are shown once at most."""
+    """How each generated part is made."""
     parts: Any = pages.get_template("parts.md.j2").module
     rows_of = {kept.name: (kept, rows) for kept, rows in findings}
     return {
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
-        "faults": cache(lambda: parts.faults(show_all([*FAULTS.values()], None, lambda _: None))),
-        "findings": lambda: parts.findings(findings, labels(findings)),
+        "faults": lambda: parts.faults(kept_faults()),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
     }
 

@@ -47,7 +47,7 @@ def run(json: Path | None) -> int:
 
 def _lasting(checked: Json) -> Json:
     """What of a check is the same each time: not the law that was found first, and not the time."""
-    return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known")}
+    return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
 
 
 def _checked(engine: str, release: str) -> list[Json]:
@@ -58,7 +58,7 @@ def _checked(engine: str, release: str) -> list[Json]:
         if not out.exists():
             raise _failed(f"{engine} {release}", done)
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
-    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone")
+    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone", "ran")
     named = {"subject": engine, "release": release}
     return [{**named, **{key: r[key] for key in keys}} for r in results]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -45,11 +46,21 @@ def _engine(name: str) -> Json:
         return {"name": name, "releases": [], "error": str(error)}
 
 
+def options() -> list[Json]:
+    """Each option of each engine with its values; `--option` of `check` and `replay` sets it."""
+    return [
+        {"engine": found.name, **{**asdict(option), "values": list(option.values)}}
+        for found in registry.plugins()
+        for option in registry.options_of(found)
+    ]
+
+
 KINDS: dict[str, Callable[[], list[Json]]] = {
     "stems": stems,
     "faults": faults,
     "traces": kept_traces,
     "engines": engines,
+    "options": options,
 }
 
 

@@ -39,6 +39,7 @@ from conformance.engines.protocol import (
     Unsupported,
 )
 from conformance.engines.registry import Loaded, Plugin, SimplePlugin, load
+from conformance.options import EngineOption
 
 __all__ = [
     "Admission",
@@ -47,6 +48,7 @@ __all__ = [
     "CacheSnapshot",
     "Engine",
     "EngineError",
+    "EngineOption",
     "Inserted",
     "Json",
     "Lengths",

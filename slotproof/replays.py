@@ -10,16 +10,20 @@ from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import UNSUPPORTED, VIOLATION
+from conformance.options import Given, chosen, known_to
+from conformance.ran import in_words
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import Rows, broken, choose, progress, say, show, table, write_json
 
 
-def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None) -> int:
-    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law."""
+def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None, options: Given = ()) -> int:
+    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law. ``options``: options of
+    engines; each is given to the engines that have it.
+    """
     found = traces.load(trace)
-    rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases)
+    rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases, options)
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
         show(part)
@@ -43,12 +47,15 @@ def shown(found: Kept, rows: Sequence[Json]) -> list[str | Rows]:
 
 
 def merged(rows: Sequence[Json]) -> list[Json]:
-    """The rows with consecutive releases that show one result as one row; ``engine``: its name and these releases."""
+    """The rows with consecutive releases that show one result as one row; ``engine``: its name, these releases, and
+    what of it ran, where it says so.
+    """
     keys = ("subject", "verdict", "step", "law", "kind", "detail")
     found = []
-    for values, group in groupby(rows, lambda row: tuple(row[key] for key in keys)):
+    for (*values, ran), group in groupby(rows, lambda row: (*(row[key] for key in keys), in_words(row.get("ran", {})))):
         releases = ", ".join(row["release"] for row in group if row["release"])
-        found.append({"engine": f"{values[0]} {releases}".strip(), **dict(zip(keys, values, strict=True))})
+        engine = f"{values[0]} {releases}".strip() + (f" ({ran})" if ran else "")
+        found.append({"engine": engine, **dict(zip(keys, values, strict=True))})
     return found
 
 
@@ -57,9 +64,11 @@ def as_json(found: Json) -> Json:
     return {"subject": found["engine"], **{key: value for key, value in found.items() if key != "engine"}}
 
 
-def _rows(trace: str, engines: Sequence[str], releases: Sequence[str]) -> list[Json]:
+def _rows(trace: str, engines: Sequence[str], releases: Sequence[str], options: Given) -> list[Json]:
     """One row for each engine, or for each of its releases."""
     plugins = [registry.plugin(name) for name in engines]
+    chosen(" or ".join(engines), [option for p in plugins for option in registry.options_of(p)], options)
+    given = {p.name: known_to(registry.options_of(p), options) for p in plugins}
     unreleased = [p.name for p in plugins if not p.releases]
     if releases and unreleased and len(unreleased) == len(plugins):
         raise EngineError(f"--release {', '.join(releases)}: the engine {unreleased[0]} has no releases")
@@ -69,8 +78,9 @@ def _rows(trace: str, engines: Sequence[str], releases: Sequence[str]) -> list[J
         task = bar.add_task("replaying", total=len(wanted))
         for engine, release in wanted:
             if release is None:
-                rows.append(as_json(row(traces.load(trace), registry.load(engine))))
+                loaded = registry.load(engine, options=given[engine])
+                rows.append(as_json(row(traces.load(trace), loaded)))
             else:
-                rows += map(as_json, rows_elsewhere([trace], engine, release))
+                rows += map(as_json, rows_elsewhere([trace], engine, release, options=given[engine]))
             bar.advance(task)
     return rows

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from conformance.engines.protocol import Json
+from conformance.ran import in_words
 from conformance.story.pasted import as_test
 from conformance.story.tell import Told
 from conformance.traces import Trace
@@ -46,6 +47,7 @@ def _heading(report: Json) -> Iterable[str]:
     subject, base = report["subject"], report["base"]
     yield subject["label"] + (f", compared with {base['why']}" if base else "")
     network = subject["isolation"]["network"]
+    yield from subject["notes"]
     yield f"the engine ran in processes of its own: network {network}, home {subject['isolation']['home']}"
 
 
@@ -58,7 +60,7 @@ def _finding(row: Json, head: str, report: Json) -> None:
         say(f"  {row['base']}")
     subject, source = report["subject"], report["subject"]["source"]
     trace, folder = Trace(**row["trace"]), None if source is None else Path(source)
-    asked = subject["engine"], subject["release"], folder, report["options"]["device"]
+    asked = subject["engine"], subject["release"], folder, report["options"]["device"], subject["options"]
     story(trace, [Told.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked))
 
 
@@ -70,15 +72,24 @@ def line_of(name: str, row: Json) -> str:
 
 
 def _looked(results: list[Json]) -> Rows:
-    columns = ("stem", "verdict", "runs", "operations", "refused", "new", "known", "seconds")
+    columns = ("stem", "verdict", "ran", "runs", "operations", "refused", "new", "known", "seconds")
+    says = any(r["ran"] for r in results)
     rows = [
         (
-            *(r["stem"], r["verdict"], r["runs"], r["steps"], r["refused"], r["new"] + r["worse"], r["known"]),
+            *(
+                r["stem"],
+                r["verdict"],
+                *([in_words(r["ran"]) or "-"] if says else []),
+                r["runs"],
+                r["steps"],
+                r["refused"],
+            ),
+            *(r["new"] + r["worse"], r["known"]),
             f"{r['seconds']:.1f}{' (cut short)' if r['cut_short'] else ''}",
         )
         for r in results
     ]
-    return table("How hard was looked", columns, rows)
+    return table("How hard was looked", [name for name in columns if says or name != "ran"], rows)
 
 
 def _reach(result: Json) -> None:

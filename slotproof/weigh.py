@@ -41,5 +41,5 @@ def undecided(result: Json, report: Json) -> str:
 def nothing_judged(stem: str) -> Json:
     """The judgement on a stem on which no search came to its end."""
     empty: dict[str, Any] = {name: [] for name in LISTS}
-    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True}
+    looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True, "ran": {}}
     return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}

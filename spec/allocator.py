@@ -33,6 +33,7 @@ from spec.pool import (
     drop,
     emptied,
     filled,
+    handed_back,
     held,
     length,
     merged,
@@ -136,6 +137,16 @@ def closed(pool: Pool, gone: Set, slots: Slots) -> tuple[Requirement, ...]:
     )
 
 
+def must_open(group: Number, opens: Truth) -> Requirement:
+    """The implementation may refuse to open a free group only where one is open: it nests groups or it does not."""
+    return requires(opens | (group > 0), "a free group opens where none is open")
+
+
+def group_after_end(group: Number) -> Number:
+    """How many free groups are open after one ends: no fewer than none."""
+    return ite(group > 0, group - 1, 0)
+
+
 # The transitions.
 
 
@@ -193,18 +204,39 @@ def trim(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
 
 
 @stem.transition
-def free_group_begin(st: Allocator) -> Step[Allocator]:
-    """A free group begins: freed pages wait until the outermost open group ends."""
-    return Step(then=but(st, group=st.group + 1))
+def roll_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A row is granted what it needs to grow to ``to`` tokens, and its caller fails before it uses the new slots.
+
+    The caller gives the new pages back; then all is as it was: no row has changed, and the pages can be handed out
+    again, at once or when the open free group ends.
+    """
+    place = ite(st.group > 0, PENDING, resting(st.now))
+    return but(
+        alloc_extend(st, row, to, chosen),
+        then=but(st, now=handed_back(st.now, chosen, place), backed_up=st.backed_up & (chosen.length == 0)),
+    )
+
+
+@stem.transition
+def free_group_begin(st: Allocator, opens: Truth) -> Step[Allocator]:
+    """A free group begins: freed pages wait until the outermost open group ends.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    return Step(choice=(must_open(st.group, opens),), then=but(st, group=st.group + ite(opens, 1, 0)))
 
 
 @stem.transition
 def free_group_end(st: Allocator) -> Step[Allocator]:
-    """A free group ends: only the end of the outermost group gives the waiting pages back."""
+    """A free group ends: the end of the outermost group makes the waiting pages available.
+
+    An end changes nothing where no group is open, as after a ``clear`` within a group.
+    """
     done = waiting(st.now, st.group == 1)
     return Step(
-        promises=(requires(st.group > 0, "a free group is open"),),
-        then=but(st, now=settle(st.now, done), backed_up=st.backed_up & (done.size == 0), group=st.group - 1),
+        then=but(
+            st, now=settle(st.now, done), backed_up=st.backed_up & (done.size == 0), group=group_after_end(st.group)
+        ),
     )
 
 

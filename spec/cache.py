@@ -3,9 +3,9 @@
 Every transition is made of transitions of the parts: ``session_trim`` (rows over two pools, itself made of
 ``swa_mapping``), ``lock_ref`` (the tree) and ``mamba_slots``. The provers show that it keeps the promises of each. An
 implementation of matching and eviction is free to choose the node and where the window of its lock ends; the law judges
-this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone`` and ``insert_leaf``
-on a leaving row, and then ``free_rest`` (the request ends) or ``continue_prefill`` (it runs again). Where a transition
-takes a lock handle, the number 0 stands for no handle.
+this choice. An insert is a sequence of these transitions: ``drop_duplicates``, ``revive_tombstone``,
+``revive_in_place`` and ``insert_leaf`` on a leaving row, and then ``free_rest`` (the request ends) or
+``continue_prefill`` (it runs again). Where a transition takes a lock handle, the number 0 stands for no handle.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from spec.cache_state import (
     CacheState,
     born,
     held_by,
+    holds_window,
     home,
     initial,
     is_path,
@@ -24,10 +25,10 @@ from spec.cache_state import (
     with_rows,
 )
 from spec.lengths import Length, touched
-from spec.logic import Call, Number, Requirement, Seq, Stem, Step, Truth, but, call, implies, ite, no, requires
+from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
-from spec.rows import LEAVING, allocated, full_pool
-from spec.tree import ROOT, begin, end, lives
+from spec.rows import LEAVING, Rows, allocated, full_pool
+from spec.tree import ROOT, Tree, begin, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
 stem.part("rows", session_trim.stem)
@@ -40,22 +41,69 @@ stem.part("states", mamba_slots.stem)
 
 @stem.transition
 def admit(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """A request gets a row that begins with the pages of its matched node, and a lock handle on that node.
 
     Where the prompt matches nothing, the row has no cached pages and the request no handle: ``handle``, ``node`` and
-    ``top`` are 0, and ``pages`` is empty.
+    ``top`` are 0, and ``pages`` is empty. ``counting``: see ``lock_ref.acquire``.
     """
     found = handle != 0
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=found)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
     begun = call("rows", session_trim.admit, st.rows, row, session, end(st.tree, node))
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
-        choice=(*matched(st, locked, node, pages), nothing),
+        choice=(*matched(st, locked, node, pages), nothing, covered(begun.then, locked.then, row, handle)),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
+    )
+
+
+@stem.transition
+def admit_tail(
+    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, counting: Truth,
+    pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+) -> Step[CacheState]:  # fmt: skip
+    """A request whose first ``to`` tokens were computed elsewhere gets a row with slots for them.
+
+    The row begins with the pages of its matched node. Behind them it owns pages of its own, and has SWA pages only in
+    its tail, from the page index ``start`` on. Where the prompt matches nothing, ``handle``, ``node`` and ``top`` are
+    0, and ``pages`` is empty.
+    """
+    found = handle != 0
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
+    begun = call(
+        "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
+    )
+    nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
+    shown = held_by(read_path(taken(st, begun.then, full_pages, swa_pages), row, pages), row, handle)
+    return Step(
+        calls=(locked, begun),
+        promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
+        choice=(
+            *matched(st, locked, node, pages),
+            nothing,
+            *begun.step.choice,
+            covered(begun.then, locked.then, row, handle),
+        ),
+        fits=begun.step.fits,
+        then=but(read_own(shown, row, end(st.tree, node)), tree=locked.then),
+    )
+
+
+def covered(rows: Rows, tree: Tree, row: Number, handle: Number) -> Requirement:
+    """The lock handle of a row holds the SWA part of each node with a token in the window before the next token."""
+    return requires(
+        implies(handle != 0, holds_window(rows, tree, row, handle)),
+        "the row's lock holds the SWA part of each node in the window before the next token",
     )
 
 
@@ -98,19 +146,23 @@ def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages:
 
 def growing(st: CacheState, row: Number, grown: Call, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """The step of a row that grows: the row shows its new pages, and the ledgers count them."""
-    taken = but(with_rows(st, grown.then), full=born(st.full, full_pages), swa=born(st.swa, swa_pages))
     return Step(
         calls=(grown,),
         promises=grown.step.promises,
         choice=grown.step.choice,
         fits=grown.step.fits,
-        then=read_own(taken, row, touched(allocated(st.rows, row))),
+        then=read_own(taken(st, grown.then, full_pages, swa_pages), row, touched(allocated(st.rows, row))),
     )
+
+
+def taken(st: CacheState, rows: Rows, full_pages: Seq, swa_pages: Seq) -> CacheState:
+    """The state with the rows and pools ``rows``, to which new pages were handed out; the ledgers count them."""
+    return but(with_rows(st, rows), full=born(st.full, full_pages), swa=born(st.swa, swa_pages))
 
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
-    return Step(calls=(asked,), promises=asked.step.promises, then=with_rows(st, asked.then))
+    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then))
 
 
 @stem.transition
@@ -123,6 +175,48 @@ def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
 def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
     """The window moves on: the row gives back the SWA pages below the page index ``to``, its new cursor."""
     return rows_only(st, call("rows", session_trim.slide, st.rows, row, to))
+
+
+@stem.transition
+def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back."""
+    return cutting(st, row, call("rows", session_trim.roll_back, st.rows, row, to))
+
+
+def cutting(st: CacheState, row: Number, cut: Call) -> Step[CacheState]:
+    """The step that makes a row shorter, whose lock must still hold the window before the row's next token."""
+    step = rows_only(st, cut)
+    return but(step, promises=(*step.promises, covered(cut.then, st.tree, row, st.handle(row))))
+
+
+@stem.transition
+def release_swa(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A running request gives back the SWA part of its lock ``old`` early, since its window has left the tree's pages.
+
+    From then on the tree may evict these SWA pages. The full pages stay locked, and so does the mamba state.
+    """
+    return giving_back(st, row, old, call("tree", lock_ref.release_swa, st.tree, old))
+
+
+@stem.transition
+def release_state(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
+    """A running request gives back the mamba state of its lock ``old`` early, since it runs on a state of its own."""
+    return giving_back(st, row, old, call("tree", lock_ref.release_state, st.tree, old))
+
+
+def giving_back(st: CacheState, row: Number, old: Number, let_go: Call) -> Step[CacheState]:
+    """The step in which a running request gives back a part of its lock, without which it can still read its window."""
+    return Step(
+        calls=(let_go,),
+        promises=(
+            session_trim.at_work(st.rows, row),
+            requires(old != 0, "the row has a lock handle"),
+            has_handle(st, row, old),
+            *let_go.step.promises,
+            covered(st.rows, let_go.then, row, old),
+        ),
+        then=but(st, tree=let_go.then),
+    )
 
 
 def has_handle(st: CacheState, row: Number, handle: Number) -> Requirement:
@@ -164,14 +258,16 @@ def finish(st: CacheState, row: Number) -> Step[CacheState]:
 
 @stem.transition
 def continue_prefill(
-    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, counting: Truth, pages: Seq
 ) -> Step[CacheState]:
-    """A request that inserted a chunk runs again: it reads the tree's pages, and locks the node where they end.
+    """A request that inserted what it has computed runs again: it reads the tree's pages, and locks their last node.
+
+    So it is between two chunks of a prompt, and at a checkpoint of a request that decodes.
 
     The new handle is acquired before the old one is released, so that no page can be evicted between the two. ``old``
     is 0 where the row had no lock handle.
     """
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting)
     let_go = call("tree", lock_ref.release, locked.then, old, when=old != 0)
     begun = call("rows", session_trim.come_back, st.rows, row)
     return Step(
@@ -180,6 +276,7 @@ def continue_prefill(
         choice=(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
+            covered(st.rows, locked.then, row, handle),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),
     )
@@ -218,6 +315,17 @@ def drop_duplicates(st: CacheState, row: Number, pages: Number) -> Step[CacheSta
     return but(freed, promises=(leaving(st, row), *freed.promises))
 
 
+def revivable(st: CacheState, row: Number, node: Number) -> tuple[Requirement, ...]:
+    """What a caller promises about a tombstone that takes over pages of a leaving row."""
+    return (
+        leaving(st, row),
+        requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+        requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
+        requires(st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"),
+        whole_window(st, row),
+    )
+
+
 @stem.transition
 def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
     """A leaving row donates its pages to a tombstone that nobody holds; the tombstone's old full pages are freed."""
@@ -228,16 +336,25 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
     return Step(
         calls=(revived, emptied, given),
         promises=(
-            leaving(st, row),
-            requires(lives(st.tree, node) & st.tree.windowed & (st.tree.swa(node) == 0), "the node is a tombstone"),
+            *revivable(st, row, node),
             requires(st.tree.full_ref(node) == 0, "nobody holds the node"),
-            requires(begin(st.tree, node) == st.rows.protected(row), "the node begins where the row's own pages begin"),
-            requires(
-                st.tree.stop(node) <= st.rows.committed(row), "the node ends within the row's whole committed pages"
-            ),
-            whole_window(st, row),
         ),
         then=but(with_rows(freed, given.then), tree=revived.then, inserts=st.inserts + 1),
+    )
+
+
+@stem.transition
+def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A leaving row donates its SWA pages to a tombstone, which keeps its full pages; the row's full copies are freed.
+
+    So requests that hold the node go on reading its full pages.
+    """
+    revived = call("tree", lock_ref.restore_swa, st.tree, node)
+    given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
+    return Step(
+        calls=(revived, given),
+        promises=revivable(st, row, node),
+        then=but(with_rows(st, given.then), tree=revived.then),
     )
 
 
@@ -266,13 +383,14 @@ def letting_go(
 @stem.transition
 def save(st: CacheState, row: Number, agreed: Length) -> Step[CacheState]:
     """A turn ends: its row goes to the session's slot, cut to ``agreed`` tokens; its lock handle is kept."""
-    return rows_only(st, call("rows", session_trim.save, st.rows, row, agreed))
+    return cutting(st, row, call("rows", session_trim.save, st.rows, row, agreed))
 
 
 @stem.transition
 def restore(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
     """The next turn will go on at ``prefix`` tokens: what the slot's row owns beyond this prefix is given back."""
-    return rows_only(st, call("rows", session_trim.restore, st.rows, session, prefix))
+    row = session_trim.slot_row(st.rows, session)
+    return cutting(st, row, call("rows", session_trim.restore, st.rows, session, prefix))
 
 
 @stem.transition
@@ -308,6 +426,20 @@ def split(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheS
 
 
 @stem.transition
+def merge(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
+    """A node takes in its parent ``above``, of which it is the only child: it gets the parent's pages."""
+    joined = call("tree", lock_ref.merge, st.tree, node, above)
+    first, last = begin(st.tree, above), st.tree.stop(above)
+    passed = call("rows", session_trim.pass_on, st.rows, home(st, above), home(st, node), first, last)
+    emptied = call("rows", session_trim.drop, passed.then, home(st, above))
+    return Step(
+        calls=(joined, passed, emptied),
+        promises=joined.step.promises,
+        then=but(with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then),
+    )
+
+
+@stem.transition
 def evict_leaf(st: CacheState, node: Number) -> Step[CacheState]:
     """A leaf that nobody holds, and that has no mamba state, is evicted: its pages are given back."""
     gone = call("tree", lock_ref.evict_leaf, st.tree, node)
@@ -329,14 +461,26 @@ def evict_swa(st: CacheState, node: Number) -> Step[CacheState]:
 
 
 @stem.transition
-def free_group_begin(st: CacheState) -> Step[CacheState]:
-    """A free group opens: freed pages wait until the outermost group ends."""
-    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows))
+def settle_swa(st: CacheState, done: Set, available: Truth) -> Step[CacheState]:
+    """An engine need not wait for the end of the free group with SWA pages that rows or nodes gave back alone."""
+    return rows_only(st, call("rows", session_trim.settle_swa, st.rows, done, available))
+
+
+@stem.transition
+def free_group_begin(st: CacheState, opens: Truth) -> Step[CacheState]:
+    """A free group opens: freed pages wait until the outermost group ends.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    return rows_only(st, call("rows", session_trim.free_group_begin, st.rows, opens))
 
 
 @stem.transition
 def free_group_end(st: CacheState) -> Step[CacheState]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     return rows_only(st, call("rows", session_trim.free_group_end, st.rows))
 
 

@@ -18,12 +18,12 @@ from spec import rows as request_rows
 from spec import states
 from spec import tree as trees
 from spec.finite import Map as FiniteMap
-from spec.lengths import Length, same, touched
+from spec.lengths import Length, at_most, same, touched
 from spec.logic import Map, Number, Seq, Truth, but, implies, ite, no, number, total
 from spec.pool import PADDING, Pool, held, length
-from spec.rows import IDLE, LEAVING, Rows, allocated, full_pool, is_row, swa_pool
+from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows, allocated, committed, full_pool, is_row, swa_pool
 from spec.states import MambaSlots
-from spec.tree import ROOT, Tree, begin, end, lives, over
+from spec.tree import HELD, ROOT, Tree, begin, between, end, lives, over
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def node_owns_its_window(st: CacheState) -> Truth:
 
 
 def request_holds_its_prefix(st: CacheState) -> Truth:
-    """A request that reads pages of the tree has a lock handle on the node where this prefix ends, with its window.
+    """A request that reads pages of the tree has a lock handle on the node where this prefix ends.
 
     Every lock handle belongs to exactly one row. A row that is leaving reads no more, but keeps its handle until it is
     released.
@@ -216,7 +216,7 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
         h = st.handle(r)
         none = (h == 0) & ((rows.phase(r) == IDLE) | (rows.phase(r) == LEAVING) | (rows.protected(r) == 0))
         ends = (rows.phase(r) == LEAVING) | (rows.protected(r) == tree.stop(tree.node(h)))
-        real = tree.handles.has(h) & (tree.active(h) == 1) & (tree.top(h) != ROOT)
+        real = tree.handles.has(h) & (tree.active(h) == 1)
         mine = real & (st.holder(h) == r + 1) & (rows.phase(r) != IDLE)
         return none | (mine & ends)
 
@@ -225,6 +225,35 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
         return implies(tree.active(h) == 1, is_row(rows, r) & (st.handle(r) == h))
 
     return request_rows.each_request(rows, holds) & tree.handles.all(held_once)
+
+
+def holds_window(rows: Rows, tree: Tree, row: Number, handle: Number) -> Truth:
+    """The lock handle holds the SWA part of each node of its path with a token in the window before the next token.
+
+    ``rows``: with the lengths of the row. A node is behind the window where the row has a whole window of committed
+    tokens after the node's end.
+    """
+
+    def kept(n: Number) -> Truth:
+        behind = at_most(Length(tree.stop(n) + rows.window, rows.window_rest), committed(rows, row))
+        held = between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
+        return implies(over(tree, n, tree.node(handle)) & no(behind), held)
+
+    return tree.nodes.all(kept)
+
+
+def window_is_locked(st: CacheState) -> Truth:
+    """A request or a saved row has a lock on the SWA part of each tree node in the window before its next token.
+
+    So no SWA page that the next token reads is evicted, although a request may give back the SWA part of its lock.
+    """
+    rows = st.rows
+
+    def locked(r: Number) -> Truth:
+        reads = (st.handle(r) != 0) & ((rows.phase(r) == RUNNING) | (rows.phase(r) == SAVED))
+        return implies(reads, holds_window(rows, st.tree, r, st.handle(r)))
+
+    return request_rows.each_request(rows, locked)
 
 
 def reads_what_it_holds(st: CacheState) -> Truth:
@@ -286,6 +315,7 @@ LAWS = (
     node_owns_its_key,
     node_owns_its_window,
     request_holds_its_prefix,
+    window_is_locked,
     reads_what_it_holds,
     reads_what_it_owns,
     inserts_are_numbered,

@@ -8,8 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec.logic import Domain, Map, Number, Set, Truth, but, implies, ite
-from spec.tree import ROOT, Tree, begin, between, holds_full, holds_mamba, holds_swa, lives, over, path, span
+from spec.logic import Domain, Map, Number, Set, Truth, but, implies, ite, no
+from spec.tree import (
+    COUNTED,
+    HELD,
+    ROOT,
+    SKIPPED,
+    Tree,
+    begin,
+    between,
+    holds_full,
+    holds_mamba,
+    holds_swa,
+    lives,
+    over,
+    path,
+    span,
+)
 
 
 def on_path(st: Tree, node: Number) -> Set:
@@ -17,18 +32,28 @@ def on_path(st: Tree, node: Number) -> Set:
     return st.nodes.such(lambda n: over(st, n, node), lambda: path(st, node))
 
 
-def in_window(st: Tree, top: Number, node: Number) -> Set:
-    """The nodes from ``node`` up to ``top``."""
-    return st.nodes.such(lambda n: between(st, top, n, node), lambda: path(st, node))
+def in_window(st: Tree, handle: Number) -> Set:
+    """The nodes whose SWA part the handle holds: those of its window that it does not skip."""
+    node, top = st.node(handle), st.top(handle)
+    return st.nodes.such(lambda n: between(st, top, n, node) & (st.grip(handle, n) != SKIPPED), lambda: path(st, node))
 
 
-def shifted(held: Set, nodes: Domain, ref: Map, by: int, weight: Callable[[Number], Number]) -> tuple[Map, Number]:
+def of_state(st: Tree, handle: Number) -> Set:
+    """The node whose mamba state the handle holds: its own node, or none."""
+    node = st.node(handle)
+    return st.nodes.such(lambda n: (n == node) & (st.state(handle) != SKIPPED), lambda: [node])
+
+
+def shifted(
+    held: Set, nodes: Domain, ref: Map, by: int, there: Callable[[Number], Truth], weight: Callable[[Number], Number]
+) -> tuple[Map, Number]:
     """The lock counts after ``by`` was added on the nodes ``held``, and the weight of the nodes that change size.
 
-    A node changes between the evictable and the protected size where its count leaves 0 or comes back to 0.
+    A node changes between the evictable and the protected size where its count leaves 0 or comes back to 0, if it has
+    the part (``there``).
     """
     edge = ite(by > 0, 0, 1)
-    moved = nodes.such(lambda n: held.has(n) & (ref(n) == edge), held.items)
+    moved = nodes.such(lambda n: held.has(n) & there(n) & (ref(n) == edge), held.items)
     return ref.where(held.has, lambda n: ref(n) + by, held.items), moved.total(weight)
 
 
@@ -38,9 +63,9 @@ def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> 
     def tokens(n: Number) -> Number:
         return span(st, n)
 
-    full_ref, full = shifted(held_full, st.nodes, st.full_ref, by, tokens)
-    swa_ref, swa = shifted(held_swa, st.nodes, st.swa_ref, by, tokens)
-    mamba_ref, mamba = shifted(held_mamba, st.nodes, st.mamba_ref, by, lambda _: 1)
+    full_ref, full = shifted(held_full, st.nodes, st.full_ref, by, lambda _: True, tokens)
+    swa_ref, swa = shifted(held_swa, st.nodes, st.swa_ref, by, lambda n: st.swa(n) == 1, tokens)
+    mamba_ref, mamba = shifted(held_mamba, st.nodes, st.mamba_ref, by, lambda n: st.mamba(n) == 1, lambda _: 1)
     return but(
         st,
         full_ref=full_ref,
@@ -61,20 +86,26 @@ def shift(st: Tree, held_full: Set, held_swa: Set, held_mamba: Set, by: int) -> 
 def handles_stand(st: Tree) -> Truth:
     """An active handle names a node of the tree, and the top of its window is this node or an ancestor in the tree.
 
-    If it holds a mamba state, its node has one. So nothing that a handle holds is evicted.
+    If it holds a mamba state, its node has one; if it counts a missing state, its node has none. So nothing that a
+    handle holds is evicted.
     """
     return st.handles.all(
         lambda h: implies(
             st.active(h) == 1,
             lives(st, st.node(h))
             & implies(st.top(h) != ROOT, lives(st, st.top(h)) & over(st, st.top(h), st.node(h)))
-            & ((st.state(h) == 0) | ((st.state(h) == 1) & (st.mamba(st.node(h)) == 1))),
+            & as_there(st.state(h), st.mamba(st.node(h)) == 1),
         )
     )
 
 
+def as_there(grip: Number, there: Truth) -> Truth:
+    """A handle that holds a part holds one that is there; a handle that counts a part counts one that is missing."""
+    return (grip >= SKIPPED) & (grip <= COUNTED) & implies(grip == HELD, there) & implies(grip == COUNTED, no(there))
+
+
 def window_is_filled(st: Tree) -> Truth:
-    """The SWA part that a handle holds covers a whole window, or reaches up to the root."""
+    """The window of a handle has a whole window of tokens, or reaches up to the root."""
 
     def filled(h: Number) -> Truth:
         return (st.stop(st.node(h)) - begin(st, st.top(h)) >= st.window) | (st.parent(st.top(h)) == ROOT)
@@ -83,8 +114,15 @@ def window_is_filled(st: Tree) -> Truth:
 
 
 def held_is_no_tombstone(st: Tree) -> Truth:
-    """A node whose SWA part is held by a handle is no tombstone: a held SWA part is never evicted."""
-    return st.handles.all(lambda h: st.nodes.all(lambda n: implies(holds_swa(st, h, n), st.swa(n) == 1)))
+    """A node whose SWA part is held by a handle is no tombstone: a held SWA part is never evicted.
+
+    A handle that counts a tombstone holds its SWA part from the moment when the tombstone comes to life.
+    """
+
+    def kept(h: Number, n: Number) -> Truth:
+        return implies(holds_swa(st, h, n), as_there(st.grip(h, n), st.swa(n) == 1))
+
+    return st.handles.all(lambda h: st.nodes.all(lambda n: kept(h, n)))
 
 
 def full_pairs(st: Tree, n: Number) -> Truth:
@@ -93,12 +131,12 @@ def full_pairs(st: Tree, n: Number) -> Truth:
 
 
 def swa_pairs(st: Tree, n: Number) -> Truth:
-    """The SWA lock count of a node is the number of handles that hold its SWA part."""
+    """The SWA lock count of a node is the number of handles that hold its SWA part, or count it where it is missing."""
     return implies(lives(st, n), st.swa_ref(n) == st.handles.count(lambda h: holds_swa(st, h, n)))
 
 
 def mamba_pairs(st: Tree, n: Number) -> Truth:
-    """The mamba lock count of a node is the number of handles that hold its state."""
+    """The mamba lock count of a node is the number of handles that hold its state, or count it where it is missing."""
     return implies(lives(st, n), st.mamba_ref(n) == st.handles.count(lambda h: holds_mamba(st, h, n)))
 
 
@@ -115,10 +153,8 @@ def held_is_counted(st: Tree, n: Number) -> Truth:
 
 
 def counts_are_counts(st: Tree, n: Number) -> Truth:
-    """No lock count is negative, and the lock count of a component that a node does not have is 0."""
-    real = (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0)
-    bare = implies(st.swa(n) == 0, st.swa_ref(n) == 0) & implies(st.mamba(n) == 0, st.mamba_ref(n) == 0)
-    return implies(lives(st, n), real & bare)
+    """No lock count is negative."""
+    return implies(lives(st, n), (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0))
 
 
 def readers_keep_slots(st: Tree) -> Truth:

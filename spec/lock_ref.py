@@ -1,16 +1,34 @@
 """Locks in the radix tree: lock handles hold the components of nodes on a path, in a tree of any shape.
 
 ``spec.tree`` has the state, ``spec.holders`` the laws of lock counts and sizes. An insert is a sequence of these
-transitions: ``split`` of the node in which the match ends, ``restore`` of tombstones on the path, ``add_leaf`` for the
-rest.
+transitions: ``split`` of the node in which the match ends, ``restore`` or ``restore_swa`` of tombstones on the path,
+``add_leaf`` for the rest.
 """
 
 from __future__ import annotations
 
 from spec import holders, tree
-from spec.holders import in_window, on_path, shift
-from spec.logic import Number, Requirement, Stem, Step, Truth, but, implies, ite, no, requires
-from spec.tree import ROOT, Tree, begin, between, end, initial, lives, nodes_of, over, path, span, start, window_top
+from spec.holders import in_window, of_state, on_path, shift
+from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
+from spec.tree import (
+    COUNTED,
+    HELD,
+    ROOT,
+    SKIPPED,
+    Tree,
+    begin,
+    end,
+    holds_swa,
+    initial,
+    live_top,
+    lives,
+    nodes_of,
+    over,
+    path,
+    span,
+    start,
+    window_top,
+)
 
 stem = Stem("lock_ref", state=Tree, start=start)
 
@@ -19,37 +37,42 @@ stem = Stem("lock_ref", state=Tree, start=start)
 
 
 @stem.transition
-def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
-    """A new handle locks a node: the full part up to the root, the SWA part of its window, and the node's state."""
-    held_state = ite(st.stateful, st.mamba(node), 0)
+def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    """A new handle locks a node: the full part up to the root, the SWA parts of its window, and the node's state.
+
+    Where an SWA part or the state is missing, the engine skips it, or counts it (``counting``). A skipped part never
+    belongs to the handle; a counted part belongs to it from the moment when it comes to life. The tokens of tombstones
+    fill the window or not, as the engine likes.
+    """
+    missing = ite(counting, COUNTED, SKIPPED)
     locked = but(
         st,
         active=st.active.put(handle, 1),
         node=st.node.put(handle, node),
         top=st.top.put(handle, top),
-        state=st.state.put(handle, held_state),
+        state=st.state.put(handle, ite(st.stateful, ite(st.mamba(node) == 1, HELD, missing), SKIPPED)),
+        grip=st.grip.where(
+            lambda h, n: (h == handle) & over(st, n, node),
+            lambda _, n: ite(st.swa(n) == 1, HELD, missing),
+            lambda: [(handle, n) for n in path(st, node)],
+        ),
         reads=st.reads.where(
             lambda h, n: (h == handle) & over(st, n, node),
             lambda _, n: st.source(n),
             lambda: [(handle, n) for n in path(st, node)],
         ),
     )
-    own = st.nodes.such(lambda n: (n == node) & (held_state == 1), lambda: [node])
     return Step(
         promises=(
             requires(st.handles.has(handle) & (st.active(handle) != 1), "the handle is new"),
             requires(lives(st, node), "the node is in the tree"),
             requires(implies(no(st.windowed), top == ROOT), "a lock in a tree without a window holds no SWA part"),
             requires(
-                implies(st.windowed, window_top(st, top, node)),
+                implies(st.windowed, window_top(st, top, node) | live_top(st, top, node)),
                 "the SWA part ends at the first node where the window is full",
             ),
-            requires(
-                st.nodes.all(lambda n: implies(between(st, top, n, node), st.swa(n) == 1)),
-                "every node of the window has its SWA part",
-            ),
         ),
-        then=shift(locked, on_path(st, node), in_window(st, top, node), own, 1),
+        then=shift(locked, on_path(st, node), in_window(locked, handle), of_state(locked, handle), 1),
     )
 
 
@@ -57,25 +80,38 @@ def acquire(st: Tree, handle: Number, node: Number, top: Number) -> Step[Tree]:
 def release(st: Tree, handle: Number) -> Step[Tree]:
     """A handle is released: it gives back exactly what it holds.
 
-    This is so whatever was split, evicted or restored since the handle was taken.
+    This is so whatever was split, merged, evicted or restored since the handle was taken.
     """
-    node, top = st.node(handle), st.top(handle)
-    own = st.nodes.such(lambda n: (n == node) & (st.state(handle) == 1), lambda: [node])
-    return Step(
-        promises=(is_active(st, handle),),
-        then=but(shift(st, on_path(st, node), in_window(st, top, node), own, -1), active=st.active.put(handle, 0)),
-    )
+    given = shift(st, on_path(st, st.node(handle)), in_window(st, handle), of_state(st, handle), -1)
+    return Step(promises=(is_active(st, handle),), then=but(given, active=st.active.put(handle, 0)))
 
 
 @stem.transition
 def release_swa(st: Tree, handle: Number) -> Step[Tree]:
     """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again."""
-    node, top = st.node(handle), st.top(handle)
-    nothing = st.nodes.such(lambda n: n != n, list)  # the empty set in both readings
+    nothing = no_node(st)
     return Step(
-        promises=(is_active(st, handle), requires(top != ROOT, "the handle still holds its SWA part")),
-        then=but(shift(st, nothing, in_window(st, top, node), nothing, -1), top=st.top.put(handle, ROOT)),
+        promises=(is_active(st, handle), requires(st.top(handle) != ROOT, "the handle still holds its SWA part")),
+        then=but(
+            shift(st, nothing, in_window(st, handle), nothing, -1),
+            top=st.top.put(handle, ROOT),
+        ),
     )
+
+
+@stem.transition
+def release_state(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle gives back its mamba state early and keeps the rest; its release does not give the state back again."""
+    nothing, own = no_node(st), of_state(st, handle)
+    return Step(
+        promises=(is_active(st, handle), requires(st.state(handle) != SKIPPED, "the handle still holds a mamba state")),
+        then=but(shift(st, nothing, nothing, own, -1), state=st.state.put(handle, SKIPPED)),
+    )
+
+
+def no_node(st: Tree) -> Set:
+    """The empty set of nodes."""
+    return st.nodes.such(lambda n: n != n, list)
 
 
 def is_active(st: Tree, handle: Number) -> Requirement:
@@ -87,7 +123,8 @@ def is_active(st: Tree, handle: Number) -> Requirement:
 def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
     """A node is cut at ``at`` tokens: a new parent gets the upper part of its key, and its full and SWA lock counts.
 
-    The child keeps its mamba state. A handle whose window ended at the child ends at the new parent.
+    The child keeps its mamba state. A handle whose window ended at the child ends at the new parent. A handle that
+    holds, skips or counts the SWA part of the child does so for both halves.
     """
 
     def over_new(a: Number, n: Number) -> Number:
@@ -110,6 +147,11 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
         full_ref=st.full_ref.put(new, st.full_ref(child)),
         swa_ref=st.swa_ref.put(new, st.swa_ref(child)),
         mamba_ref=st.mamba_ref.put(new, 0),
+        grip=st.grip.where(
+            lambda h, n: st.handles.has(h) & (n == new),
+            lambda h, _: st.grip(h, child),
+            lambda: [(h, new) for h in st.handles.items()],
+        ),
         reads=st.reads.where(
             lambda h, n: st.handles.has(h) & (n == new),
             lambda h, _: st.reads(h, child),
@@ -126,6 +168,46 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
             requires((begin(st, child) < at) & (at < st.stop(child)), "the cut is inside the node's key"),
         ),
         then=cut,
+    )
+
+
+@stem.transition
+def merge(st: Tree, node: Number, above: Number) -> Step[Tree]:
+    """A node takes in its parent ``above``, of which it is the only child: the two become one node.
+
+    Every handle holds both exactly alike, so that each still holds what it held before. The parent has no state, since
+    a state belongs to the end of a key. The slots of both count as slots of the node's insert from now on.
+    """
+
+    def alike(h: Number) -> Truth:
+        same = holds_swa(st, h, above) == holds_swa(st, h, node)
+        return implies(st.active(h) == 1, (st.node(h) != above) & same)
+
+    def of_parent() -> list[tuple[int, int]]:
+        return [(a, above) for a in st.nodes.items()] + [(above, n) for n in st.nodes.items()]
+
+    return Step(
+        promises=(
+            requires(lives(st, node) & lives(st, above), "the node and its parent are in the tree"),
+            requires(st.parent(node) == above, "the parent is the node's parent"),
+            requires(
+                st.nodes.all(lambda n: implies(over(st, above, n) & (n != above), over(st, node, n))),
+                "the node is the only child of its parent",
+            ),
+            requires(st.swa(above) == st.swa(node), "both nodes are tombstones, or none is"),
+            requires(st.mamba(above) == 0, "the parent has no state"),
+            requires(st.handles.all(alike), "every handle holds both nodes alike"),
+        ),
+        then=but(
+            st,
+            alive=st.alive.put(above, 0),
+            parent=st.parent.put(node, st.parent(above)),
+            above=st.above.where(lambda a, n: (a == above) | (n == above), 0, of_parent),
+            swa=st.swa.put(above, 0),
+            top=st.top.where(
+                lambda h: st.handles.has(h) & (st.active(h) == 1) & (st.top(h) == above), node, st.handles.items
+            ),
+        ),
     )
 
 
@@ -195,14 +277,51 @@ def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
 
 
 @stem.transition
+def restore_swa(st: Tree, node: Number) -> Step[Tree]:
+    """A tombstone takes over SWA slots of an insert and keeps its own full slots, which handles may hold and read.
+
+    Handles that count the tombstone hold its SWA part from now on. Handles that skip it hold nothing of it.
+    """
+    held, size = st.swa_ref(node) > 0, span(st, node)
+    return Step(
+        promises=(
+            requires(lives(st, node) & st.windowed, "the node is in a tree with a window"),
+            requires(st.swa(node) == 0, "the node is a tombstone"),
+        ),
+        then=but(
+            st,
+            swa=st.swa.put(node, 1),
+            grip=st.grip.where(
+                lambda h, n: st.handles.has(h) & (n == node) & (st.grip(h, n) == COUNTED),
+                HELD,
+                lambda: [(h, node) for h in st.handles.items()],
+            ),
+            swa_evictable=st.swa_evictable + ite(held, 0, size),
+            swa_protected=st.swa_protected + ite(held, size, 0),
+        ),
+    )
+
+
+@stem.transition
 def set_mamba(st: Tree, node: Number) -> Step[Tree]:
-    """A node without a mamba state takes over a state."""
+    """A node without a mamba state takes over a state; handles that count the missing state hold it from now on."""
+    held = st.mamba_ref(node) > 0
     return Step(
         promises=(
             requires(lives(st, node) & st.stateful, "the node is in a tree with mamba states"),
             requires(st.mamba(node) == 0, "the node has no state yet"),
         ),
-        then=but(st, mamba=st.mamba.put(node, 1), mamba_evictable=st.mamba_evictable + 1),
+        then=but(
+            st,
+            mamba=st.mamba.put(node, 1),
+            state=st.state.where(
+                lambda h: st.handles.has(h) & (st.active(h) == 1) & (st.node(h) == node) & (st.state(h) == COUNTED),
+                HELD,
+                st.handles.items,
+            ),
+            mamba_evictable=st.mamba_evictable + ite(held, 0, 1),
+            mamba_protected=st.mamba_protected + ite(held, 1, 0),
+        ),
     )
 
 

@@ -15,7 +15,21 @@ from dataclasses import dataclass
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, covers, positions, same, touched
 from spec.logic import Map, Number, Seq, Set, Truth, but, implies, ite, no, total
-from spec.pool import PADDING, PENDING, Pool, drop, emptied, held, length, new_pool, open_to, resting, take
+from spec.pool import (
+    PADDING,
+    PENDING,
+    Pool,
+    drop,
+    emptied,
+    hand_over,
+    held,
+    in_range,
+    length,
+    new_pool,
+    open_to,
+    resting,
+    take,
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,37 @@ def unmap(pair: Pair, gone: Set, when: Truth) -> Pair:
     )
 
 
+def waits(pool: Pool, page: Number) -> Truth:
+    """``page`` was given back in a free group, and becomes available when the group ends."""
+    return pool.pages.has(page) & (pool.place(page) == PENDING)
+
+
+def is_gone(pair: Pair, s: Number) -> Truth:
+    """A full slot that maps to ``s`` has lost its SWA page: ``s`` is nothing, or a page that waits for its group."""
+    return (s == PADDING) | waits(pair.swa, s)
+
+
+def maps_into(pair: Pair, p: Number, o: Number, done: Set) -> Truth:
+    """The full slot at offset ``o`` of the full page ``p`` maps into one of the SWA pages ``done``."""
+    return done.has(pair.to_page(p, o))
+
+
+def unmap_into(pair: Pair, done: Set) -> Pair:
+    """The pair in which no full slot maps into the SWA pages ``done``."""
+
+    def slots() -> list[tuple[int, int]]:
+        return [key for key, page in pair.to_page.items() if done.has(page)]
+
+    def of_done(p: Number, o: Number) -> Truth:
+        return maps_into(pair, p, o, done)
+
+    return but(
+        pair,
+        to_page=pair.to_page.where(of_done, PADDING, slots),
+        to_offset=pair.to_offset.where(of_done, 0, slots),
+    )
+
+
 def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full_pages: Seq, swa_pages: Seq) -> Pair:
     """The pair after ``row`` grew to ``to`` tokens; its tokens from ``start`` on are mapped, offset by offset.
 
@@ -103,14 +148,49 @@ def grow(pair: Pair, row: Number, start: Length, to: Length, first: Number, full
     )
 
 
-def give(pair: Pair, full_gone: Set, swa_gone: Set, waits: Truth) -> Pair:
+def hand_swa(pair: Pair, row: Number, to: Number, first: Number, last: Number) -> Pair:
+    """The pair after ``row`` gave its SWA pages from index ``first`` to ``last`` (excluded) to the row ``to``.
+
+    Each SWA page keeps its index. The full pages of ``to`` at these indices take over the mapping, slot by slot, and
+    the full pages of ``row`` there map to nothing.
+    """
+    full = pair.full
+    given, taken = in_range(full, row, first, last), in_range(full, to, first, last)
+
+    def moved(p: Number, _: Number) -> Truth:
+        return given.has(p) | taken.has(p)
+
+    def slots() -> list[tuple[int, int]]:
+        return [(p, o) for p in (*given.items(), *taken.items()) for o in full.offsets.items()]
+
+    def source(p: Number) -> Number:
+        return full.table(row, full.index(p))
+
+    return but(
+        pair,
+        swa=hand_over(pair.swa, row, to, first, last),
+        to_page=pair.to_page.where(moved, lambda p, o: ite(taken.has(p), pair.to_page(source(p), o), PADDING), slots),
+        to_offset=pair.to_offset.where(moved, lambda p, o: ite(taken.has(p), pair.to_offset(source(p), o), 0), slots),
+    )
+
+
+def give(pair: Pair, full_gone: Set, swa_gone: Set, group: Truth) -> Pair:
     """The pair after full pages and their SWA pages were given back together.
 
-    Where the pages wait for the end of a free group (``waits``), their mapping stays until then.
+    In a free group (``group``) the pages wait for its end, and their mapping stays until then.
     """
-    place = ite(waits, PENDING, resting(pair.full))
+    place = ite(group, PENDING, resting(pair.full))
     dropped = but(pair, full=drop(pair.full, full_gone, place), swa=drop(pair.swa, swa_gone, place))
-    return unmap(dropped, full_gone, no(waits))
+    return unmap(dropped, full_gone, no(group))
+
+
+def give_swa(pair: Pair, full_pages: Set, swa_gone: Set, group: Truth) -> Pair:
+    """The pair after the SWA pages of held full pages were given back; the full pages stay with their rows.
+
+    In a free group (``group``) the SWA pages wait for its end, and their mapping stays until then.
+    """
+    place = ite(group, PENDING, resting(pair.swa))
+    return unmap(but(pair, swa=drop(pair.swa, swa_gone, place)), full_pages, no(group))
 
 
 # The laws of a pair.
@@ -127,13 +207,15 @@ def free_maps_to_nothing(pair: Pair) -> Truth:
 
 
 def mapping_is_live(pair: Pair) -> Truth:
-    """A slot of a held full page maps to nothing, or into the held SWA page at the row and index of its full page.
+    """A slot of a held full page maps to nothing, or into the held SWA page at the row and index of its full page, or
+    into an SWA page that waits for the end of a free group.
 
-    So two full pages never map into one SWA page.
+    So two full pages never map into one SWA page that is held, and no slot that a row may read maps into a free page.
     """
 
     def live(p: Number, s: Number) -> Truth:
-        return implies(held(pair.full, p) & (s != PADDING), held(pair.swa, s) & (swa_page(pair, p) == s))
+        mine = held(pair.swa, s) & (swa_page(pair, p) == s)
+        return implies(held(pair.full, p) & (s != PADDING), mine | waits(pair.swa, s))
 
     return each_slot(pair, lambda p, o: live(p, pair.to_page(p, o)))
 
@@ -164,7 +246,7 @@ def pending_together(pair: Pair) -> Truth:
         pair,
         lambda p, o: implies(
             (pair.full.place(p) == PENDING) & (pair.to_page(p, o) != PADDING),
-            pair.swa.pages.has(pair.to_page(p, o)) & (pair.swa.place(pair.to_page(p, o)) == PENDING),
+            waits(pair.swa, pair.to_page(p, o)),
         ),
     )
 

@@ -139,6 +139,15 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
     )
 
 
+def handed_back(pool: Pool, chosen: Seq, place: Number) -> Pool:
+    """The pool after the ``chosen`` pages were handed out and given back to ``place``. No row has changed."""
+    return but(
+        pool,
+        place=pool.place.where(chosen.has, place, chosen.items),
+        available=pool.available - ite(place == PENDING, chosen.length, 0),
+    )
+
+
 def in_range(pool: Pool, row: Number, first: Number, last: Number) -> Set:
     """The pages that ``row`` owns at the page indices from ``first`` to ``last``, ``last`` excluded."""
     return pool.pages.such(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spec import rows, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
-from spec.logic import Number, Requirement, Seq, Stem, Step, but, call, implies, ite, requires
+from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
 from spec.rows import (
     IDLE,
@@ -28,6 +28,7 @@ from spec.rows import (
     is_other,
     is_row,
     protected,
+    resumable,
     start,
     swa_pool,
     text,
@@ -92,6 +93,40 @@ def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
+def admit_tail(
+    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[Rows]:
+    """A request whose first ``to`` tokens were computed elsewhere gets an idle row with slots for these tokens.
+
+    Its first ``pages`` whole pages are its cached prefix. Behind this prefix the row owns a full page at each index,
+    and an SWA page only from the page index ``start`` on, where the cursor stands. The tail from ``start`` on holds
+    the window before the next token.
+    """
+    begun = admit(st, row, session, pages)
+    rows_begun = begun.calls[0]
+    first = Length(start, 0)
+    grown = call("pools", swa_mapping.alloc_extend_swa_tail, rows_begun.then, row, first, to, full_pages, swa_pages)
+    window = (start == pages) | at_most(Length(start + st.window, st.window_rest), to)
+    return Step(
+        calls=(rows_begun, grown),
+        promises=(
+            *begun.promises,
+            requires(formed(to, full_pool(st).page_size), "the length is well formed"),
+            requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the length"),
+        ),
+        choice=(
+            requires(
+                (pages <= start) & at_most(first, to), "the tail starts within the part of the row behind the prefix"
+            ),
+            requires(window, "the tail holds the window before the next token"),
+            *grown.step.choice,
+        ),
+        fits=grown.step.fits,
+        then=but(commit_to(begun.then, row, to), pools=grown.then, cursor=st.cursor.put(row, start)),
+    )
+
+
+@stem.transition
 def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
     """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
     grown = call("pools", swa_mapping.alloc_extend, st.pools, row, to, full_pages, swa_pages)
@@ -145,6 +180,30 @@ def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
 
 
 @stem.transition
+def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back.
+
+    A draft that is not accepted goes back in this way, too. No token beyond ``to`` is committed any more. The cursor
+    stays, so the window before ``to`` must still have its SWA slots.
+    """
+    cut, kept = call("pools", swa_mapping.trim, st.pools, row, to), shortest(to, committed(st, row))
+    return Step(
+        calls=(cut,),
+        promises=(
+            at_work(st, row),
+            requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
+            requires(at_most(protected(st, row), to), "the new length is at least the cached prefix"),
+            requires(at_most(to, allocated(st, row)), "the new length is at most the allocated length"),
+            requires(
+                resumable(st, row, kept),
+                "the window before the new length has its SWA slots",
+            ),
+        ),
+        then=but(commit_to(st, row, kept), pools=cut.then),
+    )
+
+
+@stem.transition
 def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """The window moves on: the row gives back its SWA pages below the page index ``to``, the new cursor.
 
@@ -179,7 +238,7 @@ def finish(st: Rows, row: Number) -> Step[Rows]:
 
 @stem.transition
 def come_back(st: Rows, row: Number) -> Step[Rows]:
-    """A request that only donated pages between two chunks of its prompt runs again."""
+    """A request that only donated pages runs again: between two chunks of its prompt, or while it decodes."""
     return Step(
         promises=(in_phase(st, row, LEAVING, "the row is leaving"),),
         then=but(st, phase=st.phase.put(row, RUNNING)),
@@ -230,6 +289,32 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     return Step(
         calls=(freed,),
         promises=passing(st, row, pages),
+        then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
+    )
+
+
+@stem.transition
+def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """The tree has these tokens already, but not their SWA pages: the row donates its SWA pages to a tree node's row.
+
+    The node keeps its own full pages, which other requests may read. The row gives its full copies back; from then on
+    its request reads the pages of the tree.
+    """
+    first = st.protected(row)
+    moved = call("pools", swa_mapping.hand_over_swa, st.pools, row, to, first, pages)
+    freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
+    full, swa = full_pool(st), swa_pool(st)
+    fits = full.indices.all(
+        lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
+    )
+    return Step(
+        calls=(moved, freed),
+        promises=(
+            *passing(st, row, pages),
+            requires(is_other(st, to), "the receiver is the row of a tree node"),
+            requires(pages <= full.whole(to), "the receiver has whole pages up to the last"),
+            requires(fits, "the receiver owns a full page and no SWA page at each of these indices"),
+        ),
         then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
     )
 
@@ -352,17 +437,30 @@ def drop_swa(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def free_group_begin(st: Rows) -> Step[Rows]:
-    """A free group begins: freed pages wait, as while an engine processes the results of a batch."""
-    begun = call("pools", swa_mapping.free_group_begin, st.pools)
-    return Step(calls=(begun,), then=but(st, pools=begun.then))
+def settle_swa(st: Rows, done: Set, available: Truth) -> Step[Rows]:
+    """An engine need not wait for the end of the free group with the SWA pages of rows whose window moved on."""
+    settled = call("pools", swa_mapping.settle_swa, st.pools, done, available)
+    return Step(calls=(settled,), choice=settled.step.choice, then=but(st, pools=settled.then))
+
+
+@stem.transition
+def free_group_begin(st: Rows, opens: Truth) -> Step[Rows]:
+    """A free group begins: freed pages wait, as while an engine processes the results of a batch.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    begun = call("pools", swa_mapping.free_group_begin, st.pools, opens)
+    return Step(calls=(begun,), choice=begun.step.choice, then=but(st, pools=begun.then))
 
 
 @stem.transition
 def free_group_end(st: Rows) -> Step[Rows]:
-    """A free group ends: at the end of the outermost group the waiting pages become available."""
+    """A free group ends: at the end of the outermost group the waiting pages become available.
+
+    An end changes nothing where no group is open.
+    """
     ended = call("pools", swa_mapping.free_group_end, st.pools)
-    return Step(calls=(ended,), promises=ended.step.promises, then=but(st, pools=ended.then))
+    return Step(calls=(ended,), then=but(st, pools=ended.then))
 
 
 def other(st: Rows, row: Number) -> Requirement:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec.allocator import closed, growing, lawful_choice, naming, no_shorter, none_waits, shrinking, still_holds
+from spec.allocator import (
+    closed,
+    group_after_end,
+    growing,
+    lawful_choice,
+    must_open,
+    naming,
+    no_shorter,
+    none_waits,
+    shrinking,
+    still_holds,
+)
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, same, touched
 from spec.logic import (
     Number,
@@ -23,10 +34,41 @@ from spec.logic import (
     requires,
     truth,
 )
-from spec.pair import LATENT, Pair, blank, give, grow, mapped_from, new_pair, unmap
+from spec.pair import (
+    LATENT,
+    Pair,
+    blank,
+    each_slot,
+    give,
+    give_swa,
+    grow,
+    hand_swa,
+    is_gone,
+    mapped_from,
+    maps_into,
+    new_pair,
+    unmap,
+    unmap_into,
+    waits,
+)
 from spec.pair import LAWS as PAIR_LAWS
 from spec.pool import LAWS as POOL_LAWS
-from spec.pool import PADDING, beyond, cut, drop, filled, in_range, length, merged, resting, settle, waiting
+from spec.pool import (
+    PADDING,
+    PENDING,
+    beyond,
+    cut,
+    drop,
+    filled,
+    handed_back,
+    held,
+    in_range,
+    length,
+    merged,
+    resting,
+    settle,
+    waiting,
+)
 from spec.pool import hand_over as moved
 
 stem = Stem("swa_mapping")
@@ -111,20 +153,22 @@ def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -
 def alloc_extend_swa_tail(
     st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[SwaMapping]:
-    """An empty row grows to ``to`` tokens in the full pool, and only its tokens from ``start`` on get SWA slots.
+    """A row grows to ``to`` tokens in the full pool, and of the new tokens only those from ``start`` on get SWA slots.
 
-    Tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of its
-    tokens. If either pool has too few pages, nothing changes.
+    New tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of
+    its tokens. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
-    need = touched(to)
+    old = length(full, row)
+    need = touched(to) - old.pages
     need_swa = ite(same(start, to), 0, touched(to) - start.pages)
     return Step(
         promises=(
             *growing(full, row, to),
-            requires(same(length(full, row), NOTHING), "the row has no tokens yet"),
+            requires(old.rest == 0, "the row has no partial page"),
             requires(
-                formed(start, full.page_size) & at_most(start, to), "the start of the tail is a length within the row"
+                formed(start, full.page_size) & at_most(old, start) & at_most(start, to),
+                "the start of the tail is a length within the new part of the row",
             ),
         ),
         choice=(
@@ -138,9 +182,12 @@ def alloc_extend_swa_tail(
 
 @stem.transition
 def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """The SWA pages of the given full slots are given back at once, as when the window moves on; full pages stay."""
+    """The SWA pages of the given full slots are given back, as when the window moves on; the full pages stay.
+
+    In a free group they wait for its end or until the engine ends their wait (``settle_swa``). A page without an SWA
+    page gives back nothing, so a call may come again.
+    """
     pair = st.now
-    swa = drop(pair.swa, mapped_from(pair, gone), resting(pair.swa))
     left = requires(
         gone.all(
             lambda p: pair.full.offsets.all(
@@ -153,8 +200,31 @@ def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
         promises=(*naming(pair.full, gone, slots), left),
         then=but(
             st,
-            now=unmap(but(pair, swa=swa), gone, True),
+            now=give_swa(pair, gone, mapped_from(pair, gone), st.group > 0),
             backed_up=st.backed_up & (gone.size == 0),
+        ),
+    )
+
+
+@stem.transition
+def settle_swa(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+    """An engine need not wait for the end of the free group with SWA pages that ``free_swa`` has given back.
+
+    The full slots that map into the pages ``done`` map to nothing from now on; and where ``available`` holds, these
+    pages can be handed out again.
+    """
+    pair = st.now
+    alone = each_slot(pair, lambda p, o: implies(maps_into(pair, p, o, done), held(pair.full, p)))
+    ready = pair.swa.pages.such(lambda s: available & done.has(s), done.items)
+    return Step(
+        choice=(
+            requires(done.all(lambda s: waits(pair.swa, s)), "each of these SWA pages waits for the end of the group"),
+            requires(alone, "no full page that waits maps into one of them"),
+        ),
+        then=but(
+            st,
+            now=but(unmap_into(pair, done), swa=settle(pair.swa, ready)),
+            backed_up=st.backed_up & (done.size == 0),
         ),
     )
 
@@ -173,20 +243,21 @@ def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 
 @stem.transition
-def free_full(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
-    """Full pages without SWA pages are given back at once, as a tree does when it evicts a tombstone."""
+def free_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """Full pages whose SWA pages were given back before are given back, as a tree does when it evicts a tombstone.
+
+    In a free group the engine chooses: at once, or when the group ends (``later``).
+    """
     full = st.now.full
-    unmapped = requires(
-        gone.all(lambda p: full.offsets.all(lambda o: st.now.to_page(p, o) == PADDING)),
-        "no slot of a freed page is mapped",
+    peerless = requires(
+        gone.all(lambda p: full.offsets.all(lambda o: is_gone(st.now, st.now.to_page(p, o)))),
+        "no slot of a freed page maps into an SWA page that is held",
     )
+    dropped = but(st.now, full=drop(full, gone, ite(later, PENDING, resting(full))))
     return Step(
-        promises=(*closed(full, gone, slots), unmapped),
-        then=but(
-            st,
-            now=but(st.now, full=drop(full, gone, resting(full))),
-            backed_up=st.backed_up & (gone.size == 0),
-        ),
+        promises=(*closed(full, gone, slots), peerless),
+        choice=(requires(no(later) | (st.group > 0), "pages wait only while a free group is open"),),
+        then=but(st, now=unmap(dropped, gone, no(later)), backed_up=st.backed_up & (gone.size == 0)),
     )
 
 
@@ -208,21 +279,15 @@ def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
 
 @stem.transition
 def slide(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
-    """The window of a row moves on: the SWA pages at page indices below ``to`` are given back at once."""
+    """The window of a row moves on: the SWA pages at page indices below ``to`` are given back, as by ``free_swa``."""
     pair = st.now
-    swa_gone = in_range(pair.swa, row, 0, to)
+    full_pages, swa_gone = in_range(pair.full, row, 0, to), in_range(pair.swa, row, 0, to)
     return Step(
         promises=(
             requires(pair.full.rows.has(row), "the row number is a row of the pool"),
             requires(to <= pair.full.whole(row), "only whole pages lose their SWA pages"),
         ),
-        then=but(
-            st,
-            now=unmap(
-                but(pair, swa=drop(pair.swa, swa_gone, resting(pair.swa))), in_range(pair.full, row, 0, to), True
-            ),
-            backed_up=False,
-        ),
+        then=but(st, now=give_swa(pair, full_pages, swa_gone, st.group > 0), backed_up=False),
     )
 
 
@@ -292,24 +357,80 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
 
 
 @stem.transition
-def free_group_begin(st: SwaMapping) -> Step[SwaMapping]:
-    """A free group begins: freed pages of both pools wait until the outermost open group ends."""
-    return Step(then=but(st, group=st.group + 1))
+def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """The SWA pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to``, full pages stay.
+
+    The full pages of ``to`` at these indices map into the SWA pages from now on, and those of the giver map to nothing.
+    """
+    pair = st.now
+    fits = pair.full.indices.all(
+        lambda i: implies(
+            (first <= i) & (i < last),
+            (pair.full.table(row, i) != PADDING)
+            & (pair.full.table(to, i) != PADDING)
+            & (pair.swa.table(to, i) == PADDING),
+        )
+    )
+    return Step(
+        promises=(
+            requires(
+                pair.full.rows.has(row) & pair.full.rows.has(to) & (row != to),
+                "giver and receiver are two different rows of the pool",
+            ),
+            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
+            requires(
+                (last <= pair.full.whole(row)) & (last <= pair.full.whole(to)),
+                "both rows have whole pages up to the last",
+            ),
+            requires(
+                fits, "both rows own a full page at each of these indices, and the receiver owns no SWA page there"
+            ),
+        ),
+        then=but(st, now=hand_swa(pair, row, to, first, last), backed_up=False),
+    )
+
+
+@stem.transition
+def roll_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row is granted what it needs to grow to ``to`` tokens, and its caller fails before it uses the new slots.
+
+    The caller gives the new pages back; then all is as it was: no row and no slot that a row uses has changed, and the
+    pages can be handed out again, at once or when the open free group ends.
+    """
+    full, swa = st.now.full, st.now.swa
+    place = ite(st.group > 0, PENDING, resting(full))
+    back = but(st.now, full=handed_back(full, full_pages, place), swa=handed_back(swa, swa_pages, place))
+    return but(
+        alloc_extend(st, row, to, full_pages, swa_pages),
+        then=but(st, now=back, backed_up=st.backed_up & (full_pages.length == 0)),
+    )
+
+
+@stem.transition
+def free_group_begin(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+    """A free group begins: freed pages of both pools wait until the outermost open group ends.
+
+    An engine may refuse to open a group within a group; then nothing changes.
+    """
+    return Step(choice=(must_open(st.group, opens),), then=but(st, group=st.group + ite(opens, 1, 0)))
 
 
 @stem.transition
 def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
-    """A free group ends: the end of the outermost group gives the waiting pages of both pools back, unmapped."""
+    """A free group ends: at the end of the outermost group exactly the pages that wait become available, unmapped.
+
+    What was mapped anew since they were given back stays. An end changes nothing where no group is open, as after a
+    ``clear`` within a group.
+    """
     pair = st.now
     full_done, swa_done = waiting(pair.full, st.group == 1), waiting(pair.swa, st.group == 1)
     settled = but(pair, full=settle(pair.full, full_done), swa=settle(pair.swa, swa_done))
     return Step(
-        promises=(requires(st.group > 0, "a free group is open"),),
         then=but(
             st,
-            now=unmap(settled, full_done, True),
+            now=unmap_into(settled, swa_done),
             backed_up=st.backed_up & (full_done.size == 0) & (swa_done.size == 0),
-            group=st.group - 1,
+            group=group_after_end(st.group),
         ),
     )
 

@@ -4,9 +4,12 @@ Node 0 is the root; it has no slots and is never locked. Every other node has up
 full slots of its key), its SWA part (the SWA slots; a node without one is a tombstone) and a mamba state. ``above(a,
 n)`` is 1 where the node ``a`` is ``n`` or an ancestor of ``n``, so that a path is a set of nodes and no law has to
 walk. ``stop(n)`` is the number of tokens from the root to the end of the node's key. A lock handle on ``node(h)`` holds
-the full part of every node from there to the root, the SWA part of the nodes from there up to ``top(h)`` (0: of no
-node), and the mamba state of its node alone if ``state(h)`` is 1. ``source(n)`` is the number of the insert whose slots
-the node owns; ``reads(h, n)`` is the ``source(n)`` that the request of the handle ``h`` found when it locked the node.
+the full part of every node from there to the root, the SWA parts of its *window*, the nodes from there up to ``top(h)``
+(0: no node), and the mamba state of its node alone. A part may be missing when the handle is taken. Then the handle
+either skips it (``SKIPPED``), or counts it (``COUNTED``): it holds nothing now, and holds the part as soon as it comes
+to life. ``grip(h, n)`` says so for the SWA part of the node ``n`` of the window, ``state(h)`` for the mamba state.
+``source(n)`` is the number of the insert whose slots the node owns; ``reads(h, n)`` is the ``source(n)`` that the
+request of the handle ``h`` found when it locked the node.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from spec.finite import Map as FiniteMap
 from spec.logic import Domain, Map, Number, Truth, constant, every, implies, ite, number, total, zeroed
 
 ROOT = 0
+SKIPPED, HELD, COUNTED = 0, 1, 2  # how a handle holds a part; a part that is not in its reach is skipped
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Tree:
     node: Map = total(1)
     top: Map = total(1)
     state: Map = total(1)
+    grip: Map = total(2)
     reads: Map = total(2)
     full_evictable: Number = number()
     full_protected: Number = number()
@@ -76,6 +81,7 @@ def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: boo
         nodes=Range(1, nodes),
         handles=Range(1, handles),
         above=FiniteMap(2),
+        grip=FiniteMap(2),
         reads=FiniteMap(2),
         **maps,
         **sizes,
@@ -84,7 +90,7 @@ def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: boo
 
 def start(st: Tree) -> Tree:
     """Before the first call: the tree has only its root, and no lock handle is active."""
-    return zeroed(st, (*MAPS, "above", "reads"), SIZES)
+    return zeroed(st, (*MAPS, "above", "grip", "reads"), SIZES)
 
 
 def lives(st: Tree, n: Number) -> Truth:
@@ -123,13 +129,13 @@ def holds_full(st: Tree, h: Number, n: Number) -> Truth:
 
 
 def holds_swa(st: Tree, h: Number, n: Number) -> Truth:
-    """The handle holds the SWA part of ``n``, a node of its window."""
-    return (st.active(h) == 1) & between(st, st.top(h), n, st.node(h))
+    """The handle counts in the SWA lock count of ``n``, a node of its window that it does not skip."""
+    return (st.active(h) == 1) & between(st, st.top(h), n, st.node(h)) & (st.grip(h, n) != SKIPPED)
 
 
 def holds_mamba(st: Tree, h: Number, n: Number) -> Truth:
-    """The handle holds the mamba state of ``n``, which is the handle's own node."""
-    return (st.active(h) == 1) & (st.state(h) == 1) & (st.node(h) == n)
+    """The handle counts in the mamba lock count of ``n``, which is the handle's own node."""
+    return (st.active(h) == 1) & (st.state(h) != SKIPPED) & (st.node(h) == n)
 
 
 def path(st: Tree, n: int) -> list[int]:
@@ -146,9 +152,32 @@ def window_top(st: Tree, top: Number, node: Number) -> Truth:
 
     It is the first node upward at which the window is full, or the child of the root where the path is shorter.
     """
-    fills = st.stop(node) - begin(st, top) >= st.window
     lowest = st.stop(node) - st.stop(top) < st.window
-    return lives(st, top) & over(st, top, node) & lowest & (fills | (st.parent(top) == ROOT))
+    return covers_window(st, top, node) & lowest
+
+
+def covers_window(st: Tree, top: Number, node: Number) -> Truth:
+    """From ``node`` up to ``top`` there is a full window of tokens, or the whole path to the root."""
+    fills = st.stop(node) - begin(st, top) >= st.window
+    return lives(st, top) & over(st, top, node) & (fills | (st.parent(top) == ROOT))
+
+
+def live_top(st: Tree, top: Number, node: Number) -> Truth:
+    """``top`` is where the window of a lock on ``node`` ends if the tokens of tombstones do not count.
+
+    Below ``top`` the nodes that are no tombstones have fewer tokens than a window. Together with ``top`` they fill the
+    window, or there is nothing but the root above.
+    """
+
+    def live(n: Number) -> Truth:
+        return between(st, top, n, node) & (st.swa(n) == 1)
+
+    def tokens(n: Number) -> Number:
+        return span(st, n)
+
+    held = st.nodes.such(live, lambda: path(st, node)).total(tokens)
+    below = st.nodes.such(lambda n: live(n) & (n != top), lambda: path(st, node)).total(tokens)
+    return covers_window(st, top, node) & (below < st.window) & ((held >= st.window) | (st.parent(top) == ROOT))
 
 
 # The laws of the tree's shape.

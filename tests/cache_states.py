@@ -211,6 +211,10 @@ class StateScheduler(Scheduler):
             if self.random.random() < 0.8:
                 self.call("cache_unfinished", short, [self.texts[row] for row in short])
 
+    def came(self, row: int) -> None:
+        self.written(row)
+        self.tracks(row)
+
     def decode(self) -> None:
         before = self.lengths()
         super().decode()

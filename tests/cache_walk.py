@@ -44,12 +44,35 @@ class Scheduler:
                 self.texts[row] = prompt
                 self.chunk()
 
+    def tail(self) -> None:
+        """A prompt that is computed elsewhere."""
+        session, n = self.random.randint(0, SESSIONS), self.random.randint(1, 6 * self.page)
+        if session not in self.both.cache.rows.slot:
+            row = self.both.admit_tail(list(range(n)), session)
+            if row is not None:
+                self.texts[row] = list(range(n))
+                self.came(row)
+
+    def came(self, row: int) -> None:
+        """What is computed elsewhere has come."""
+
+    def release(self) -> None:
+        if batch := self.some(lambda _: True):
+            self.call("release_swa", batch)
+
+    def roll_back(self) -> None:
+        """Of what is allocated a part is not used. Recurrent states are not cut."""
+        for row in self.some(lambda _: True):
+            least = self.of(row)[2] if self.both.cache.tree.stateful else self.of(row)[0]
+            self.both.roll_back(row, self.random.randint(least, self.of(row)[3]))
+
     def chunk(self) -> None:
         """Rows are prefilled, a part at a time, and the tree gets it."""
         short = self.some(lambda row: self.of(row)[2] == self.of(row)[3] < len(self.texts[row]))
         to = [min(len(self.texts[row]), self.of(row)[3] + self.random.randint(1, 4 * self.page)) for row in short]
         if short and self.both.grow("extend", short, to) and self.random.random() < 0.6:
-            self.call("cache_unfinished", short, [self.texts[row] for row in short])
+            upto = None if self.random.random() < 0.7 else [self.random.randint(0, n) for n in to]
+            self.call("cache_unfinished", short, [self.texts[row] for row in short], upto)
 
     def grow(self, name: str, most: int) -> list[int]:
         room = self.both.cache.rows.max_tokens - most
@@ -115,12 +138,16 @@ class Scheduler:
         if self.random.random() < 0.3:
             self.call("evict", self.random.randint(0, 2) * self.page, self.random.randint(0, 3) * self.page)
 
+    def compact(self) -> None:
+        if self.random.random() < 0.5:
+            self.call("compact")
+
     def group(self) -> None:
         opened = self.both.state.rows.pools.group > 0
         if opened or self.random.random() < 0.3:
             name = "free_group_end" if opened else "free_group_begin"
             getattr(self.both.cache, name)()
-            self.both.step(name)
+            self.both.step(name, *(() if opened else (True,)))
 
     def end(self) -> None:
         while self.both.state.rows.pools.group:
@@ -132,4 +159,4 @@ class Scheduler:
 
 
 OPS = {"admit": 4, "chunk": 4, "decode": 5, "draft": 1, "slide": 3, "finish": 2, "abort": 1, "save": 2, "resume": 3}
-OPS |= {"close": 2, "evict": 1, "group": 1}
+OPS |= {"close": 2, "evict": 1, "group": 1, "compact": 1, "tail": 1, "release": 2, "roll_back": 1}

@@ -5,10 +5,11 @@ real release in a process of its own, since a process can hold one release.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from conformance.lockstep import Finding, LockStep
 
 
 class Variant:
-    """An engine of which a test replaces calls."""
+    """An engine of which a test replaces calls, or what the engine says of itself (``lacks`` for instance)."""
 
-    def __init__(self, engine: Any, **calls: Callable[..., Any]) -> None:
+    def __init__(self, engine: Any, **replaced: Any) -> None:
         self.engine = engine
-        self.__dict__.update(calls)
+        self.__dict__.update(replaced)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -47,6 +48,14 @@ def found(lock: LockStep, law: str, op: str = "finish") -> Finding:
 def done(lock: LockStep) -> dict[str, int]:
     """How often each transition was done."""
     return {name: n for (name, outcome), n in lock.law.counts.items() if outcome == "done"}
+
+
+def some(releases: Sequence[str]) -> tuple[str, ...]:
+    """The oldest and the newest of these releases, and all of them in ``make soak``: each costs a process that imports
+    it. ``make engines`` checks all releases.
+    """
+    whole = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+    return tuple(releases) if whole else tuple(dict.fromkeys((releases[0], releases[-1])))
 
 
 def have(release: str) -> Path:

@@ -33,6 +33,7 @@ if torch.cuda.is_available():
 import array_kernels as by_hand
 import numpy as np
 import triton
+from driven import some
 from test_kernels import BATCHES, World
 from triton.runtime.errors import InterpreterError
 
@@ -404,7 +405,10 @@ def downloaded(release: str) -> Path:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+KERNELS = RELEASES[: RELEASES.index("0.5.14") + 1]  # later releases keep these kernels in other folders
+
+
+@pytest.fixture(scope="module", params=some(KERNELS))
 def released(request: pytest.FixtureRequest, paths: Iterator[Path]) -> dict[str, ArrayKernel]:
     """The release's kernels, with their own source."""
     root = downloaded(request.param)
@@ -479,13 +483,13 @@ print(json.dumps([[r["verdict"], r["step"], r["law"]] for r in rows]))
 def replayed(kernels_on: str) -> subprocess.CompletedProcess[str]:
     """The verdicts of the traces of allocators, in a process of its own."""
     environment = {**os.environ, "SLOTPROOF_KERNELS": kernels_on}
-    command = [sys.executable, "-c", REPLAY, RELEASES[-1]]
+    command = [sys.executable, "-c", REPLAY, KERNELS[-1]]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.engine
 def test_traces_have_the_verdicts_that_they_have_in_triton() -> None:
-    downloaded(RELEASES[-1])
+    downloaded(KERNELS[-1])
     on_arrays, in_triton = replayed("array"), replayed("triton")
     assert on_arrays.stdout == in_triton.stdout != "", on_arrays.stderr
     assert "lawful_call_is_answered" in on_arrays.stdout

@@ -106,6 +106,22 @@ def test_the_workflow_uses_options_that_there_are() -> None:
     assert {"--source", "--base", "--budget", "--format", "--json", "--junit"} == used <= known
 
 
+def test_the_newest_release_is_a_notice_that_fails_nothing(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    (tmp_path / "bin" / "slotproof").write_text("#!/bin/sh\necho asked $*\nexit 3\n", encoding="utf-8")
+    done = run(shell("Say whether the newest release can be driven"), tmp_path, env)
+    asked, notice = done.stdout.splitlines()
+    assert (done.returncode, asked) == (0, "asked engines --newest")
+    assert notice.startswith("::notice title=Slotproof::")
+    own = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (function,) = re.findall(r"^newest_release\(\) \{\n.*?^\}\n", own, re.DOTALL | re.MULTILINE)
+    script = function.replace(".venv/bin/slotproof", "slotproof") + "newest_release"
+    done = run(script, tmp_path, env)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "asked engines --newest")
+    assert "NOTICE" in done.stdout
+    assert "stage newest_release" in own
+
+
 def repository(folder: Path, env: dict[str, str]) -> Path:
     """A repository with an allocator on ``main``, and a branch ``change``."""
     checkout = folder / "checkout"

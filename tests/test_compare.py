@@ -142,9 +142,9 @@ def test_a_new_bug_is_found_behind_a_known_one() -> None:
 
 def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above is good for: runs that end at the known leak do many fewer operations."""
-    on = hunted(BOTH, leaks, examples=60)
+    on = hunted(BOTH, leaks, examples=300)
     monkeypatch.setattr("conformance.machine.STEPS_BACK", 0)
-    off = hunted(BOTH, leaks, examples=60)
+    off = hunted(BOTH, leaks, examples=300)
     assert off.steps < on.steps * 0.8
 
 

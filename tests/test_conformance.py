@@ -23,6 +23,7 @@ from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
 from conformance.story.tell import tell
 from proofs.registry import hints_of
+from slotproof import documents
 
 OURS = registry.load("ours").makers
 # What no law of the state says, and a run alone can see.
@@ -44,8 +45,11 @@ def engine_of(lock: LockStep) -> Any:
 
 
 # Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
-ENGINES_ALONE = {"state_renew"}
-EXAMPLES = {"mamba_slots": 500, "cache": 500}  # lazy track buffers are one kind of five, and of six
+# And it keeps the state of a lock that gives back its window (test_a_state_may_be_given_back_with_the_window).
+ENGINES_ALONE = {"state_renew", "release_state"}
+# SWA pages go from one full page to another only when a tree takes them: the stems with a tree drive that.
+OF_TREES = {"swa_mapping": {"hand_over_swa"}}
+EXAMPLES = {"mamba_slots": 500, "cache": 800}  # lazy track buffers are one kind of five, and of six
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -54,7 +58,7 @@ def test_ours_conforms(stem: str) -> None:
     result = check.check(stem, OURS[stem], Search(examples=EXAMPLES.get(stem, 250)))
     assert result.verdict == CONFORMS, f"{result.law}: {result.detail} {result.trace}"
     assert result.steps > 2000
-    names, seen = set(hints_of(stem).stem.transitions) - ENGINES_ALONE, result.transitions
+    names, seen = set(hints_of(stem).stem.transitions) - ENGINES_ALONE - OF_TREES.get(stem, set()), result.transitions
     assert [n for n in sorted(names) if not seen.get(f"{n} done")] == []
     assert [n for n in sorted(hints_of(stem).refusable - ENGINES_ALONE) if not seen.get(f"{n} refused")] == []
 
@@ -71,6 +75,7 @@ def test_every_fault_is_refuted_and_found(fault: Fault) -> None:
     assert (shown.proof, shown.found) == ("refuted", "found")
     assert shown.reach == "reachable bug"
     assert 0 < shown.steps <= 8, shown.run.trace
+    assert documents.as_kept(shown) == json.loads(documents.KNOWN_BUGS.read_text("utf-8"))[fault.name], "run make docs"
 
 
 @pytest.mark.parametrize("name", traces.names())
@@ -158,8 +163,8 @@ def test_accepting_bad_input_is_a_finding() -> None:
 
 def test_an_unlawful_operation_is_the_runs_own_mistake() -> None:
     lock = swa_run()
-    with pytest.raises(Misuse, match="'a free group is open' is false"):
-        lock.do("end_group")
+    with pytest.raises(Misuse, match="is false"):
+        lock.do("trim", row=0, tokens=5)
     with pytest.raises(Misuse, match="no operation 'nosuch'"):
         lock.do("nosuch")
 

@@ -135,9 +135,9 @@ def test_a_session_goes_on_holding_its_prefix() -> None:
 class Renewing(SessionCache):
     """An engine that takes a new track for each state that it passes on, also where the tree has that state already."""
 
-    def cache_unfinished(self, rows: Any, texts: Any) -> None:
+    def cache_unfinished(self, rows: Any, texts: Any, upto: Any = None) -> None:
         """What is inserted is inserted, and the newest track is another one."""
-        super().cache_unfinished(rows, texts)
+        super().cache_unfinished(rows, texts, upto)
         states = self.mamba.states
         assert states is not None
         for row in rows:
@@ -267,17 +267,17 @@ class ForgetsToLetGo(SessionCache):
 class LocksLate(SessionCache):
     """The old lock is given back and the new one never taken."""
 
-    def _share(self, row: int, text: list[int]) -> None:
-        super()._share(row, text)
+    def _share(self, row: int, text: list[int], end: int) -> None:
+        super()._share(row, text, end)
         self._release_locks([row])
 
 
 class CountsTwice(LockTree):
     """A lock is counted twice at the node itself."""
 
-    def acquire(self, nodes: Any) -> Any:
+    def acquire(self, nodes: Any, *, over_tombstones: bool = False) -> Any:
         """Locks the nodes, and counts each of them once too often."""
-        handles = super().acquire(nodes)
+        handles = super().acquire(nodes, over_tombstones=over_tombstones)
         for handle in handles:
             self.full_ref[handle.node] += 1
         return handles

@@ -52,7 +52,7 @@ def test_a_session_keeps_its_states_with_its_row() -> None:
 
 
 def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:
-    """The upper node was used later than the one below it, has lost its window, and still has a state."""
+    """The upper node was used later than the one below it. Each state leaves once, and no node stays."""
     buffer: Json = {"buffered": False, "doubled": False, "lazy": False, "size_mamba": 4}
     lock = started(components=["full", "swa", "mamba"], page_size=1, size=4, size_swa=3, window=1, **buffer)
     lock.do("admit", request=0, more=1, fork=1)
@@ -60,7 +60,8 @@ def test_a_state_that_left_with_the_node_below_is_evicted_once() -> None:
     lock.do("finish", request=0, sent=0)
     lock.do("admit", request=0, more=1, fork=1)
     lock.do("abort", request=1)
-    lock.do("evict", states=3)
+    lock.do("abort", request=0)
+    lock.do("evict", full=4, states=3)
     assert not run_of(lock).tree.at
     lock.do("quiesce")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,13 @@ from conformance.engines.ours.tree import lock_ref
 from conformance.engines.protocol import Json, Match, Misuse, TreeSnapshot, Unsupported
 from conformance.faults import FAULTS
 from conformance.known import LockRefExclusion as Exclusion
-from conformance.lock_ref.rules import LockRefMachine, keys
+from conformance.lock_ref.rules import TREES, LockRefMachine, keys
 from conformance.lock_ref.run import LockRefRun
 from conformance.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink
 from conformance.story.tell import tell
+from spec import lock_ref as law
+from spec.tree import COUNTED, SKIPPED
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2}
 LONG, SHORT = [1, 2, 3, 4, 5], [1, 2]
@@ -55,14 +58,17 @@ def judge(run: LockRefRun, lock: LockStep) -> None:
     lock.judge("match")
 
 
-def test_a_tombstone_is_restored_when_nobody_reads_it() -> None:
+def test_a_tombstone_gets_other_full_slots_only_when_nobody_reads_it() -> None:
     run, lock = held()
     lock.do("evict", swa=2)
     lock.do("insert", tokens=SHORT)
     assert run.law.counts["restore", "done"] == 0, "the handle reads the slots of the tombstone"
+    assert run.law.counts["restore_swa", "done"] == 1, "the tombstone keeps them and gets SWA slots"
+    run, lock = held()
+    lock.do("evict", swa=2)
     lock.do("release", handle=1)
     lock.do("insert", tokens=SHORT)
-    assert run.law.counts["restore", "done"] == 1
+    assert (run.law.counts["restore", "done"], run.law.counts["restore_swa", "done"]) == (1, 0)
 
 
 def test_a_lock_that_is_lost_is_named() -> None:
@@ -268,14 +274,15 @@ def inserts_past_cursor(drawn: LockRefMachine) -> None:
     drawn.insert(length=4, fork=0, cursor=4, shared=False)
 
 
+WITH_STATES = TREES.index(("unified", ["full", "swa", "mamba"]))
 # For each exclusion a situation whose last operation is left out, and what the start draws for it.
 SITUATIONS: dict[Exclusion, tuple[Callable[[LockRefMachine], None], Json]] = {
     Exclusion.RESTORE_HELD: (restores_under_reader, {}),
     Exclusion.SESSION_AFTER_EARLY: (releases_rest_as_session, {}),
     Exclusion.EARLY_RELEASE: (releases_early, {}),
-    Exclusion.EARLY_RELEASE_STATE: (releases_early, {"tree": 2}),
-    Exclusion.COPY_ON_WRITE: (copies, {"tree": 2}),
-    Exclusion.CURSOR_PAST_KEY: (inserts_past_cursor, {"tree": 2, "page_size": 1}),
+    Exclusion.EARLY_RELEASE_STATE: (releases_early, {"tree": WITH_STATES}),
+    Exclusion.COPY_ON_WRITE: (copies, {"tree": WITH_STATES}),
+    Exclusion.CURSOR_PAST_KEY: (inserts_past_cursor, {"tree": WITH_STATES, "page_size": 1}),
 }
 
 
@@ -312,3 +319,165 @@ def test_a_reader_whose_slots_are_replaced_is_found_and_the_run_shrinks() -> Non
     assert (found.verdict, found.law) == (VIOLATION, "restore")
     assert found.trace is not None
     assert len(found.trace.steps) <= 8
+
+
+# Locks over tombstones, tombstones that come to life while they are held, and merged nodes.
+
+TEXT = [1, 2, 3, 4, 5, 6]
+STYLES = {"skips": False, "counts": True}  # how our tree locks over a tombstone
+
+
+def counting(counts: bool) -> Callable[[Json], Any]:
+    """Our tree, which skips the tombstones of a lock or counts them."""
+    return functools.partial(lock_ref, counting=counts)
+
+
+def pinned(counts: bool) -> tuple[LockRefRun, LockStep]:
+    """A run with a handle on the tombstone [1, 2, 3]; [4, 5, 6] below it is live."""
+    run, lock = started("swa", make=counting(counts))
+    lock.do("insert", tokens=TEXT, cursor=3)
+    lock.do("pin", handle=1, tokens=TEXT[:3])
+    return run, lock
+
+
+def swa_locks(run: LockRefRun) -> dict[int, int]:
+    """The SWA lock counts that the engine shows, by the length of the node's key; those of 0 are left out."""
+    found = {len(key): node.parts["swa"].lock for key, node in run.seen.nodes.items()}
+    return {length: count for length, count in found.items() if count}
+
+
+@pytest.mark.parametrize("counts", STYLES.values(), ids=STYLES)
+def test_a_lock_over_a_tombstone_skips_it_or_counts_it(counts: bool) -> None:
+    run, lock = pinned(counts)
+    state = run.state
+    assert state.grip(1, run.numbers[1, 2, 3]) == (COUNTED if counts else SKIPPED)
+    assert swa_locks(run) == ({3: 1} if counts else {})
+    assert engine_of(run).locks.swa_protected_size() == 0, "a tombstone has no SWA slots to protect"
+    lock.do("release", handle=1)
+    assert swa_locks(run) == {}
+
+
+@pytest.mark.parametrize("counts", STYLES.values(), ids=STYLES)
+def test_a_held_tombstone_comes_to_life_and_keeps_its_full_slots(counts: bool) -> None:
+    run, lock = pinned(counts)
+    node, before = run.numbers[1, 2, 3], run.state
+    old = law.stem.transitions["restore"](before, node, 7).broken()
+    assert old == ["nobody holds the node whose full slots are replaced"], "the law without restore_swa refused it"
+    slots = run.seen.nodes[1, 2, 3].parts["full"].slots
+    lock.do("insert", tokens=TEXT[:3])
+    assert (run.law.counts["restore_swa", "done"], run.law.counts["restore", "done"]) == (1, 0)
+    assert run.seen.nodes[1, 2, 3].parts["full"].slots == slots
+    assert engine_of(run).locks.swa_protected_size() == (3 if counts else 0), "who counted the tombstone holds it now"
+    lock.do("acquire", handle=2, tokens=TEXT[:3])
+    lock.do("release", handle=1)
+    assert swa_locks(run) == {3: 1}, "the lock of the second handle stays"
+    lock.do("release", handle=2)
+
+
+ORDERS: dict[str, list[Json]] = {
+    "split, revive, release": [
+        {"op": "match", "tokens": [1]},
+        {"op": "insert", "tokens": [1, 2]},
+        {"op": "acquire", "handle": 2, "tokens": [1, 2]},
+        {"op": "release", "handle": 1},
+    ],
+    "revive, split, evict, release": [
+        {"op": "insert", "tokens": [1, 2, 3]},
+        {"op": "match", "tokens": [1]},
+        {"op": "evict", "swa": 3},
+        {"op": "release", "handle": 1},
+    ],
+    "split, merge, revive, release": [
+        {"op": "match", "tokens": [1, 2]},
+        {"op": "compact"},
+        {"op": "insert", "tokens": [1, 2, 3]},
+        {"op": "acquire", "handle": 2, "tokens": [1, 2, 3]},
+        {"op": "compact"},
+        {"op": "release", "handle": 1},
+        {"op": "compact"},
+    ],
+    "lock below, revive, early release, merge": [
+        {"op": "pin", "handle": 3, "tokens": TEXT},
+        {"op": "insert", "tokens": [1, 2, 3]},
+        {"op": "release_swa", "handle": 3},
+        {"op": "release", "handle": 1},
+        {"op": "compact"},
+        {"op": "release", "handle": 3},
+    ],
+}
+
+
+@pytest.mark.parametrize("counts", STYLES.values(), ids=STYLES)
+@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
+def test_whatever_happens_to_a_skipped_node_the_release_gives_back_what_was_taken(
+    steps: list[Json], counts: bool
+) -> None:
+    run, lock = pinned(counts)
+    for step in steps:
+        lock.do(step["op"], **{name: value for name, value in step.items() if name != "op"})
+    for handle in run.handles():
+        lock.do("release", handle=handle)
+    assert swa_locks(run) == {}
+    assert engine_of(run).locks.swa_protected_size() == 0
+
+
+def test_a_merge_is_explained_and_moves_no_slot() -> None:
+    run, lock = started("swa")
+    lock.do("insert", tokens=TEXT)
+    slots = run.seen.nodes[tuple(TEXT)].parts["full"].slots
+    lock.do("match", tokens=[1, 2])
+    lock.do("match", tokens=[1, 2, 3, 4])
+    lock.do("acquire", handle=1, tokens=TEXT)
+    lock.do("compact")
+    assert list(map(len, run.seen.nodes)) == [4, 6], "the window of the handle ends after token 4"
+    lock.do("release", handle=1)
+    lock.do("compact")
+    assert run.law.counts["merge", "done"] == 2
+    assert run.seen.nodes[tuple(TEXT)].parts["full"].slots == slots
+    lock.do("insert", tokens=[1, 2, 3])
+    lock.do("evict", full=12)
+
+
+def test_a_merge_that_takes_a_lock_end_away_is_named() -> None:
+    run, lock = started("swa")
+    lock.do("insert", tokens=TEXT)
+    lock.do("match", tokens=SHORT)
+    lock.do("acquire", handle=1, tokens=SHORT)
+    locks, leaf = engine_of(run).locks, node_of(run, TEXT)
+    locks.mergeable = lambda node: node == leaf and bool(locks.parent[leaf])
+    with pytest.raises(Finding) as found:
+        lock.do("compact")
+    assert (found.value.law, found.value.kind) == ("merge", "promise")
+    assert '"every handle holds both nodes alike" is false' in found.value.detail
+
+
+def test_an_early_release_takes_the_state_only_where_the_engine_pairs_it() -> None:
+    def pairing(config: Json) -> Any:
+        made = lock_ref(config)
+        early = functools.partial(made.locks.release_swa, with_state=True)
+        made.lacks = frozenset(made.lacks) - {"state_goes_early"} if pairs else made.lacks
+        return Variant(made, release_swa=lambda handle: early([made.held[handle]]))
+
+    for pairs in (True, False):
+        _, lock = started("swa", "mamba", make=pairing)
+        lock.do("insert", tokens=LONG)
+        lock.do("acquire", handle=1, tokens=LONG)
+        if pairs:
+            lock.do("release_swa", handle=1)
+            lock.do("release", handle=1)
+        else:
+            with pytest.raises(Finding, match="mamba_pairs"):
+                lock.do("release_swa", handle=1)
+
+
+def test_a_pin_of_a_node_that_is_not_there_is_a_misuse() -> None:
+    _, lock = held()
+    with pytest.raises(Misuse, match="no node of the tree ends"):
+        lock.do("pin", handle=2, tokens=[1])
+    with pytest.raises(Misuse, match="not new"):
+        lock.do("pin", handle=1, tokens=SHORT)
+
+
+def test_our_tree_that_counts_tombstones_conforms() -> None:
+    found = check("lock_ref", counting(True), Search(examples=40))
+    assert (found.verdict, found.detail) == ("conforms", None)

@@ -113,9 +113,9 @@ FIRST_CALLS: dict[str, tuple[Any, ...]] = {
     "allocator": ("clear",),
     "swa_mapping": ("clear",),
     "lock_ref": ("add_leaf", 0, 1, 2, 1, True, False),
-    "session_trim": ("free_group_begin",),
+    "session_trim": ("free_group_begin", True),
     "mamba_slots": ("clear",),
-    "cache": ("free_group_begin",),
+    "cache": ("free_group_begin", True),
 }
 
 

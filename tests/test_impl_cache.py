@@ -160,8 +160,8 @@ def test_copies_are_given_back_and_no_node_is_cut_for_them(page: int, monkeypatc
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_tombstone_comes_to_life_from_the_cursor_on_unless_it_is_read(page: int) -> None:
-    """Its pages would be taken from under the reader (SGLang does it)."""
+def test_a_tombstone_comes_to_life_from_the_cursor_on(page: int) -> None:
+    """A tombstone that somebody reads keeps its full slots, and the row's are freed."""
     for reader in (False, True):
         c = new(page, window=page, full=24, swa=24)
         other = one(c, text(4 * page))
@@ -169,29 +169,54 @@ def test_a_tombstone_comes_to_life_from_the_cursor_on_unless_it_is_read(page: in
         held = one(c, text(6 * page)) if reader else None
         assert held is None or int(c.rows.protected[held]) == 5 * page
         c.rows.slide_to([other], [2 * page])
+        before = c.tree.slots(c.tree.walk(text(5 * page))).tolist()
         c.cache_finished([other], [text(4 * page)])
-        alive = [(2, 4, True)] if not reader else []
-        assert shape(c) == ([(0, 2, False), *alive] if alive else [(0, 4, False)]) + [(4, 5, True)]
+        assert shape(c) == [(0, 2, False), (2, 4, True), (4, 5, True)]
+        assert (c.tree.slots(c.tree.walk(text(5 * page))).tolist() == before) == reader
         if held is not None:
             c.abort([held])
         c.evict(9 * page, 0)
         assert drained(c)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page > 1])
 def test_a_request_that_goes_on_keeps_what_could_not_be_locked(page: int) -> None:
-    """Behind tombstones that somebody reads its pages are no whole window: the tree gets none of them."""
-    c = new(page, window=3 * page, full=24, swa=24)
-    slow = one(c, text(6 * page, fork=5 * page))
+    """Behind tombstones that have left its window its pages are no whole window: the tree gets none of them."""
+    c = new(page, window=2 * page + 1, full=24, swa=24)
+    slow = one(c, text(6 * page + 1, fork=5 * page))
     cached(c, text(7 * page), cursor=4 * page)
-    reader = one(c, text(8 * page))
+    c.rows.slide_to([slow], [4 * page])
     before = seen(c)
-    c.cache_unfinished([slow], [text(6 * page, fork=5 * page)])
+    c.cache_unfinished([slow], [text(6 * page + 1, fork=5 * page)])
     assert (seen(c), int(c.rows.protected[slow])) == (before, 0)
     got(c.extend([slow], [8 * page]))
     c.cache_unfinished([slow], [text(8 * page, fork=5 * page)])
     assert int(c.rows.protected[slow]) == 8 * page
-    c.abort([slow, reader])
+    c.abort([slow])
+    c.evict(24 * page, 0)
+    assert drained(c)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_chains_of_nodes_that_all_hold_alike_become_one(page: int) -> None:
+    c = new(page, window=page, full=24, swa=24)
+    whole = one(c, text(6 * page))
+    c.cache_unfinished([whole], [text(6 * page)])
+    upper = one(c, text(4 * page + 1, fork=4 * page))
+    slots = c.tree.slots(c.tree.walk(text(6 * page))).tolist()
+    c.tree.cut(c.tree.upto(c.tree.walk(text(4 * page))[-1].node, 4 * page), 2 * page)
+    assert shape(c) == [(0, 2, True), (2, 4, True), (4, 6, True)]
+    c.compact()
+    assert shape(c) == [(0, 4, True), (4, 6, True)], "the second request ends after page 4"
+    late = one(c, text(6 * page + 1))
+    c.abort([upper])
+    c.compact()
+    assert shape(c) == [(0, 4, True), (4, 6, True)], "the third request holds the SWA pages of the last node alone"
+    c.abort([late])
+    c.compact()
+    assert shape(c) == [(0, 6, True)]
+    c.abort([whole])
+    assert c.tree.slots(c.tree.walk(text(6 * page))).tolist() == slots
     c.evict(24 * page, 0)
     assert drained(c)
 

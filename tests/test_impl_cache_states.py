@@ -203,17 +203,20 @@ def test_a_state_alone_leaves_a_node_that_is_read(page: int) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_nothing_is_shared_short_of_the_state(page: int) -> None:
-    """Behind a tombstone that is read the pages are no whole window; what lies before has no state."""
+def test_a_tombstone_that_is_read_is_shared_and_keeps_its_pages(page: int) -> None:
+    """The tombstone comes to life in place: the row that shares it goes on with it, and its reader keeps its pages."""
     c = stateful(page, 8, window=3 * page)
     slow = one(c, text(6 * page, fork=5 * page))
     cached(c, text(7 * page), cursor=4 * page)
     cached(c, text(2 * page))
     reader = one(c, text(8 * page))
     assert (int(c.rows.protected[reader]), c.evict(0, 0, 9)) == (7 * page, (0, 0, 1))
-    before = everything(c)
+    before = c.rows.req_to_token[reader].tolist()
     c.cache_unfinished([slow], [text(6 * page, fork=5 * page)])
-    assert everything(c) == before
+    assert c.rows.req_to_token[reader].tolist() == before
+    assert int(c.rows.protected[slow]) > 2 * page
+    shared = int(c.rows.protected[slow]) - page  # the fork is the row's own
+    assert c.rows.req_to_token[slow, :shared].tolist() == before[:shared]
     end(c)
 
 

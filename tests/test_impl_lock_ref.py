@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks import locks
 from impl.lock_ref import LockHandle, LockTree
 
-TABLES = ("parent", "start", "stop", "alive", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref", "token")
+TABLES = ("parent", "start", "stop", "alive", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref", "token", "born")
 SIZES = tuple(f"{part}_{kind}_size" for part in ("full", "swa", "mamba") for kind in ("evictable", "protected"))
 
 
@@ -293,8 +293,8 @@ def test_check_says_what_differs(tree: LockTree, spoil: Callable[[LockTree], obj
 class Model:
     """What the tree must be, without a count: sets of holders."""
 
-    def __init__(self, window: int, windowed: bool, stateful: bool) -> None:
-        self.window, self.windowed, self.stateful = window, windowed, stateful
+    def __init__(self, window: int, windowed: bool, stateful: bool, counting: bool) -> None:
+        self.window, self.windowed, self.stateful, self.counting = window, windowed, stateful, counting
         self.parent: dict[int, int] = {}
         self.stop = {0: 0}
         self.values: dict[str, set[int]] = {"full": set(), "swa": set(), "mamba": set()}
@@ -313,8 +313,27 @@ class Model:
         return node in self.values["full"] and self.near(node) <= self.values["swa"]
 
     def lock(self, handle: LockHandle, node: int) -> None:
-        own = {node} & self.values["mamba"]
-        self.handles.append((handle, {"full": set(self.path(node)), "swa": self.near(node), "mamba": own}))
+        near, own = self.near(node), {node} if self.stateful else set()
+        swa, own = (near, own) if self.counting else (near & self.values["swa"], own & self.values["mamba"])
+        self.handles.append((handle, {"full": set(self.path(node)), "swa": set(swa), "mamba": own, "window": near}))
+
+    def mergeable(self, node: int) -> bool:
+        above = self.parent.get(node, 0)
+        children = [n for n, parent in self.parent.items() if parent == above]
+        parts = [parts for _, parts in self.handles]
+        alike = all((above in those[part]) == (node in those[part]) for those in parts for part in ("full", "swa"))
+        swa = (above in self.values["swa"]) == (node in self.values["swa"])
+        return above != 0 and len(children) == 1 and alike and swa and above not in self.values["mamba"]
+
+    def merge(self, node: int) -> None:
+        above = self.parent[node]
+        self.parent[node] = self.parent.pop(above)
+        del self.stop[above]
+        for _, parts in self.handles:
+            if above in parts["window"]:
+                parts["window"].add(node)
+        for those in (*self.values.values(), *(those for _, parts in self.handles for those in parts.values())):
+            those.discard(above)
 
     def held(self, part: str, node: int) -> int:
         return sum(node in parts[part] for _, parts in self.handles)
@@ -326,9 +345,10 @@ class Model:
 
     def cut(self, child: int, new: int, at: int) -> None:
         self.parent[new], self.parent[child], self.stop[new] = self.parent[child], new, at
-        for part in ("full", "swa"):
-            for those in (self.values[part], *(parts[part] for _, parts in self.handles)):
-                those.update({new} if child in those else ())
+        every = [self.values[part] for part in ("full", "swa")]
+        every += [parts[part] for _, parts in self.handles for part in ("full", "swa", "window")]
+        for those in every:
+            those.update({new} if child in those else ())
 
     def sizes(self) -> list[int]:
         found = []
@@ -347,10 +367,10 @@ class Both:
 
     def __init__(self, data: st.DataObject) -> None:
         self.draw = data.draw
-        window, windowed, stateful = self.number(1, 6), self.flag(), self.flag()
-        self.model = Model(window, windowed, stateful)
+        window, windowed, stateful, counting = self.number(1, 6), self.flag(), self.flag(), self.flag()
+        self.model = Model(window, windowed, stateful, counting)
         self.tree, self.single = (
-            LockTree(CAPACITY, window=window, windowed=windowed, stateful=stateful) for _ in range(2)
+            LockTree(CAPACITY, window=window, windowed=windowed, stateful=stateful, counting=counting) for _ in range(2)
         )
         self.twin: dict[LockHandle, LockHandle] = {}
 
@@ -390,6 +410,22 @@ class Both:
             self.model.lock(handle, node)
             (self.twin[handle],) = self.single.acquire([node])
 
+    def acquire_over_tombstones(self) -> None:
+        batch = self.draw(st.lists(st.sampled_from([*self.model.values["full"], 0]), max_size=4))
+        if 0 in batch:
+            return
+        for node, handle in zip(batch, self.tree.acquire(batch, over_tombstones=True), strict=True):
+            self.model.lock(handle, node)
+            (self.twin[handle],) = self.single.acquire([node], over_tombstones=True)
+
+    def merge(self) -> None:
+        node = self.number(0, CAPACITY)
+        if not self.model.mergeable(node):
+            return self.refused("merge", node)
+        assert self.both("merge", node) == self.model.parent[node]
+        self.model.merge(node)
+        return None
+
     def release(self) -> None:
         handles = self.some(self.model.handles)
         self.tree.release([h for h, _ in handles])
@@ -398,20 +434,23 @@ class Both:
             self.model.handles.remove(entry)
 
     def release_swa(self) -> None:
-        handles = self.some([entry for entry in self.model.handles if entry[1]["swa"]])
-        self.tree.release_swa([h for h, _ in handles])
+        handles = self.some([entry for entry in self.model.handles if entry[1]["window"]])
+        with_state = self.flag()
+        self.tree.release_swa([h for h, _ in handles], with_state=with_state)
         for handle, parts in handles:
-            self.single.release_swa([self.twin[handle]])
-            parts["swa"] = set()
+            self.single.release_swa([self.twin[handle]], with_state=with_state)
+            parts["swa"], parts["window"] = set(), set()
+            parts["mamba"] = set() if with_state else parts["mamba"]
 
     def change(self) -> None:
         """Evicts or restores something, or is refused."""
-        call = self.draw(st.sampled_from(["evict_leaf", "evict_swa", "evict_mamba", "restore", "set_mamba"]))
+        calls = ["evict_leaf", "evict_swa", "evict_mamba", "restore", "restore_swa", "set_mamba"]
+        call = self.draw(st.sampled_from(calls))
         node, m = self.number(0, CAPACITY), self.model
-        part = {"evict_leaf": "full", "evict_swa": "swa", "restore": "swa"}.get(call, "mamba")
+        part = {"evict_leaf": "full", "evict_swa": "swa", "restore": "swa", "restore_swa": "swa"}.get(call, "mamba")
         there = m.values[part]
-        if call in ("restore", "set_mamba"):
-            exists = m.windowed if call == "restore" else m.stateful
+        if call in ("restore", "restore_swa", "set_mamba"):
+            exists = m.stateful if call == "set_mamba" else m.windowed
             fine = exists and node in m.values["full"] - there and not (call == "restore" and m.held("full", node))
         else:
             fine = node in there and not m.held(part, node)
@@ -445,12 +484,15 @@ class Both:
                 assert set(getattr(self.tree, part).nonzero()[:, 0].tolist()) == there
         assert sizes(self.tree) == m.sizes()
         for handle, parts in m.handles:
-            assert handle.top == min(parts["swa"], key=m.stop.__getitem__, default=0)
+            assert handle.top == min(parts["window"], key=m.stop.__getitem__, default=0)
         one, two = seen(self.tree), seen(self.single)
         assert one | {"handles": {}} == two | {"handles": {}}
 
 
-STEPS = ("add_leaf", "split", "acquire", "release", "release_swa", "change")
+STEPS = (
+    *("add_leaf", "split", "merge", "acquire", "acquire_over_tombstones"),
+    *("release", "release_swa", "change"),
+)
 
 
 @given(st.data())

@@ -13,10 +13,11 @@ from test_impl_session_trim import PAGES, new, seen
 from test_impl_swa_mapping import ints
 from torch import Tensor
 
+from conformance.swa_mapping.seen import waiting_alone
 from impl.rows import LEAVING, RUNNING, SAVED
 from spec import session_trim as law
 from spec import swa_mapping
-from spec.finite import Seq
+from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING, some_open
 from spec.rows import Rows, allocated, committed, cursor, full_pool, protected, swa_pool, text
@@ -53,6 +54,8 @@ class Both:
         step = transition(self.state, *args)
         assert step.granted, step.broken()
         self.state = step.then
+        if done := waiting_alone(self.state.pools.now):  # our allocator gives these back at once
+            self.step(law.settle_swa, (Set(done), True))
 
     def grow(self, name: str, batch: list[tuple[Any, ...]], to: list[Length], call: Callable[[], object]) -> None:
         """As ``agree``; the law says whether a pool is short, and judges the pages that were chosen."""
@@ -120,6 +123,41 @@ class Both:
             before = seen(self.rows)
             assert self.rows.admit([prefix]) is None
             assert seen(self.rows) == before
+
+    def admit_tail(self, a: int, b: int, c: int) -> None:
+        """A tail that starts anywhere, also where it may not."""
+        session, idle = b % 3, [r for r in range(self.LIMIT) if self.state.phase(r) == 0]
+        prefix = torch.cat([ints(), *self.nodes.values()])[: a % 3 * self.page]
+        pages, to = prefix.numel() // self.page, prefix.numel() + c % (3 * self.page)
+        row, start, end = self.rows._idle[-1] if idle else 0, pages + a % 4, in_pages(to, self.page)
+        before, name = seen(self.rows), f"s{session}" if session else None
+        if idle:
+            need = (touched(end) - pages, max(touched(end) - start, 0))
+            given = (some_open(pool(self.state), n) for pool, n in zip((full_pool, swa_pool), need, strict=True))
+            step = law.admit_tail(self.state, row, session, pages, start, end, *given)
+            if not step.kept or not all(choice.holds for choice in step.choice[:2]):
+                with pytest.raises(ValueError, match=r"\w"):
+                    self.rows.admit_tail(prefix, to, start * self.page, name)
+                assert seen(self.rows) == before
+                return
+        elif (session and self.state.slot(session)) or to < start * self.page + self.rows.window:
+            return  # it may be bad input, which is refused before a row is looked for
+        found = self.rows.admit_tail(prefix, to, start * self.page, name)
+        assert (found is not None) == bool(idle and step.fits)
+        if found is None:
+            assert seen(self.rows) == before
+            return
+        full_pages, swa_pages = self.chosen(row, pages, touched(end))
+        swa = Seq(swa_pages.items()[start - pages :])
+        self.step(law.admit_tail, (row, session, pages, start, end, full_pages, swa))
+        assert found[1].tolist() == self.rows.req_to_token[row, pages * self.page : to].tolist()
+        self.same()
+
+    def roll_back(self, a: int, b: int, c: int) -> None:
+        rows = self.pick(RUNNING, a, b % 2 == 0)
+        to = [max(self.length(allocated, r, 1 - c % (2 * self.page + 3)), 0) for r in rows]
+        batch = [(r, in_pages(t, self.page)) for r, t in zip(rows, to, strict=True)]
+        self.agree("roll_back", batch, lambda: self.rows.roll_back(rows, to))
 
     def reserve(self, a: int, b: int, c: int, name: str = "reserve") -> None:
         rows = self.pick(RUNNING, a, b % 2 == 0)
@@ -233,11 +271,12 @@ class Both:
         pools = self.rows.allocator
         call = pools.free_group_end if opened else pools.free_group_begin
         if opened or a % 3 == 0:
-            self.agree("free_group_end" if opened else "free_group_begin", [()], call)
+            self.agree("free_group_end" if opened else "free_group_begin", [() if opened else (True,)], call)
 
 
 OPS = {"admit": 3, "extend": 4, "decode": 4, "reserve": 1, "commit": 2, "slide": 3, "slide_to": 3, "finish": 1}
 OPS |= {"donate": 1, "dedupe": 1, "release": 2, "save": 2, "restore": 2, "resume": 4, "close": 1, "drop": 2, "group": 1}
+OPS |= {"admit_tail": 2, "roll_back": 1}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from conformance.engines.ours import pools
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator as SWA
 
@@ -409,7 +410,7 @@ def test_the_pool_behind_learns_the_mapping() -> None:
 BAD: dict[str, tuple[Callable[[SWA, torch.Tensor], object], str]] = {
     "tail too long": (lambda a, _: extend(a, 0, 4, -1, 5), "swa_tail_len"),
     "tail negative": (lambda a, _: extend(a, 0, 4, -1, -1), "swa_tail_len"),
-    "tail after a prefix": (lambda a, s: extend(a, 1, 4, int(s[0]), 2), "prefix"),
+    "tail inside a page": (lambda a, s: extend(a, 1, 4, int(s[0]), 2), "whole pages"),
     "tail of two rows": (
         lambda a, _: a.alloc_extend_swa_tail(
             ints(0, 0), ints(0, 0), ints(1, 1), ints(1, 1), ints(-1, -1), 2, swa_tail_len=1
@@ -536,3 +537,46 @@ def test_rows_of_requests_keep_the_law(page: int, need_sort: bool, steps: list[t
     for live in rows:
         a.free(ints(*live.slots))
     assert (a.full_available_size(), a.swa_available_size()) == (9 * page, 7 * page)
+
+
+# Segments, and full pages alone.
+
+
+@pytest.mark.parametrize("page", [1, 2, 4])
+def test_segments_are_freed_as_their_slots_are(page: int) -> None:
+    one, other = (pools.swa_mapping({"page_size": page, "size": 6, "size_swa": 6, "need_sort": False}) for _ in "ab")
+    a, b = one.engine, other.engine
+    rows = [made.alloc(4 * page) for made in (a, b)]
+    a.free_swa_segment(rows[0][: 2 * page], start_pos=0)
+    b.free_swa(rows[1][: 2 * page])
+    a.free_full(rows[0][: 2 * page])
+    b.full_attn_allocator.free(rows[1][: 2 * page])
+    assert one.snapshot() == other.snapshot()
+    a.free_segments([(rows[0][2 * page : 3 * page], 2 * page), (rows[0][3 * page : 3 * page + 1], 3 * page)])
+    b.free(rows[1][2 * page : 3 * page])
+    b.free(rows[1][3 * page : 3 * page + 1])
+    assert sorted(one.snapshot().full.free) == sorted(other.snapshot().full.free) == [1, 2, 3, 4, 5, 6]
+    assert sorted(one.snapshot().swa.free) == sorted(other.snapshot().swa.free) == [1, 2, 3, 4, 5, 6]
+    assert not any(one.snapshot().mapping)
+
+
+def test_what_segments_and_full_pages_refuse() -> None:
+    engine = pools.swa_mapping({"page_size": 2, "size": 4, "size_swa": 4, "need_sort": False})
+    a = engine.engine
+    slots = a.alloc(4)
+    before = engine.snapshot()
+    for call in (a.free_segment, a.free_swa_segment):
+        with pytest.raises(ValueError, match="start_pos"):
+            call(slots[:2], start_pos=1)
+    with pytest.raises(ValueError, match="still has its SWA page"):
+        a.free_full(slots[:2])
+    assert engine.snapshot() == before
+    a.free_segment(ints(), start_pos=0)
+    a.free_full(ints())
+    assert engine.snapshot() == before
+    a.free_group_begin()
+    a.free_swa(slots[:2])
+    a.free_full(slots[:2])
+    assert engine.snapshot().full.available == 4
+    a.free_group_end()
+    assert engine.snapshot().full.available == 6

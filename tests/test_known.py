@@ -56,12 +56,12 @@ def engine(stem: str, config: Json) -> Any:
     made = OURS[stem](config)
     if stem not in ("session_trim", "cache"):
         return made
-    return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))  # type: ignore[arg-type]
+    return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))
 
 
 @cache
-def sent(stem: str, examples: int, left_out: StrEnum | None) -> list[Trace]:
-    """What the rules send in so many runs, which are drawn alike whatever is left out."""
+def sent(stem: str, examples: int, left_out: StrEnum | None, first: int = 1) -> list[Trace]:
+    """What the rules send in so many runs, which are drawn alike whatever is left out; ``first`` is the seed."""
     rules, run_class = STEMS[stem]
     found: list[Trace] = []
 
@@ -81,7 +81,7 @@ def sent(stem: str, examples: int, left_out: StrEnum | None) -> list[Trace]:
     fixed |= {"do": do} if stem in ("session_trim", "cache") else {}
     machine: Any = type(rules.__name__, (rules,), fixed)
     search = check.Search(examples=examples)
-    run_state_machine_as_test(seed(1)(machine), settings=check._settings(search))
+    run_state_machine_as_test(seed(first)(machine), settings=check._settings(search))
     return found
 
 
@@ -98,8 +98,9 @@ def first_left_out(everything: list[Trace], fewer: list[Trace]) -> Iterator[Json
 
 @pytest.mark.parametrize(("stem", "member"), READ, ids=str)
 def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None:
-    for examples in (10, 40, 160, 500):
-        found = list(first_left_out(sent(stem, examples, None), sent(stem, examples, member)))
+    for examples, first in ((10, 1), (40, 1), (160, 1), (400, 2), (400, 3)):
+        everything = sent(stem, examples, None, first)
+        found = list(first_left_out(everything, sent(stem, examples, member, first)))
         if found:
             return
     pytest.fail(f"no rule of {stem} reads {member}")

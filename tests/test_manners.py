@@ -81,7 +81,9 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert listing.run([], out) == codes.HOLDS
     shown, found = capsys.readouterr().out, json.loads(out.read_text())
     names = {kind: [row["name"] for row in rows] for kind, rows in found.items()}
-    assert names == {"stems": [*STEMS], "faults": [*FAULTS], "traces": traces.names(), "engines": registry.names()}
+    options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
+    kinds = {"stems": [*STEMS], "faults": [*FAULTS], "traces": traces.names(), "engines": registry.names()}
+    assert names == {**kinds, "options": options}
     assert all(row["sentence"].endswith(".") for kind in ("stems", "faults") for row in found[kind])
     assert all(row["law"] and row["stem"] in STEMS for row in found["traces"])
     assert {tuple(row["releases"]) for row in found["engines"]} >= {p.releases for p in registry.released()}
@@ -343,5 +345,6 @@ def test_what_an_engine_of_ones_own_needs_has_one_place() -> None:
     of_protocol = {
         name for name, value in vars(protocol).items() if getattr(value, "__module__", "") == protocol.__name__
     }
-    assert {*plugin.__all__} == {*of_protocol, "Json", "Loaded", "Plugin", "SimplePlugin", "load"}
+    of_protocol -= {"lacking"}  # what the driver asks of an engine
+    assert {*plugin.__all__} == {*of_protocol, "EngineOption", "Json", "Loaded", "Plugin", "SimplePlugin", "load"}
     assert all(getattr(plugin, name) is getattr(protocol, name) for name in of_protocol)

@@ -73,6 +73,7 @@ def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
     found = explore.witnesses(hints)
     # what rows and states ask of the pools, as alloc… does
     asks = {
+        "admit_tail",
         "extend",
         "decode",
         "reserve",
@@ -83,7 +84,8 @@ def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
         "renew",
         "state_renew",
     }
-    assert hints.refusable == {name for name in hints.stem.transitions if "alloc" in name or name in asks}
+    pools = {"roll_back"} if stem in ("allocator", "swa_mapping") else set()  # there it asks as alloc_extend does
+    assert hints.refusable == {name for name in hints.stem.transitions if "alloc" in name or name in asks | pools}
     assert all(not found[name]["refused"][-1].granted for name in hints.refusable)
 
 
@@ -130,7 +132,7 @@ def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant)
     assert min({law for law, _ in found.broken}, key=laws.index) == mutant.invariant
     assert hints.stem.broken(found.before) == []
     right = hints.stem.transitions[mutant.transition](found.before, **found.arguments)
-    assert not right.kept or hints.stem.broken(right.then) == []
+    assert right.broken() or hints.stem.broken(right.then) == [], "it keeps the law, or refuses the call"
 
 
 @pytest.mark.usefixtures("brief")
@@ -194,11 +196,18 @@ def _releases(st: CacheState, row: Number, old: Number, when: Truth) -> Step[Cac
 
 
 def locks_for_no_session(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, pages: Seq
+    st: CacheState,
+    row: Number,
+    session: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
 ) -> Step[CacheState]:
     """The turn of a session gets a handle that locks nothing."""
-    step = cache.admit(st, row, session, handle, node, top, pages)
-    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, when=(handle != 0) & (session == 0))
+    step = cache.admit(st, row, session, handle, node, top, counting, pages)
+    locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=(handle != 0) & (session == 0))
     return but(step, calls=(locked, step.calls[1]), then=but(step.then, tree=locked.then))
 
 
@@ -319,7 +328,7 @@ def test_the_path_to_a_bug_is_a_shortest_one() -> None:
     wrong = {**hints.stem.transitions, mutant.transition: mutant.wrong}
     _, path = counterexample.classify(hints, wrong)
     assert path is not None
-    assert len(path) == 4
+    assert len(path) == 3
     shorter = itertools.takewhile(lambda p: len(p) < len(path), explore.paths(hints, wrong))
     assert not any(hints.stem.broken(p[-1].after) for p in shorter)
 

@@ -190,7 +190,7 @@ def test_an_engine_reaches_no_network_or_the_check_says_that_it_may(tmp_path: Pa
 
 
 def options(what: Subject, base: Path | None = None, **more: Any) -> Options:
-    given = {"examples": 15, "seed": 1, "stems": ("allocator",), "again": False, **more}
+    given = {"examples": 40, "seed": 1, "stems": ("allocator",), "again": False, **more}
     return Options(what, base=None if base is None else str(base), **given)
 
 

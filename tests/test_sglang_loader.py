@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import subprocess
 import sys
 import textwrap
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,7 @@ def test_only_what_the_bookkeeping_needs_is_unpacked(tmp_path: Path) -> None:
         "sglang/__init__.py",
         "sglang/srt/mem_cache/allocator.py",
         "sglang/jit_kernel/csrc/looked_for.cuh",
+        download._MARKER,
     }
 
 
@@ -139,6 +143,7 @@ def test_pips_own_words_reach_the_user_in_one_line(cache: Path, monkeypatch: pyt
 
 def test_a_cache_entry_that_is_no_release_is_named(cache: Path) -> None:
     (cache / "sglang" / "9.9.9").mkdir(parents=True)
+    (cache / "sglang" / "9.9.9" / download._MARKER).write_text(download._RULE)
     with pytest.raises(EngineError, match=r"9\.9\.9 is no unpacked SGLang release: remove it"):
         download.release("9.9.9")
 
@@ -153,17 +158,6 @@ LOAD = """
             return release.load(Path(root), label)
         except EngineError as error:
             print(error)
-"""
-
-
-IMPORTS = """
-import absent_hard
-from absent_hard.deep import thing
-try:
-    import absent_guarded
-except ImportError:
-    absent_guarded = None
-class PagedTokenToKVPoolAllocator(absent_hard.Base): ...
 """
 
 
@@ -183,29 +177,384 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert left == "[]"
 
 
-def test_stubs_serve_imports_only(tmp_path: Path) -> None:
-    """A hard import is stubbed, a guarded one stays absent, and calling a stub later is an error."""
-    files = {
-        "sglang/srt/mem_cache/allocator.py": IMPORTS,
-        "sglang/srt/mem_cache/swa_memory_pool.py": "class SWATokenToKVPoolAllocator: ...",
-    }
-    download.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "fake")
+# Stubs.
+
+
+BASE = """
+import absent_pkg
+import absent_pkg.deep as deep
+from absent_pkg.deep import thing, Base, decorate
+from typing import Optional
+
+LOGGER = absent_pkg.logger(__name__)
+DEFAULT = deep.Config(size=3)[0]
+
+class PagedTokenToKVPoolAllocator(Base):
+    KIND = 3
+
+class Generic(Base["key"], metaclass=__import__("abc").ABCMeta): ...
+
+class Error(deep.Oops): ...
+
+def annotated(x: Optional[thing], y: "thing | None" = None, z: thing | None = None) -> list[thing]: ...
+
+@decorate
+def plainly(): return 1
+
+@decorate(level=2)
+def with_options(): return 1
+
+def guarded():
+    try:
+        import absent_pkg
+    except ImportError:
+        return "absent"
+    return absent_pkg
+
+try:
+    import absent_pkg as again
+except ImportError:
+    again = None
+
+def hard():
+    import absent_other
+    return absent_other
+
+def swallowed():
+    try:
+        return thing.size > 3
+    except Exception:
+        return False
+
+from importlib.util import find_spec
+FOUND = find_spec("absent_pkg")
+"""
+SWA = "class SWATokenToKVPoolAllocator: ..."
+AFTER = {  # what is done with a stub after the import: the part of the message before "but"
+    "module.PagedTokenToKVPoolAllocator()": "sglang.srt.mem_cache.allocator.PagedTokenToKVPoolAllocator was built",
+    "module.PagedTokenToKVPoolAllocator.KIND": "PagedTokenToKVPoolAllocator.KIND was looked up",
+    "module.Generic()": "sglang.srt.mem_cache.allocator.Generic was built",
+    "module.Error()": "sglang.srt.mem_cache.allocator.Error was built",
+    "module.thing()": "absent_pkg.deep.thing was called",
+    "module.thing.size": "absent_pkg.deep.thing.size was looked up",
+    "module.absent_pkg.new": "absent_pkg.new was looked up",
+    "module.LOGGER.info('x')": "absent_pkg.logger().info was looked up",
+    "bool(module.thing)": "absent_pkg.deep.thing was tested for truth",
+    "bool(module.absent_pkg)": "absent_pkg was tested for truth",
+    "not module.DEFAULT": "absent_pkg.deep.Config()[] was tested for truth",
+    "module.thing < 3": "absent_pkg.deep.thing was compared",
+    "3 in module.thing": "absent_pkg.deep.thing was asked for an item",
+    "len(module.thing)": "absent_pkg.deep.thing was asked for its length",
+    "list(module.thing)": "absent_pkg.deep.thing was iterated",
+    "module.thing[0]": "absent_pkg.deep.thing was asked for an item",
+    "1 + module.thing": "absent_pkg.deep.thing was used as a number",
+    "int(module.thing)": "absent_pkg.deep.thing was used as a number",
+    "range(module.thing)": "absent_pkg.deep.thing was used as a number",
+    "torch.zeros(2)[module.thing]": "absent_pkg.deep.thing was asked for its length",
+    "module.thing.__enter__()": "absent_pkg.deep.thing was entered",
+    "module.plainly()": "sglang.srt.mem_cache.allocator.plainly was called",
+    "module.with_options()": "sglang.srt.mem_cache.allocator.with_options was called",
+    "module.hard().new()": "absent_other.new was looked up",
+}
+
+
+def fake(folder: Path, allocator: str, **more: str) -> str:
+    """A release whose allocator module has this text."""
+    files = {"sglang/srt/mem_cache/allocator.py": allocator, "sglang/srt/mem_cache/swa_memory_pool.py": SWA}
+    files |= {f"sglang/srt/mem_cache/{name}.py": text for name, text in more.items()}
+    download.unpack(make_wheel(folder / "a.whl", files), folder / "fake")
+    return str(folder / "fake")
+
+
+def test_after_the_import_every_use_of_a_stub_is_an_error_that_names_its_package(tmp_path: Path) -> None:
     code = """
+    import json, torch
     engine = attempt(sys.argv[1], "fake")
     module = engine.imported.module("mem_cache.allocator")
-    print([name for name in engine.imported.stubbed if "absent" in name], module.absent_guarded)
-    print(type(module.PagedTokenToKVPoolAllocator()).__name__, "absent_hard" in sys.modules)
+    for use in json.loads(sys.argv[2]):
+        try:
+            print("no error:", eval(use))
+        except EngineError as error:
+            print(error)
+    """
+    ran = run_python(LOAD + code, fake(tmp_path, BASE), json.dumps(list(AFTER)))
+    told = dict(zip(AFTER, ran.stdout.splitlines(), strict=True))
+    for use, said in AFTER.items():
+        package = "absent_other" if "other" in said else "absent_pkg"
+        assert said in told[use], f"{use}: {told[use]} {ran.stderr}"
+        assert f"the package {package} is not installed here" in told[use], use
+
+
+def test_what_the_release_guards_stays_absent_and_its_annotations_work(tmp_path: Path) -> None:
+    code = """
+    import inspect
+    from conformance import no_verdict
+    module = attempt(sys.argv[1], "fake").imported.module("mem_cache.allocator")
+    print(module.again, module.FOUND, module.guarded(), "absent_pkg" in sys.modules)
+    print(list(inspect.signature(module.annotated).parameters))
+    print(isinstance(3, module.thing), module.thing == module.thing)
     try:
-        module.thing()
+        with no_verdict.watched():
+            print(module.swallowed())
     except EngineError as error:
         print(error)
     """
-    ran = run_python(LOAD + code, str(tmp_path / "fake"))
+    ran = run_python(LOAD + code, fake(tmp_path, BASE))
     assert ran.stdout.splitlines() == [
-        "['absent_hard', 'absent_hard.deep'] None",
-        "PagedTokenToKVPoolAllocator False",
-        "absent_hard.deep.thing was called, but it is a stub: it is not installed here",
+        "None None absent False",
+        "['x', 'y', 'z']",
+        "False True",
+        "False",
+        "absent_pkg.deep.thing.size was looked up (in sglang.srt.mem_cache.allocator, line 43), but it is a stub: "
+        "the package absent_pkg is not installed here",
     ], ran.stderr
+
+
+DECIDES = {
+    "if absent_pkg.is_fast(): pass": "absent_pkg.is_fast() was tested for truth",
+    "if absent_pkg: pass": "absent_pkg was tested for truth",
+    "FAST = absent_pkg.LEVEL > 3": "absent_pkg.LEVEL was compared",
+    "FAST = absent_pkg.LEVEL == 3": "absent_pkg.LEVEL was compared",
+    "FAST = absent_pkg.NAME in ('a', 'b')": "absent_pkg.NAME was compared",
+    "FAST = 'a' in absent_pkg.NAMES": "absent_pkg.NAMES was asked for an item",
+    "FAST = hasattr(absent_pkg, 'fast')": "absent_pkg.fast was looked up",
+    "FAST = getattr(absent_pkg, 'fast', None)": "absent_pkg.fast was looked up",
+    "SIZE = absent_pkg.SIZE * 2": "absent_pkg.SIZE was used as a number",
+    "TEXT = f'{absent_pkg.NAME}'": "absent_pkg.NAME was used as a text",
+    "NAMES = [name for name in absent_pkg.NAMES]": "absent_pkg.NAMES was iterated",
+    "try:\n    FAST = bool(absent_pkg.LEVEL)\nexcept Exception:\n    FAST = False": "absent_pkg.LEVEL was tested for",
+}
+
+
+@pytest.mark.parametrize("line", DECIDES)
+def test_a_stub_that_decides_something_while_modules_are_imported_is_an_error(tmp_path: Path, line: str) -> None:
+    root = fake(tmp_path, "class PagedTokenToKVPoolAllocator: ...", decides=f"import absent_pkg\n{line}\n")
+    code = """
+    try:
+        attempt(sys.argv[1], "fake").imported.module("mem_cache.decides")
+    except EngineError as error:
+        print(error)
+    """
+    told = run_python(LOAD + code, root).stdout
+    assert told.startswith("sglang fake: sglang.srt.mem_cache.decides cannot be imported: "), told
+    assert DECIDES[line] in told
+    assert "the package absent_pkg is not installed here" in told
+
+
+def test_a_named_answer_is_given_instead_of_a_stub(tmp_path: Path) -> None:
+    root = fake(
+        tmp_path, "import absent_pkg.log\nclass PagedTokenToKVPoolAllocator: ...\nX = absent_pkg.log.level() > 3"
+    )
+    code = """
+    from conformance.engines.sglang import importing
+    answers = {"absent_pkg.log.level": lambda: 5} if sys.argv[2] else {}
+    try:
+        needed = {"PagedTokenToKVPoolAllocator": ["mem_cache.allocator"]}
+        loaded = importing.load(Path(sys.argv[1]), "fake", (), needed, answers)
+        print(loaded.module("mem_cache.allocator").X)
+    except EngineError as error:
+        print(error)
+    """
+    assert run_python(LOAD + code, root, "yes").stdout == "True\n"
+    assert "absent_pkg.log.level() was compared" in run_python(LOAD + code, root, "").stdout
+
+
+def test_a_module_that_slotproof_replaces_is_named_and_what_is_below_it_is_real(tmp_path: Path) -> None:
+    files = {
+        "sglang/srt/mem_cache/allocator.py": "from sglang.srt.configs import mine, Model\n"
+        "class PagedTokenToKVPoolAllocator: ...",
+        "sglang/srt/mem_cache/swa_memory_pool.py": SWA,
+        "sglang/srt/configs/__init__.py": "raise RuntimeError",
+        "sglang/srt/configs/mine.py": "VALUE = 7",
+    }
+    download.unpack(make_wheel(tmp_path / "a.whl", files), tmp_path / "fake")
+    code = """
+    module = attempt(sys.argv[1], "fake").imported.module("mem_cache.allocator")
+    print(module.mine.VALUE)
+    try:
+        module.Model()
+    except EngineError as error:
+        print(error)
+    """
+    seven, told = run_python(LOAD + code, str(tmp_path / "fake")).stdout.splitlines()
+    assert seven == "7"
+    assert told.startswith("sglang.srt.configs.Model was called, but it is a stub: Slotproof puts a stub in the place")
+
+
+# The cache folder.
+
+
+RUST = {**FAKE, "sglang/srt/mem_cache/rust_core/__init__.py": "", "sglang/srt/mem_cache/rust_core/core.so": "elf"}
+
+
+def test_a_folder_that_an_older_version_unpacked_is_fetched_again_only_if_it_lacks_files(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def pip(version: str, folder: Path, _: tuple[str, ...]) -> str:
+        asked.append(version)
+        make_wheel(folder / f"sglang-{version}.whl", RUST)
+        return ""
+
+    monkeypatch.setattr(download, "_pip_download", pip)
+    for version, core in (("1.0", True), ("2.0", False)):
+        bookkeeping = cache / "sglang" / version / "sglang" / "srt" / "mem_cache"
+        bookkeeping.mkdir(parents=True)
+        if core:
+            (bookkeeping / "rust_core").mkdir()
+            (bookkeeping / "rust_core" / "__init__.py").touch()
+        download.release(version)
+        download.release(version)
+    assert asked == ["1.0"]
+    assert (cache / "sglang" / "1.0" / "sglang" / "srt" / "mem_cache" / "rust_core" / "core.so").read_text() == "elf"
+    assert sorted(path.name for path in (cache / "sglang").iterdir()) == ["1.0", "2.0"]
+
+
+def test_a_folder_of_another_rule_is_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = make_wheel(cache.parent / "a.whl")
+    monkeypatch.setattr(download, "_pip_download", lambda v, folder, _: str(make_wheel(folder / f"{v}.whl"))[:0])
+    (cache / "sglang").mkdir(parents=True)
+    download.unpack(wheel, cache / "sglang" / "1.0")
+    (cache / "sglang" / "1.0" / download._MARKER).write_text("0")
+    (cache / "sglang" / "1.0" / "stale").touch()
+    target = download.release("1.0")
+    assert not (target / "stale").exists()
+
+
+def test_many_who_replace_an_old_folder_agree(tmp_path: Path) -> None:
+    wheel, target = make_wheel(tmp_path / "a.whl", RUST), tmp_path / "out"
+    download.unpack(wheel, target)
+    (target / download._MARKER).write_text("0")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: download.unpack(wheel, target), range(32)))
+    assert sorted(tmp_path.iterdir()) == [wheel, target]
+    assert (target / download._MARKER).read_text() == download._RULE
+
+
+# The Rust core.
+
+
+LOADER = "from sglang.srt.mem_cache.rust_tree_core import mem_cache"
+RANGE = "_MIN_SUPPORTED_TORCH = (2, 0)\n_MAX_SUPPORTED_TORCH = (99, 0)"
+CORE = "sglang/srt/mem_cache/rust_tree_core"
+HERE = f"{CORE}/mem_cache{EXTENSION_SUFFIXES[0]}"
+NOTES = {  # files beside the usual ones: the start of the note
+    "not built": (
+        {},
+        "Rust core not judged: it is not built (no shared object in sglang/srt/mem_cache/rust_tree_core)",
+    ),
+    "another Python": (
+        {f"{CORE}/mem_cache.cpython-27.so": ""},
+        "Rust core not judged: mem_cache.cpython-27.so is built",
+    ),
+    "another torch": (
+        {HERE: "", "sglang/srt/rust_extensions/torch_build.py": RANGE.replace("99, 0", "2, 1")},
+        "Rust core not judged: it runs with torch 2.0 to 2.1; torch 2",
+    ),
+    "damaged": ({HERE: "\x7fELF cut short"}, "the Rust core "),
+}
+
+
+def rusty(folder: Path, more: dict[str, str]) -> str:
+    """A checkout with a Rust core."""
+    files = {
+        "sglang/srt/mem_cache/allocator.py": "class PagedTokenToKVPoolAllocator: ...",
+        "sglang/srt/mem_cache/swa_memory_pool.py": SWA,
+        f"{CORE}/__init__.py": "",
+        f"{CORE}/extension.py": LOADER,
+        "sglang/srt/rust_extensions/__init__.py": "",
+        "sglang/srt/rust_extensions/torch_build.py": RANGE,
+    }
+    for name, text in (files | more).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_a_rust_core_that_cannot_run_is_said(tmp_path: Path, case: str) -> None:
+    more, said = NOTES[case]
+    code = """
+    import os, torch
+    from conformance.engines import registry
+    try:
+        print(*registry.load("sglang", source=Path(sys.argv[1])).notes)
+        print(os.environ.get("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"), torch.__version__)
+    except EngineError as error:
+        print(error)
+    """
+    ran = run_python(LOAD + code, rusty(tmp_path, more))
+    first, *rest = ran.stdout.splitlines()
+    assert first.startswith(said), ran.stderr
+    if case == "damaged":
+        assert "is damaged, fetch or build it again" in first
+        assert HERE in first
+    else:
+        core, torch_version = rest[0].split()
+        assert core == "python", "the release would try to build its core"
+        assert first.endswith(f"; torch {torch_version} ran")
+
+
+def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> None:
+    code = """
+    from conformance.engines import registry
+    print(registry.load("sglang", source=Path(sys.argv[1])).notes)
+    """
+    root = fake(tmp_path, "class PagedTokenToKVPoolAllocator: ...")
+    assert run_python(LOAD + code, root).stdout == "()\n"
+
+
+@pytest.mark.engine
+def test_the_page_of_cores_is_what_a_release_answers() -> None:
+    pytest.importorskip("triton")
+    try:
+        download.release("0.5.23")
+    except EngineError as error:
+        pytest.skip(str(error))
+    code = """
+    import runpy, sys
+    sys.argv = ["rust_core", "0.5.23"]
+    runpy.run_module("conformance.engines.sglang.rust_core", run_name="__main__")
+    """
+    answered = ast.literal_eval(run_python(code).stdout)
+    page = (Path(__file__).parents[1] / "docs" / "cores.md").read_text("utf-8")
+    table = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    last = [cell.strip() for cell in table[0]].index("0.5.23")
+    shown = {row[0].strip(): row[last].strip() for row in table[2:]}
+    assert shown == answered
+    assert {"python", "rust"} <= set(shown.values())
+
+
+# The newest release.
+
+
+def index(monkeypatch: pytest.MonkeyPatch, out: str = "", error: str = "", code: int = 0) -> None:
+    answer = subprocess.CompletedProcess([], code, out, error)
+    monkeypatch.setattr(subprocess, "run", lambda *_a, **_k: answer)
+
+
+def test_the_newest_release_is_the_highest_number_on_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    index(monkeypatch, "sglang (0.5.9)\nAvailable versions: 0.5.9, 0.5.10.post1, 0.5.10, 0.5.11rc1, 0.4.0\n")
+    assert download.newest() == "0.5.11rc1"
+    index(monkeypatch, "sglang (0.5.9)\nAvailable versions: 0.5.9, 0.5.10.post1, 0.5.10\n")
+    assert download.newest() == "0.5.10.post1"
+
+
+def test_an_index_that_cannot_be_asked_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    index(monkeypatch, error="ERROR: No matching distribution found (from versions: none)", code=1)
+    with pytest.raises(EngineError, match=r"names no release of sglang \(pip said: .*is the package index reachable"):
+        download.newest()
+
+    def slow(*_a: object, **_k: object) -> None:
+        raise subprocess.TimeoutExpired("pip", 1)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    with pytest.raises(EngineError, match="nothing for 120 s; is the package index reachable"):
+        download.newest()
+
+
+# Real releases.
 
 
 def test_triton_that_came_first_is_refused(tmp_path: Path) -> None:

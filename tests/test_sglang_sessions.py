@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from driven import driven, have
+from driven import driven, have, some
 
 from conformance import known, traces
 from conformance.engines.sglang import PLUGIN
@@ -14,6 +14,7 @@ from conformance.replay import rows_elsewhere
 
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 LATER = RELEASES[1:]
+ALL = PLUGIN.releases
 # A plain request, two turns of a session with a chunk, a draft and a moving window, and everything given back.
 DRIVE = """
     import json, sys
@@ -69,7 +70,7 @@ DRIVE = """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", some(RELEASES))
 def test_a_real_session_is_driven_and_observed(release: str) -> None:
     for said in driven(release, DRIVE):
         page = said["page"]
@@ -92,7 +93,7 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", some(ALL))
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
     listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]
@@ -101,7 +102,7 @@ def test_what_is_known_still_occurs(release: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", LATER)
+@pytest.mark.parametrize("release", some(LATER))
 def test_the_overwritten_tail_is_gone(release: str) -> None:
     have(release)
     names = ["turn_overwrites_tail", "turn_overwrites_tail_paged", "retract_overwrites_tail", "draft_tail_stays"]
@@ -109,7 +110,7 @@ def test_the_overwritten_tail_is_gone(release: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", LATER)
+@pytest.mark.parametrize("release", some(LATER))
 def test_a_request_that_was_turned_away_takes_no_state_of_its_session(release: str, tmp_path: Path) -> None:
     """The harness once showed the session without its states while such a request ran."""
     have(release)

@@ -29,8 +29,9 @@ def test_the_operations_of_requests_say_what_counts_tokens() -> None:
     kinds = kinds_of(STEMS["session_trim"].run(Nothing(), CONFIG).operations)
     counts = {(op, name) for op, known in kinds.items() for name, kind in known.items() if kind == TOKENS}
     assert counts == {
-        *((op, name) for op in ("look", "admit") for name in ("more", "fork")),
-        *(("reserve", "more"), ("overlapping_turn", "more"), ("commit", "count")),
+        *((op, name) for op in ("look", "admit", "admit_tail", "interrupted_admit") for name in ("more", "fork")),
+        *(("reserve", "more"), ("overlapping_turn", "more"), ("commit", "count"), ("roll_back", "count")),
+        ("checkpoint", "upto"),
         *(("finish", "sent"), ("retract", "sent"), ("evict", "full"), ("evict", "swa")),
     }
 

@@ -1,4 +1,4 @@
-"""docs/your-engine.md: every command is run in an empty folder, and prints what the page says."""
+"""How docs/your-engine.md is played. That its commands print what the page says, `slotproof docs --check` finds out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from slotproof.tutorial import changed, played, steady
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-engine.md"
 
 
-def test_every_command_prints_what_the_page_says() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text.count("<!-- run") == 5
-    assert played(text) == text
+def test_the_page_has_commands_that_are_run() -> None:
+    assert PAGE.read_text(encoding="utf-8").count("<!-- run") == 5
 
 
 def test_a_tutorial_whose_command_prints_something_else_is_made_anew() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
 from conformance.diff import Change
-from conformance.engines.protocol import Json, PoolEngine, PoolSnapshot
+from conformance.engines.protocol import Json, PoolEngine, PoolSnapshot, lacking
 from conformance.lockstep import Ignores, Law, nothing
-from conformance.pool_calls import PoolCalls
+from conformance.pool_calls import PoolCalls, send_each
 from spec import allocator as law
 from spec.finite import Seq
 from spec.logic import but
@@ -19,7 +20,8 @@ class AllocatorRun:
     """The operations of ``PoolCalls`` on one pool. Sizes in the configuration count pages."""
 
     def __init__(self, engine: PoolEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
-        self.engine, self.lacks = engine, engine.lacks
+        self.engine: PoolEngine = engine
+        self.lacks: Collection[str] = lacking(engine)
         state = law.initial(config["page_size"], config["size"], config["rows"], config["need_sort"])
         self.law = Law(law.stem, state, strict, ignores)
         self.calls = PoolCalls(self, config)
@@ -38,6 +40,20 @@ class AllocatorRun:
     def chosen_pages(self, chosen: list[int]) -> tuple[Seq, ...]:
         """The pages that the engine chose."""
         return (Seq(chosen),)
+
+    def sorted_as_now(self, before: Any) -> Any:
+        """The pool ``before``; sorted if the engine has sorted its release list since."""
+        done = lists_released(before.now) and not lists_released(self.calls.pool)
+        return law.merge_and_sort_free(before).then if done else before
+
+    def freeing(self, *parts: list[int]) -> Callable[[], None]:
+        """Each part is freed by ``free``."""
+        return send_each(self.engine.free, parts)
+
+    def is_whole(self, page: int) -> bool:
+        """True: a page of one pool has nothing that it could lack."""
+        del page
+        return True
 
     # What the driver needs.
 

@@ -54,12 +54,32 @@ class CacheNodes:
         self.lose(set(self.at) - set(self.seen))
 
     def split(self) -> None:
-        """Explains new nodes that end inside a node of the law: they are upper parts of this node."""
+        """Explains new nodes that end inside a node of the law: they are upper parts of this node. Then explains nodes
+        that have taken in their parents.
+        """
         for key in self.seen:
             if key not in self.at and (child := self._across(key)):
                 new = self.spare()
                 self.law.engine_step("split", self.at[child], new, self.pages(key))
                 self.at[key] = new
+        for key in [key for key in self.seen if key in self.at]:
+            self._merge(key)
+
+    def _merge(self, key: Key) -> None:
+        """Explains that the engine's node begins above the law's: its first pages are those of the nodes above."""
+        number, shown = self.at[key], self._pages_at(key)
+        own = self._pages_of(key, number)
+        while len(own) < len(shown):
+            tree = self.state.tree
+            above = tree.parent(number)
+            upper = key[: begin(tree, number) * self.page_size]
+            if above == ROOT or upper in self.seen:
+                return
+            own = self._pages_of(upper, above) + own
+            if shown[-len(own) :] != own:
+                return
+            self.law.engine_step("merge", number, above)
+            del self.at[upper]
 
     def _across(self, key: Key) -> Key | None:
         """The key of the node of which ``key`` is an upper part: it begins before the end of ``key``, and goes on
@@ -135,7 +155,8 @@ class CacheNodes:
             first = self.pages(key) - self.pages(self.seen[key].key)
             self.duplicates(row, first)
             if key in self.at:
-                self.law.engine_step("revive_tombstone", row, self.at[key])
+                kept = self._same(key, self.at[key])
+                self.law.engine_step("revive_in_place" if kept else "revive_tombstone", row, self.at[key])
                 continue
             under, number = self.at.get(key[: first * self.page_size], ROOT), self.spare()
             self.law.engine_step("insert_leaf", row, under, number, self.pages(key), self._has(key, "swa"))

@@ -139,13 +139,32 @@ class CacheMachine(RequestRules):
         """A short request comes, whose prompt is a prefix of the text of a request that runs.
 
         Before it the tree may be asked for SWA pages. Then the first nodes of the long request, which its window has
-        left, are tombstones.
+        left, are tombstones. In some runs the short request ends at once: its pages bring such a tombstone to life.
         """
         long = self.calls.requests[self.answering[drawn % len(self.answering)]]
         if (asked := self.new(1, 0, 0)) is not None:
             if swa:
                 self.do("evict", full=0, swa=swa * self.calls.page_size)
             self.do("admit", **{**asked, "fork": long.fork, "more": min(pages * self.calls.page_size, self.most)})
+            if drawn % 2 and asked["request"] in self.answering:
+                self.do("finish", request=asked["request"])
+
+    @rule(drawn=picks, times=st.integers(0, 4), swa=st.integers(0, 3))
+    @some("decoding")
+    def release_early(self, drawn: int, times: int, swa: int) -> None:
+        """A request decodes until its window has left its cached prefix, and gives back the SWA part of its lock.
+
+        Then the tree may be asked for SWA pages, and the request decodes again.
+        """
+        request = self.decoding[drawn % len(self.decoding)]
+        for left in range(times):
+            if request in self.decoding and self.room(request, 1):
+                self.do("decode", requests=[request], slide=left % 2 == 0)
+        self.do("release_swa", request=request)
+        if swa:
+            self.do("evict", full=0, swa=swa * self.calls.page_size)
+        if request in self.decoding and self.room(request, 1):
+            self.do("decode", requests=[request])
 
     @rule(drawn=picks)
     @some("answering")
@@ -177,6 +196,13 @@ class CacheMachine(RequestRules):
         op = ("track", "boundary", "settle")[how % 3]
         if self.run.stateful and self.offers(op) and (op != "track" or self.run.passed(request)):
             self.do(op, request=request)
+
+    @rule()
+    @precondition(lambda self: started(self) and self.run.tree.grown())
+    def compact(self) -> None:
+        """The tree merges nodes."""
+        if self.offers("compact"):
+            self.do("compact")
 
     @rule(states=st.integers(1, 4))
     @precondition(lambda self: started(self) and self.run.stateful and self.run.tree.grown())

@@ -11,22 +11,22 @@ from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
 from conformance.diff import Change, Names
-from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, Misuse, RowsSnapshot
+from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, LockHold, Misuse, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lock_ref.seen import paths
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, nothing
 from conformance.mamba_slots.seen import hidden_state_change, owner_names, project_states, state_problems
-from conformance.request_calls import MOST_REQUESTS, RequestCalls
-from conformance.session_trim.run import first_rows, with_lists_sorted
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
+from conformance.session_trim.run import first_rows, with_lists_sorted, with_pages_freed
 from conformance.session_trim.seen import judge_rows, lengths_of, project_rows, row_problems
-from conformance.swa_mapping.seen import is_read, pair_problems
+from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa
 from spec import cache as law
 from spec import states, tree
 from spec.cache_state import CacheState
 from spec.finite import Seq
 from spec.lengths import in_pages
 from spec.logic import but
-from spec.rows import SAVED, Rows
+from spec.rows import RUNNING, SAVED, Rows
 from spec.states import MambaSlots
 
 REQUESTS = 3  # how many requests own state slots in the law
@@ -116,7 +116,8 @@ class CacheRun:
         if hold is None:
             return NOTHING
         known = {node.id: self.tree.at.get(key, -1) for key, node in self.tree.seen.items()}
-        return Held(self.tree.at.get(Key(hold.text), -1), known.get(hold.top, -1), int(hold.state))
+        top = tree.ROOT if hold.top is None else known.get(hold.top, -1)
+        return Held(self.tree.at.get(Key(hold.text), -1), top, int(hold.state))
 
     def _by_number(self) -> CacheView:
         """The last snapshot, with the law's numbers."""
@@ -132,19 +133,40 @@ class CacheRun:
     # What rows and the tree exchange.
 
     def follow_tree(self) -> None:
-        """Explains what the tree has split and freed."""
+        """Explains what locks have given back early, and what the tree has split and freed."""
+        for request, row in self.calls.row_of.items():
+            self._given_back(row, self.seen.holds.get(("request", request)))
         self.tree.follow()
+
+    def _given_back(self, row: int, hold: LockHold | None) -> None:
+        """Explains that the lock of a row has no SWA part any more, or no state."""
+        handle, st = self.law.state.handle(row), self.law.state.tree
+        if hold is None or not handle or self.rows.phase(row) != RUNNING:
+            return
+        if hold.top is None and st.top(handle) != tree.ROOT:
+            self.law.engine_step("release_swa", row, handle)
+        if not hold.state and st.state(handle) == 1:
+            self.law.engine_step("release_state", row, handle)
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
-        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, Seq())
+        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit", row, session, *lock)
         if self.stateful:
             self.states.begin(request, row)
 
-    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, Seq]:
-        """A new handle, the node and the window's end that it holds, and the first ``pages`` pages that the request
-        reads.
+    def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
+        """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
+        elsewhere.
+        """
+        lock = self._lock(request, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
+        self.law.engine_step("admit_tail", row, session, *lock, *tail)
+        if self.stateful:
+            self.states.begin(request, row)
+
+    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
+        """A new handle, the node and the window's end that it holds, whether it counts a missing state, and the first
+        ``pages`` pages that the request reads.
 
         Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
         """
@@ -158,7 +180,14 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        return handle, held.node, held.top, read
+        counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
+        top = held.top if held.top != tree.ROOT else self._window_top(held.node)
+        return handle, held.node, top, bool(counts), read
+
+    def _window_top(self, node: int) -> int:
+        """The node at which the window of a lock on ``node`` ends, 0 if there is no such node."""
+        st = self.law.state.tree
+        return next((top for top in tree.path(st, node) if tree.window_top(st, top, node)), tree.ROOT)
 
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on, with its states."""
@@ -217,6 +246,10 @@ class CacheRun:
             self.law.engine_step("state_close", session)
         self.law.engine_step("close", session, self.law.state.handle(self.rows.slot(session) - 1))
 
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call."""
+        self.law.state = but(self.law.state, rows=with_pages_freed(self.rows, self.rows_seen.pools))
+
     def waits(self, request: int) -> None:
         """Explains that a request that waits may have got a copy of a state."""
         if self.stateful:
@@ -259,6 +292,14 @@ class CacheRun:
         yield Call("track", lambda: self.engine.track(request))
 
     @operation
+    def release_swa(self, request: int) -> Calls:
+        """A request that decodes gives back the SWA part of its lock early, where the engine would do so now."""
+        self.calls.running(request)
+        if self.calls.prefilling(request):
+            raise Misuse("a request gives back a part of its lock once its prompt is computed")
+        yield Call("release_swa", lambda: self.engine.release_swa(request))
+
+    @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
@@ -279,6 +320,12 @@ class CacheRun:
         yield Call("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
+    @operation
+    def compact(self) -> Calls:
+        """The tree merges nodes into their parents, where all requests hold both alike."""
+        yield Call("compact", self.engine.compact)
+        self.law.counts["compact", "done"] += 1
+
     def evict_everything(self) -> None:
         """Asks the tree to free as many tokens as both pools have."""
         size, size_swa = (self.config[name] * self.tree.page_size for name in ("size", "size_swa"))
@@ -293,8 +340,12 @@ class CacheRun:
     # What the driver needs.
 
     def follow(self) -> None:
-        """Takes the steps for what the tree split and freed, and for lists that were sorted."""
+        """Takes the steps for what the tree split and freed, for SWA pages that no longer wait, and for lists that were
+        sorted.
+        """
         self.follow_tree()
+        for ended in settled_swa(self.rows.pools.now, self.rows_seen.pools):
+            self.law.engine_step("settle_swa", *ended)
         rows = with_lists_sorted(self.rows, self.rows_seen.pools)
         if rows is not self.rows:
             self.law.state = but(self.law.state, rows=rows)

@@ -10,14 +10,14 @@ from conformance.lock_ref.seen import shown_locks
 from conformance.pool_calls import whole_pages
 from spec.cache_state import CacheState, home
 from spec.logic import but
-from spec.tree import Tree
+from spec.tree import HELD, Tree
 
 SIDES = ("full", "swa")
 
 
 class Held(NamedTuple):
     """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds the node's
-    state.
+    state, or counts it where it is missing.
 
     A number is -1 where the law has no such node.
     """
@@ -87,12 +87,13 @@ def _with_locks(st: CacheState, view: CacheView) -> Tree:
 def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
     tree, shown = st.tree, {}
     for name in Held._fields:
-        values = known = getattr(tree, name)
+        values = before = getattr(tree, name)
         for row, held in view.held.items():
             handle, value = st.handle(row), getattr(held, name)
-            if handle and held != NOTHING and values(handle) != value:
+            known = min(values(handle), HELD) if name == "state" else values(handle)
+            if handle and held != NOTHING and known != value:
                 values = values.put(handle, value)
-        if values is not known:
+        if values is not before:
             shown[name] = values
     return shown
 

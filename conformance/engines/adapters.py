@@ -6,6 +6,7 @@ turn plain integers into tensors and back. Any engine with such classes can use 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -14,16 +15,34 @@ from torch import Tensor
 
 from conformance.engines.protocol import PairSnapshot, PoolSnapshot
 
+MOST_VIEWS = 64  # so many tensors that were passed to a call that frees are kept, the newest
+
+
+def release_list(pool: Any) -> list[int]:
+    """The release list of an allocator that has it as the tensor ``release_pages``."""
+    pages: list[int] = pool.release_pages.tolist()
+    return pages
+
 
 class _Calls:
-    """The calls that both adapters have. ``engine``: the allocator object."""
+    """The calls that both adapters have. ``engine``: the allocator object. ``released``: reads the release list of one
+    pool.
+    """
 
     def __init__(
-        self, engine: Any, page_size: int, device: str = "cpu", lacks: Collection[str] = (), fragile: bool = False
+        self,
+        engine: Any,
+        page_size: int,
+        device: str = "cpu",
+        lacks: Collection[str] = (),
+        fragile: bool = False,
+        released: Callable[[Any], list[int]] = release_list,
     ) -> None:
         self.engine, self.page_size, self.device = engine, page_size, device
         self.lacks, self.fragile = frozenset(lacks), fragile
+        self._released = released
         self._backup: Any = None
+        self._views: deque[Tensor] = deque(maxlen=MOST_VIEWS)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)
@@ -51,9 +70,24 @@ class _Calls:
         """``alloc_decode``: one slot for each row of ``after`` tokens, ``None`` if out of memory."""
         return self._numbers(self.engine.alloc_decode(self._tensor(after), self._host(after), self._tensor(last)))
 
+    def _view(self, slots: Sequence[int]) -> Tensor:
+        """The slots as a view of a row of the caller's table, which ``overwrite`` changes."""
+        row = self._tensor([0, *slots, 0])
+        self._views.append(row)
+        return row[1:-1]
+
     def free(self, slots: Sequence[int]) -> None:
         """``free``: frees the pages of these slots."""
-        self.engine.free(self._tensor(slots))
+        self.engine.free(self._view(slots))
+
+    def free_segment(self, slots: Sequence[int], start: int) -> None:
+        """``free_segment``: frees the pages of a row's slots from the token ``start`` on."""
+        self.engine.free_segment(self._view(slots), start_pos=start)
+
+    def overwrite(self, slots: Sequence[int]) -> None:
+        """Writes ``slots`` into the rows that were passed to calls that free."""
+        for row in self._views:
+            row.copy_(self._tensor([slots[i % len(slots)] for i in range(len(row))]))
 
     def begin_group(self) -> None:
         """``free_group_begin``: opens a free group."""
@@ -74,6 +108,11 @@ class _Calls:
     def clear(self) -> None:
         """``clear``: frees every page."""
         self.engine.clear()
+        self._views.clear()
+
+    def _pool(self, pool: Any, available: int) -> PoolSnapshot:
+        """The lists of one pool. ``available``: the size that the allocator reports, in tokens."""
+        return PoolSnapshot(pool.free_pages.tolist(), self._released(pool), int(available))
 
     def bad(self, kind: str, row: int) -> None:
         """Sends bad input of one kind, see ``PoolEngine.bad``. ``row`` varies the number that is sent."""
@@ -89,17 +128,13 @@ class _Calls:
         calls[kind]()
 
 
-def snapshot_of(pool: Any, available: int) -> PoolSnapshot:
-    """The lists of one pool. ``available``: the size that the allocator reports, in tokens."""
-    return PoolSnapshot(pool.free_pages.tolist(), pool.release_pages.tolist(), int(available))
-
-
 class PoolAdapter(_Calls):
     """One paged allocator: a ``PoolEngine``."""
 
     def snapshot(self) -> PoolSnapshot:
         """The free list, the release list and the available size."""
-        return snapshot_of(self.engine, self.engine.available_size())
+        pool = getattr(self.engine, "full_attn_allocator", self.engine)  # an allocator may have its lists in a part
+        return self._pool(pool, self.engine.available_size())
 
 
 class PairAdapter(_Calls):
@@ -114,15 +149,20 @@ class PairAdapter(_Calls):
 
     def free_swa(self, slots: Sequence[int]) -> None:
         """``free_swa``: frees the SWA pages that these full slots map to."""
-        self.engine.free_swa(self._tensor(slots))
+        self.engine.free_swa(self._view(slots))
+
+    def free_swa_segment(self, slots: Sequence[int], start: int) -> None:
+        """``free_swa_segment``: frees the SWA pages of a row's slots from the token ``start`` on."""
+        self.engine.free_swa_segment(self._view(slots), start_pos=start)
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """``free`` of the full pool alone, as a tree does with a tombstone."""
-        self.engine.full_attn_allocator.free(self._tensor(slots))
+        """``free_full``, as a tree does with a tombstone; ``free`` of the full pool alone where there is none."""
+        free = getattr(self.engine, "free_full", None) or self.engine.full_attn_allocator.free
+        free(self._view(slots))
 
     def snapshot(self) -> PairSnapshot:
         """Both pools, and the mapping without the last entry, which belongs to no slot."""
         engine = self.engine
-        full = snapshot_of(engine.full_attn_allocator, engine.full_available_size())
-        swa = snapshot_of(engine.swa_attn_allocator, engine.swa_available_size())
+        full = self._pool(engine.full_attn_allocator, engine.full_available_size())
+        swa = self._pool(engine.swa_attn_allocator, engine.swa_available_size())
         return PairSnapshot(full, swa, engine.full_to_swa_index_mapping[:-1].tolist())

@@ -18,7 +18,8 @@ All arguments and answers are plain Python numbers, strings and lists:
 - A turn is a request of a streaming session. A session's slot keeps its row between two turns.
 - Lengths count tokens, except where a docstring says pages or states. Token ids are positive integers.
 
-An engine that does not have a call names it in ``lacks``; the operation of this name is then never sent. No engine can
+An engine that does not have a call names it in ``lacks``; the operation of this name is then never sent. A call that
+stands in ``OPTIONAL`` need not be named: an engine without a method of this name lacks it. No engine can
 lack a call that other operations need too: ``free_swa`` of a pair of pools, and ``evict``, ``cancel``, ``abort`` and
 ``close`` of rows. A maker that gets a configuration which the engine does not support raises ``Unsupported``; the
 driver then tries another configuration or skips the run.
@@ -59,6 +60,9 @@ class OutOfMemory(Exception):
     """
 
 
+OPTIONAL = frozenset({"free_segment", "free_swa_segment", "overwrite"})
+
+
 class Engine(Protocol):
     """What every engine declares.
 
@@ -68,10 +72,18 @@ class Engine(Protocol):
 
     ``fragile``: true if a call for which there is not enough memory may kill the process. The driver then tries such a
     call in a forked process first.
+
+    An engine may have an attribute ``ran``, a dict from names to values, for what of it ran where that is not clear
+    from the command line, for instance ``{"core": "rust"}``. The verdict of a stem shows it.
     """
 
     lacks: Collection[str]
     fragile: bool
+
+
+def lacking(engine: Engine) -> frozenset[str]:
+    """What the engine lacks: what its ``lacks`` names, and the calls in ``OPTIONAL`` for which it has no method."""
+    return frozenset(engine.lacks) | {name for name in OPTIONAL if not callable(getattr(engine, name, None))}
 
 
 # One pool of pages: the stem ``allocator``.
@@ -129,14 +141,33 @@ class PoolEngine(Engine, Protocol):
         pages become available only when the group ends. Cannot be refused.
         """
 
+    def free_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the pages of a segment of a row, as ``free`` does.
+
+        Optional. ``slots``: those of the row's tokens from ``start`` on, in order and without a gap. ``start`` is a
+        multiple of the page size; the segment may end inside a page, and this page is freed, too.
+        """
+
+    def overwrite(self, slots: Sequence[int]) -> None:
+        """The caller writes ``slots`` into its own table of rows, where the slots of earlier calls of ``free`` stood.
+
+        Optional. A class that turns numbers into tensors writes them into each tensor that it has passed to a call
+        that frees, again and again from the first of ``slots`` on. The allocator must not notice: it may keep no view
+        of a tensor of its caller.
+        """
+
     def begin_group(self) -> None:
         """Opens a free group: pages that are freed from now on wait until the outermost open group ends.
 
-        Groups may nest.
+        Groups may nest. An engine whose groups do not nest raises an ``AssertionError``, ``RuntimeError``,
+        ``ValueError`` or ``TypeError`` with a message where a group is open, and changes nothing.
         """
 
     def end_group(self) -> None:
-        """Ends the innermost free group. The end of the outermost group makes the waiting pages available."""
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages available.
+
+        Sent also where no group is open, as after ``clear``: then it changes nothing, or raises as ``begin_group``.
+        """
 
     def backup(self) -> None:
         """Saves the state of the pool inside the engine. A later backup replaces it."""
@@ -222,32 +253,62 @@ class PairEngine(Engine, Protocol):
     def free(self, slots: Sequence[int]) -> None:
         """Frees the full pages in which these full slots lie, and the SWA pages that they map to.
 
-        Free full slots map to nothing. In a free group all of this happens only when the outermost group ends.
+        Free full slots map to nothing. In a free group the pages become available only when the outermost group ends.
+        The SWA page of a slot may be gone already. An engine whose contract excludes such slots has the word
+        ``free_unmapped`` in ``lacks``: pages without an SWA page are then sent to ``free_full`` instead, and never to
+        ``free_swa``.
+        """
+
+    def free_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the pages of a segment of a row in both pools, as ``free`` does.
+
+        Optional. ``slots``: those of the row's tokens from ``start`` on, in order and without a gap. ``start`` is a
+        multiple of the page size; the segment may end inside a page, and this page is freed, too. The first slot of
+        each page is mapped.
         """
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Frees at once the SWA pages that these full slots map to, also in a free group.
+        """Frees the SWA pages that these full slots map to.
 
         The full pages stay with their row. Sent when these tokens have left the window. The slots fill whole full
-        pages; they may be unmapped already.
+        pages. They may be unmapped already (but see ``free``), and then nothing happens. In a free group the engine
+        chooses when the SWA pages become available, and when their full slots map to nothing: now, or when the
+        outermost group ends. It frees the pages that the slots map to now, whatever is mapped until the end.
+        """
+
+    def free_swa_segment(self, slots: Sequence[int], start: int) -> None:
+        """Frees the SWA pages of a segment of a row, as ``free_swa`` does.
+
+        Optional. ``slots``, ``start``: as for ``free_segment``; the segment ends on a page boundary.
         """
 
     def free_full(self, slots: Sequence[int]) -> None:
-        """Frees at once the full pages of these full slots, as a tree evicts a tombstone.
+        """Frees the full pages of these full slots, as a tree evicts a tombstone.
 
-        Sent only for full pages whose SWA pages were freed before.
+        Sent only for full pages whose SWA pages were freed before. In a free group the engine chooses when the pages
+        become available: now, or when the outermost group ends.
+        """
+
+    def overwrite(self, slots: Sequence[int]) -> None:
+        """The caller writes ``slots`` into its own table of rows, where the slots of earlier calls of ``free`` stood.
+
+        Optional. A class that turns numbers into tensors writes them into each tensor that it has passed to a call
+        that frees, again and again from the first of ``slots`` on. The allocator must not notice: it may keep no view
+        of a tensor of its caller.
         """
 
     def begin_group(self) -> None:
         """Opens a free group: what ``free`` frees from now on waits until the outermost open group ends.
 
-        Groups may nest.
+        Groups may nest. An engine whose groups do not nest raises an ``AssertionError``, ``RuntimeError``,
+        ``ValueError`` or ``TypeError`` with a message where a group is open, and changes nothing.
         """
 
     def end_group(self) -> None:
-        """Ends the innermost free group.
+        """Ends the innermost free group. The end of the outermost group makes the waiting pages of both pools
+        available.
 
-        The end of the outermost group makes the waiting pages of both pools available.
+        Sent also where no group is open, as after ``clear``: then it changes nothing, or raises as ``begin_group``.
         """
 
     def backup(self) -> None:
@@ -279,11 +340,13 @@ class NodePart:
 
     ``slots``: the slots of the component, one for each token of the node's key (``mamba``: one state slot), in its own
     pool. It is ``None`` for a tombstone (``swa``), and where the node has no state (``mamba``). ``lock``: the lock
-    count of the component.
+    count of the component; ``None`` where the engine does not show it. ``held``: whether the lock count is above zero,
+    for an engine that shows no more than that; ``None`` where it does not show that either.
     """
 
     slots: list[int] | None
-    lock: int
+    lock: int | None
+    held: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -342,8 +405,13 @@ class TreeEngine(Engine, Protocol):
     """A radix tree over its pools, called by requests that hold lock handles.
 
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
-    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind`` (``unified`` or
-    ``swa_radix``: which of two trees, for an engine that has both).
+    ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
+    engine that has several trees: ``unified`` (any components), ``radix`` and ``pure_swa`` (``full`` alone; the latter
+    over the one pool of a model whose layers all have a window), ``swa_radix`` (``full`` and ``swa``) or
+    ``mamba_radix`` (``full`` and ``mamba``).
+
+    Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
+    (see ``pin``).
     """
 
     def insert(self, tokens: list[int], cursor: int, protected: int) -> Inserted | None:
@@ -354,9 +422,11 @@ class TreeEngine(Engine, Protocol):
         request holds a handle on it. ``cursor``: before the insert the engine frees the SWA slots of the row's own
         tokens below it, since they have left the window. ``protected`` and ``cursor`` are multiples of the page size.
 
-        Pages that the tree has already are freed as duplicates, or revive tombstones that no handle holds. With
-        ``mamba`` the row brings a state for its last node; a node that has a state keeps its own. Tokens after the
-        last whole page are not inserted. Returns ``None`` if there is not enough memory.
+        Pages that the tree has already are freed as duplicates, or revive tombstones. A tombstone that no handle holds
+        may take over the row's full slots with their SWA slots. A tombstone that a handle holds keeps its own full
+        slots and takes over the SWA slots alone; the row's full slots are freed. With ``mamba`` the row brings a state
+        for its last node; a node that has a state keeps its own. Tokens after the last whole page are not inserted.
+        Returns ``None`` if there is not enough memory.
         """
 
     def match(self, tokens: list[int]) -> Match:
@@ -382,6 +452,22 @@ class TreeEngine(Engine, Protocol):
         parts of the window that ends at the node, and the node's state.
         """
 
+    def pin(self, node: int) -> int:
+        """Locks a node (its ``id`` in the snapshot) for a caller that keeps it in the tree and goes on from nothing.
+
+        Returns a new number for the lock handle, as ``acquire`` does. Nodes of the window may be tombstones, and the
+        node may have no state. The engine either skips a missing part, or raises its lock count. In the second case
+        the handle holds the part as soon as it comes to life. An engine that has the ability ``counts_missing`` raises
+        it, also where its snapshot does not show the lock counts of missing parts. The window ends where its tokens
+        fill the window, and the tokens of tombstones count or do not count.
+        """
+
+    def compact(self) -> None:
+        """Merges nodes into their parents, where a node is the only child and all handles hold both nodes alike.
+
+        The merged node may have the number of either. An engine that merges nodes in other calls lacks this one.
+        """
+
     def release(self, handle: int, caller: str) -> None:
         """Releases a handle, which must give back exactly what it still holds.
 
@@ -393,7 +479,8 @@ class TreeEngine(Engine, Protocol):
     def release_swa(self, handle: int) -> None:
         """Releases the SWA part of a handle early; the handle keeps the rest.
 
-        Sent at most once for a handle, after a long decode.
+        Sent at most once for a handle, after a long decode. The state stays locked, unless the engine has the ability
+        ``state_goes_early``: then the state's lock is released too, and ``release`` does not release it again.
         """
 
     def evict(self, full: int, swa: int, mamba: int) -> None:
@@ -525,6 +612,31 @@ class RowEngine(Engine, Protocol):
         change, and the request waits.
         """
 
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """Admits a request whose input is computed elsewhere, as where a prefill server sends the KV of a prompt.
+
+        Matches the tree, not a session's slot: a session with a row is not sent this. The request gets a lock on its
+        prefix, a row, and slots for the whole input, which counts as computed when the call returns. Only a tail of the
+        input, which holds the window before the next token, needs SWA slots. The engine chooses where the tail starts,
+        which is then the request's cursor, and how long the prefix is; the prefix ends where the tail starts or before.
+        The lock need not hold SWA slots that no later token reads. Without enough memory ``granted`` is false, and
+        nothing has changed. After a granted call ``cache`` is sent with the first token of the answer.
+        """
+
+    def interrupted_admit(self, request: int, session: int, tokens: list[int], most: int) -> int:
+        """As ``admit``, with an exception between the allocation of slots and their use.
+
+        The engine raises the exception itself, as late as it can, and answers it as it does for any exception. The
+        request waits again, and has neither row, slots, lock nor states. The call has changed only what ``look`` may
+        change, also where there is not enough memory. Returns the prefix.
+        """
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """As ``chunk``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """As ``decode``, with an exception between the allocation of slots and their use; nothing may have changed."""
+
     def chunk(self, request: int, most: int) -> bool:
         """Allocates slots for the next ``most`` tokens of the prompt, or for the rest if that is shorter.
 
@@ -536,7 +648,7 @@ class RowEngine(Engine, Protocol):
         (``cache_unfinished_req``).
 
         Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
-        last chunk, ``None`` after any other chunk.
+        last chunk, ``None`` after any other chunk. The engine may move the window of the row before it inserts.
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
@@ -551,6 +663,19 @@ class RowEngine(Engine, Protocol):
         """Allocates slots for ``more`` draft tokens after the allocated ones; none of them is computed yet.
 
         False if there is not enough memory.
+        """
+
+    def roll_back(self, request: int, count: int) -> None:
+        """The last ``count`` allocated tokens are given back: the draft is not accepted, or its step failed.
+
+        None of them is computed. A page that has other tokens of the row stays.
+        """
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """A request that runs puts its first ``upto`` tokens into the tree, as far as the engine does that.
+
+        The request goes on. The tree owns what it took; the request reads it there and holds a lock on it. ``upto``: at
+        most what is computed, and for a turn of a session at most its input. A draft may be allocated beyond it.
         """
 
     def commit(self, request: int, accepted: list[int]) -> None:
@@ -774,13 +899,14 @@ class StateEngine(Engine, Protocol):
 class LockHold(NamedTuple):
     """What a request or a session's slot holds in the tree.
 
-    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``text``: the token ids
-    from the root to the end of the node. ``state``: it holds the node's mamba state too. For a node that has left the
-    tree only its id is known: then ``top`` is -1 and ``text`` is empty.
+    ``node``, ``top``: the ids of the locked node and of the node at which its window ends. ``top`` is ``None`` where
+    the lock has no SWA part, since it was given back early. ``text``: the token ids from the root to the end of the
+    node. ``state``: it holds the node's mamba state too. For a node that has left the tree only its id is known: then
+    ``top`` is -1 and ``text`` is empty.
     """
 
     node: int
-    top: int
+    top: int | None
     text: list[int]
     state: bool = False
 
@@ -813,6 +939,13 @@ class CacheEngine(RowEngine, Protocol):
         Sent after tokens up to there are computed.
         """
 
+    def release_swa(self, request: int) -> None:
+        """A request that decodes gives back the SWA part of its lock early, where the engine would do so now.
+
+        It may do so once no later token reads SWA slots of the tree, and with the same call give back the lock on the
+        node's state. An engine may also do so in any other call on the request; the snapshot shows it (``LockHold``).
+        """
+
     def boundary(self, request: int) -> None:
         """Before a tracking boundary a lazy track buffer gets its second slot.
 
@@ -827,6 +960,9 @@ class CacheEngine(RowEngine, Protocol):
 
         It frees only what nobody has locked.
         """
+
+    def compact(self) -> None:
+        """The tree merges nodes into their parents, as ``TreeEngine.compact`` does."""
 
     def cache_snapshot(self) -> CacheSnapshot:
         """Reads everything as it is now, and changes nothing. Sent once after each call, in place of ``snapshot``."""

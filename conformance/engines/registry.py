@@ -23,10 +23,11 @@ from typing import Any, Protocol
 from conformance import named
 from conformance.engines.protocol import EngineError, Json
 from conformance.naming import unknown
+from conformance.options import EngineOption, Given, chosen, words
 from conformance.vetting import vetted
 
 GROUP = "slotproof.engines"
-SHARED = ("adapters", "protocol", "registry")  # the modules of this folder that are no engines
+SHARED = ("adapters", "protocol", "registry", "side_by_side")  # the modules of this folder that are no engines
 DEVICES = ("cpu", "cuda")
 
 
@@ -38,7 +39,8 @@ class Loaded:
     (``conformance.engines.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
     too. ``source``: the folder that it was loaded from, as an absolute path, where that was asked for; ``release`` is
     ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
-    functions something went wrong. ``device``: where its tensors are.
+    functions something went wrong. ``device``: where its tensors are. ``options``: the options that the user has set.
+    ``notes``: sentences that the user must read beside the verdict, such as what of the engine is not judged.
     """
 
     name: str
@@ -48,11 +50,14 @@ class Loaded:
     source: Path | None = None
     roots: tuple[Path, ...] = ()
     device: str = "cpu"
+    options: Given = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
-        """Name and release, or name and folder."""
-        return f"{self.name} {self.release or self.source or ''}".strip()
+        """Name and release, or name and folder; with the options that the user has set."""
+        named = f"{self.name} {self.release or self.source or ''}".strip()
+        return f"{named} ({words(self.options)})" if self.options else named
 
 
 class Plugin(Protocol):
@@ -60,6 +65,9 @@ class Plugin(Protocol):
 
     ``releases``: those that ``slotproof engines`` judges, oldest first. ``folder``: where its kept traces
     (``traces/NAME.json``) and its known differences (``known/RELEASE.json``) are; ``None`` if it has none.
+
+    It may have ``options``, a tuple of ``EngineOption``: then ``load`` has a parameter ``options``, a dict that has a
+    value for each of them.
     """
 
     name: str
@@ -67,7 +75,7 @@ class Plugin(Protocol):
     folder: Path | None
     own: bool
 
-    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
+    def load(self, release: str | None, source: Path | None, device: str, **options: Any) -> Loaded:
         """Loads a release, or the source in a folder, with its tensors on ``device``. Raises ``EngineError`` with one
         line that says why it could not.
         """
@@ -86,6 +94,7 @@ class SimplePlugin:
     folder: Path | None = None
     roots: tuple[Path, ...] = ()
     releases: tuple[str, ...] = field(default=(), init=False)
+    options: tuple[EngineOption, ...] = field(default=(), init=False)
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """Its makers. Raises ``EngineError`` for a release, a source folder or another device than ``cpu``."""
@@ -183,10 +192,13 @@ def load(
     source: Path | None = None,
     device: str = "cpu",
     stems: Collection[str] = (),
+    options: Given = (),
 ) -> Loaded:
-    """Loads an engine. ``stems``: those that the user has named, for an engine whose stem is not clear.
+    """Loads an engine. ``stems``: those that the user has named, for an engine whose stem is not clear. ``options``:
+    those that the user has set.
 
-    Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device.
+    Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device, and
+    ``UsageError`` for an option or a value that the engine does not have.
     """
     if device not in DEVICES:
         plugin(name)  # a name that is wrong is told first
@@ -201,15 +213,31 @@ def load(
         found = plugin(name)
     if device == "cuda":
         _must_have_cuda()
+    declared = options_of(found)
+    given = {"options": chosen(name, declared, options)} if declared or options else {}
     if name in _built_in():
-        return replace(found.load(release, source, device), device=device)
+        return replace(found.load(release, source, device, **given), device=device, options=options)
     simple = isinstance(found, SimplePlugin)  # its code is imported from the folder, and it has no other use for it
-    loaded = found.load(release, None if simple else source, device)
+    loaded = found.load(release, None if simple else source, device, **given)
     makers = {stem: _checked(stem, make, source if simple else None, name) for stem, make in loaded.makers.items()}
-    loaded = replace(loaded, makers=makers, device=device)
+    loaded = replace(loaded, makers=makers, device=device, options=options)
     if source is None:
         return loaded
     return replace(loaded, source=source.absolute(), roots=(*loaded.roots, source.resolve()))
+
+
+def options_of(found: Plugin) -> tuple[EngineOption, ...]:
+    """The options that an engine declares."""
+    declared: tuple[EngineOption, ...] = tuple(getattr(found, "options", ()))
+    return declared
+
+
+def must_have(name: str, options: Given) -> None:
+    """Raises ``UsageError`` if the engine has no such options. One that is named by its place is asked when it is
+    loaded.
+    """
+    if options and not named.is_place(name):
+        chosen(name, options_of(plugin(name)), options)
 
 
 def _named(place: str, name: str, source: Path | None, stems: Collection[str]) -> Plugin:

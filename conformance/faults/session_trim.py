@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
 from conformance.faults.fault import Fault
 from impl.rows import Numbers
 from impl.session_trim import RequestRows
+from impl.swa_mapping import SWAState
 from proofs import session_trim as wrong
 
 
@@ -92,6 +95,39 @@ class ForgetsDraft(RequestRows):
         super().release(rows)
 
 
+class StartsAtPrefix(RequestRows):
+    """A row that has SWA slots only for its tail counts as a row whose window has not moved: its cursor is not set."""
+
+    def admit_tail(self, prefix: Tensor, to: int, start: int, session: Hashable = None) -> tuple[int, Tensor] | None:
+        """Begins the row, and puts its cursor at the end of the prefix."""
+        begun = super().admit_tail(prefix, to, start, session)
+        if begun is not None:
+            self.cursor[begun[0]] = prefix.numel()
+        return begun
+
+
+class FreesRejectedPage(RequestRows):
+    """The slots of a rejected draft are freed as they are, so that a page goes back which begins with other tokens."""
+
+    def free_unused(self, rows: Tensor, to: Tensor) -> None:
+        """Frees from the page on in which the draft begins."""
+        super().free_unused(rows, self.page_floor(to))
+
+
+class FreesInterrupted(RequestRows):
+    """After an exception the new slots are freed as they are, so that a page goes back which begins with other tokens.
+
+    Read in SGLang 0.5.23, in ``alloc_for_extend`` and ``alloc_for_decode``: they free the slots that they had allocated
+    if the pool of auxiliary lengths raises.
+    """
+
+    def undo(self, saved: SWAState, slots: Tensor) -> None:
+        """Frees the pages in which the new slots lie."""
+        del saved
+        pages = torch.unique(slots // self.page_size)
+        self.allocator.free(self.allocator.full_attn_allocator.slots(pages))
+
+
 FAULTS = (
     Fault(
         name="pr_22862",
@@ -141,5 +177,26 @@ FAULTS = (
         sentence="A request that ends early leaves its draft slots behind.",
         spec={"release": wrong.releases_committed_part},
         parts={"rows": ForgetsDraft},
+    ),
+    Fault(
+        name="tail_starts_at_prefix",
+        stem="session_trim",
+        sentence="A row that has SWA slots only for its tail begins with the cursor at its cached prefix.",
+        spec={"admit_tail": wrong.starts_at_prefix},
+        parts={"rows": StartsAtPrefix},
+    ),
+    Fault(
+        name="rejected_draft_takes_page",
+        stem="session_trim",
+        sentence="The slots of a rejected draft are given back with the page in which the draft begins.",
+        spec={"roll_back": wrong.rolls_back_page},
+        parts={"rows": FreesRejectedPage},
+    ),
+    Fault(
+        name="interrupted_step_takes_page",
+        stem="session_trim",
+        sentence="After an exception the new slots are given back with the page in which they begin.",
+        spec={"roll_back": wrong.rolls_back_page},
+        parts={"rows": FreesInterrupted},
     ),
 )

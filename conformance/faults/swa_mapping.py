@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from conformance.faults.fault import Fault
+from impl.allocator import FreeBatch
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 from proofs import swa_mapping as wrong
 
@@ -69,7 +71,120 @@ class ForgetsOuterGroup(SWATokenToKVPoolAllocator):
         super().free_group_begin()
 
 
+class LooksUpAtEnd(SWATokenToKVPoolAllocator):
+    """In a free group ``free_swa`` keeps the full slots, and the end of the group frees what they map to by then.
+
+    A full page that was handed out again meanwhile loses its new SWA page, and the old one leaks. Seen in SGLang
+    0.5.18, ``SWATokenToKVPoolAllocator.free_swa``.
+    """
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.late: list[Tensor] = []
+
+    def free_swa(self, free_index: Tensor, *, row_lens: Sequence[int] | None = None) -> None:
+        """Keeps the slots while a free group is open."""
+        if self.is_not_in_free_group:
+            super().free_swa(free_index, row_lens=row_lens)
+        else:
+            self.late.append(free_index.clone())
+
+    def free_full(self, free_index: Tensor) -> None:
+        """Frees the full pages at once, and leaves their mapping."""
+        self.full_attn_allocator.free(free_index)
+
+    def free_group_end(self) -> None:
+        """Frees what the slots map to now."""
+        super().free_group_end()
+        late, self.late = self.late, []
+        for slots in late:
+            self.free_swa(slots)
+
+
+class KeepsView(SWATokenToKVPoolAllocator):
+    """What is freed in a free group waits as a view of the caller's table, which the caller overwrites before the end.
+
+    Seen in SGLang 0.5.10 to 0.5.17, ``free``; no caller in these releases overwrites what waits.
+    """
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.views: list[Tensor] = []
+
+    def free(
+        self, free_index: Tensor, *, row_lens: Sequence[int] | None = None, swa_lens: Sequence[int] | None = None
+    ) -> None:
+        """Keeps the caller's tensor while a free group is open."""
+        if self.is_not_in_free_group:
+            super().free(free_index, row_lens=row_lens, swa_lens=swa_lens)
+        else:
+            self.views.append(free_index)
+
+    def free_group_end(self) -> None:
+        """Frees what the tensors show now."""
+        super().free_group_end()
+        if self.is_not_in_free_group:
+            views, self.views = self.views, []
+            for slots in views:
+                pages = torch.unique(slots // self.page_size)
+                self._release(FreeBatch(pages[self.full_attn_allocator.held[pages]], exact=True))
+
+
+class CountsStrayEnd(SWATokenToKVPoolAllocator):
+    """An end of a free group where none is open is counted, so that the next group never opens: its frees act at
+    once.
+    """
+
+    def free_group_end(self) -> None:
+        """Counts each end."""
+        if self._depth > 0:
+            super().free_group_end()
+        else:
+            self._depth -= 1
+
+
+class RollsBackHalf(SWATokenToKVPoolAllocator):
+    """A caller that fails gives back what it was just handed out: the full pages come back, their SWA pages leak."""
+
+    def _take(self, full_pages: Tensor, swa_pages: Tensor | None) -> None:
+        super()._take(full_pages, swa_pages)
+        self.last = full_pages.tolist()
+
+    def _release(self, batch: FreeBatch) -> None:
+        if batch.pages.tolist() == self.last:
+            self.unmap(batch.pages)
+        super()._release(batch)
+
+
 FAULTS = (
+    Fault(
+        name="looks_up_at_end",
+        stem="swa_mapping",
+        sentence="The end of a free group frees the SWA pages that the freed slots map to by then.",
+        spec={"free_group_end": wrong.gives_back_what_stands_there},
+        parts={"kind": LooksUpAtEnd},
+    ),
+    Fault(
+        name="keeps_view",
+        stem="swa_mapping",
+        sentence="What waits in a free group is a view of the caller's table, which the caller overwrites.",
+        spec={"free_group_end": wrong.loses_what_waits},
+        parts={"kind": KeepsView},
+    ),
+    Fault(
+        name="stray_end",
+        stem="swa_mapping",
+        sentence="The end of a free group where none is open keeps the next group from opening.",
+        spec={"free_group_end": wrong.counts_stray_end},
+        parts={"kind": CountsStrayEnd},
+    ),
+    Fault(
+        name="half_roll_back",
+        stem="swa_mapping",
+        sentence="A caller fails before it uses its new slots, and the SWA pages are lost.",
+        spec={"roll_back": wrong.keeps_rolled_back},
+        parts={"kind": RollsBackHalf},
+    ),
     Fault(
         name="pr_25805",
         stem="swa_mapping",

@@ -17,11 +17,16 @@ from conformance.lock_ref.seen import common_length
 from conformance.machine import StemMachine
 from spec import tree
 
+# Trees with a window come more often: their locks have most to go wrong.
 TREES = (
-    ("unified", ["full", "swa"]),
-    ("swa_radix", ["full", "swa"]),
-    ("unified", ["full", "swa", "mamba"]),
-    ("unified", ["full", "mamba"]),
+    *(("unified", ["full", "swa"]),) * 4,
+    *(("unified", ["full", "swa", "mamba"]),) * 4,
+    *(("swa_radix", ["full", "swa"]),) * 3,
+    *(("unified", ["full", "mamba"]),) * 2,
+    ("unified", ["full"]),
+    ("radix", ["full"]),
+    ("pure_swa", ["full"]),
+    ("mamba_radix", ["full", "mamba"]),
 )
 CONFIG = {
     "page_size": st.integers(0, 1),
@@ -127,6 +132,21 @@ class LockRefMachine(StemMachine):
         tokens, free = self.found(drawn, cut), set(range(1, HANDLES + 1)) - set(self.begun.handles())
         if free and len(tokens) >= self.begun.page_size:
             self.do("acquire", handle=min(free), tokens=tokens)
+
+    @rule(drawn=picks)
+    @precondition(grown)
+    def pin(self, drawn: int) -> None:
+        """A caller keeps a node in the tree, whatever has become of the node's window."""
+        free = set(range(1, HANDLES + 1)) - set(self.begun.handles())
+        if free and self.offers("pin"):
+            self.do("pin", handle=min(free), tokens=self.found(drawn, 0))
+
+    @rule()
+    @precondition(grown)
+    def compact(self) -> None:
+        """The tree merges nodes."""
+        if self.offers("compact"):
+            self.do("compact")
 
     @rule(drawn=picks, caller=st.sampled_from(get_args(Caller)))
     @precondition(held)

@@ -14,14 +14,14 @@ from typing import Any, Literal
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
-from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree
+from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree, shown_locks
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
 from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
 from spec.logic import but
-from spec.tree import ROOT, Tree
+from spec.tree import ROOT, SKIPPED, Tree
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
@@ -37,6 +37,7 @@ class LockRefRun:
     ``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position; the
     index is the number of the insert. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
     handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
+    ``pins``: the handles of callers that only keep a node in the tree.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -57,6 +58,7 @@ class LockRefRun:
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
         self.early: set[int] = set()
+        self.pins: set[int] = set()
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: KeyedTree = self.snapshot()
         self._pages = {name: frozenset(free) for name, free in self.seen.tree.free.items()}
@@ -97,8 +99,7 @@ class LockRefRun:
     @operation
     def acquire(self, handle: int, tokens: KeyTokens) -> Calls:
         """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
-        if handle in self.on_root or not 1 <= handle <= HANDLES or self.state.active(handle) == 1:
-            raise Misuse(f"handle {handle} is not new")
+        self._must_be_new(handle)
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
         self._explain()
         self._judge_match(found, tokens)
@@ -107,7 +108,30 @@ class LockRefRun:
             return
         self.held[handle] = yield Call("acquire", lambda: self.engine.acquire(found.node))
         node = self.numbers[Key(tokens[: found.length])]
-        self.law.caller_step("acquire", handle, node, self.top(node))
+        self.law.caller_step("acquire", handle, node, self.top(node), False)
+        self._explain()
+
+    def _must_be_new(self, handle: int) -> None:
+        if handle in self.on_root or not 1 <= handle <= HANDLES or self.state.active(handle) == 1:
+            raise Misuse(f"handle {handle} is not new")
+
+    @operation
+    def pin(self, handle: int, tokens: KeyTokens) -> Calls:
+        """A caller that keeps a node in the tree locks it, also where nodes of its window are tombstones."""
+        self._must_be_new(handle)
+        key = Key(tokens)
+        if key not in self.numbers:
+            raise Misuse("no node of the tree ends where the tokens end")
+        self.held[handle] = yield Call("pin", lambda: self.engine.pin(self.seen.nodes[key].id))
+        self.pins.add(handle)
+        self.law.caller_step("acquire", handle, self.numbers[key], *self._shown_lock(handle, self.numbers[key]))
+        self._explain()
+
+    @operation
+    def compact(self) -> Calls:
+        """The tree merges nodes into their parents, where all handles hold both alike."""
+        yield Call("compact", self.engine.compact)
+        self.law.counts["compact", "done"] += 1
         self._explain()
 
     @operation
@@ -120,6 +144,7 @@ class LockRefRun:
             raise Misuse("a lock around one call is not given back in parts")
         self.law.caller_step("release", handle)
         self.early.discard(handle)
+        self.pins.discard(handle)
         number = self.held.pop(handle)
         yield Call("release", lambda: self.engine.release(number, caller))
         self._explain()
@@ -130,6 +155,8 @@ class LockRefRun:
         if not self.releasable(handle):
             raise Misuse("only a handle that fills its window gives its SWA part back early")
         self.law.caller_step("release_swa", handle)
+        if "state_goes_early" not in self.lacks and self.law.state.state(handle) != SKIPPED:
+            self.law.caller_step("release_state", handle)
         self.early.add(handle)
         yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()
@@ -154,7 +181,7 @@ class LockRefRun:
             return
         found: Match = yield Call("copy_on_write", lambda: self.engine.copy_on_write(tokens))
         node = self.numbers[target]
-        self.law.caller_step("acquire", OWN_HANDLE, node, self.top(node))
+        self.law.caller_step("acquire", OWN_HANDLE, node, self.top(node), False)
         self._explain()
         self._judge_match(found, tokens)
         self.law.caller_step("release", OWN_HANDLE)
@@ -178,8 +205,8 @@ class LockRefRun:
         return sorted({*self.held, *self.on_root})
 
     def held_keys(self) -> set[Key]:
-        """The keys of the nodes that callers have locked."""
-        return {self._keys[self.state.node(handle)] for handle in self.held}
+        """The keys of the nodes that requests have locked."""
+        return {self._keys[self.state.node(handle)] for handle in self.held if handle not in self.pins}
 
     def last_cursor(self, length: int) -> int:
         """The highest cursor that a row of this length can have, in tokens.
@@ -190,9 +217,12 @@ class LockRefRun:
         return length if cut_back else length - self.window - self.page_size
 
     def releasable(self, handle: int) -> bool:
-        """The handle still holds an SWA part, and that part fills the window."""
-        st, top = self.state, self.state.top(handle)
-        return handle in self.held and top != ROOT and st.stop(st.node(handle)) - tree.begin(st, top) >= st.window
+        """The handle still has its window, and the nodes whose SWA lock counts it raised fill the window."""
+        st = self.state
+        if handle not in self.held or st.top(handle) == ROOT:
+            return False
+        tokens: int = sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n))
+        return tokens >= self.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
         """The longest prefix of the tokens at which a node ends that can be locked; empty for the root."""
@@ -225,6 +255,20 @@ class LockRefRun:
         st = self.state
         return next(top for top in tree.path(st, node) if tree.window_top(st, top, node))
 
+    def _shown_lock(self, handle: int, node: int) -> tuple[int, bool]:
+        """Where the window of a lock ends that the engine has taken, and whether it counts missing parts.
+
+        Of the lawful choices the first that explains the lock counts that the engine shows, or the first of all. An
+        engine that does not show the lock counts of missing parts says by the ability ``counts_missing`` what it does.
+        """
+        order = (False, True) if "counts_missing" in self.lacks else (True, False)
+        st, acquire = self.state, self.law.stem.transitions["acquire"]
+        tops = tree.path(st, node) if self.windowed else [ROOT]
+        steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in order}
+        lawful = [choice for choice, step in steps.items() if step.kept]
+        explains = (c for c in lawful if not shown_locks(steps[c].then, self.seen.nodes, self.numbers))
+        return next(explains, lawful[0])
+
     # What the engine has done.
 
     def _judge_match(self, found: Match, tokens: Sequence[int]) -> None:
@@ -253,6 +297,8 @@ class LockRefRun:
         shown, numbers = self.seen.nodes, self.numbers
         for key in sorted(shown.keys() - numbers.keys()):
             self._explain_split(key)
+        for key in sorted(shown.keys() & numbers.keys(), key=len):
+            self._explain_merge(key, shown[key])
         for key in sorted(shown.keys() & numbers.keys()):
             self._explain_parts(key, shown[key], source)
         for key in sorted(shown.keys() - numbers.keys()):
@@ -268,15 +314,34 @@ class LockRefRun:
             new = self._number_for(key)
             self.law.engine_step("split", self.numbers[child], new, len(key))
 
+    def _explain_merge(self, key: Key, node: NodeSnapshot) -> None:
+        """The engine's node begins above the law's node: it has taken in its parent."""
+        number, first = self.numbers[key], len(key) - len(node.key)
+        while first < tree.begin(self.state, number):
+            st = self.state
+            above = st.parent(number)
+            begin, stop = tree.begin(st, above), st.stop(above)
+            self.law.engine_step("merge", number, above)
+            # From now on the slots of both are slots of the node's insert.
+            self.rows[st.source(number)][begin:stop] = self.rows[st.source(above)][begin:stop]
+            del self.numbers[key[:stop]]
+
     def _explain_parts(self, key: Key, node: NodeSnapshot, source: int) -> None:
         number, st = self.numbers[key], self.state
         if has_part(node, "swa") and st.swa(number) != 1:
-            self._must_be_inserted("restore", key, source)
-            self.law.engine_step("restore", number, source)
+            self._explain_revival(key, node, source)
         elif st.swa(number) == 1 and not has_part(node, "swa"):
             self.law.engine_step("evict_swa", number)
         if has_part(node, "mamba") != (st.mamba(number) == 1):
             self.law.engine_step("evict_mamba" if st.mamba(number) == 1 else "set_mamba", number)
+
+    def _explain_revival(self, key: Key, node: NodeSnapshot, source: int) -> None:
+        """A tombstone has SWA slots again: with the full slots that it had, or with those of the insert."""
+        self._must_be_inserted("restore", key, source)
+        if node.parts["full"].slots == self._lawful_slots()[key]:
+            self.law.engine_step("restore_swa", self.numbers[key])
+        else:
+            self.law.engine_step("restore", self.numbers[key], source)
 
     def _explain_leaf(self, key: Key, node: NodeSnapshot, source: int) -> None:
         self._must_be_inserted("add_leaf", key, source)

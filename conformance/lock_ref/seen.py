@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from conformance.engines.protocol import Key, NodeSnapshot, TreeSnapshot
+from conformance.engines.protocol import Key, NodePart, NodeSnapshot, TreeSnapshot
 from conformance.lockstep import Finding
 from conformance.pool_calls import whole_pages
 from spec.logic import but
@@ -77,11 +77,21 @@ def shown_locks(tree: Tree, nodes: Mapping[Key, NodeSnapshot], numbers: Mapping[
         known = counts = getattr(tree, field)
         for key, number in numbers.items():
             part = nodes[key].parts.get(component) if key in nodes else None
-            if part is not None and part.lock != counts(number):
-                counts = counts.put(number, part.lock)
+            count = counts(number) if part is None else shown_count(part, counts(number))
+            if count != counts(number):
+                counts = counts.put(number, count)
         if counts is not known:
             shown[field] = counts
     return shown
+
+
+def shown_count(part: NodePart, lawful: int) -> int:
+    """The lock count that the engine shows. Where it shows only whether a part is locked, or nothing, it is
+    ``lawful``, unless what it shows contradicts that.
+    """
+    if part.lock is not None:
+        return part.lock
+    return lawful if part.held in (None, lawful > 0) else int(part.held or 0)
 
 
 def common_length(key: Sequence[int], tokens: Sequence[int]) -> int:

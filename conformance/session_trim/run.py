@@ -10,15 +10,16 @@ from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnap
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
 from conformance.pool_calls import whole_pages
-from conformance.request_calls import MOST_REQUESTS, RequestCalls
+from conformance.request_calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.session_trim.seen import judge_rows, judge_tree, project_rows, row_problems
 from conformance.session_trim.tree_pages import TreePages
-from conformance.swa_mapping.seen import is_read, pair_problems, sorted_sides
+from conformance.swa_mapping.seen import is_read, pair_problems, settled_swa, sorted_sides
 from spec import rows as noun
 from spec import session_trim as law
 from spec import swa_mapping
 from spec.lengths import in_pages
 from spec.logic import but
+from spec.pool import FREE, RELEASED, Pool
 from spec.rows import Rows, full_pool
 
 
@@ -36,6 +37,21 @@ def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
     for of_swa in sorted_sides(rows.pools.now, seen):
         rows = but(rows, pools=swa_mapping.merge_and_sort_free(rows.pools, of_swa).then)
     return rows
+
+
+def with_pages_freed(rows: Rows, seen: PairSnapshot) -> Rows:
+    """The rows after free pages were handed out and given back in one call.
+
+    These pages are on the release list, or the free list. An allocation may have sorted the release list before.
+    """
+    pair, changed = rows.pools.now, {}
+    for name, lists in (("full", seen.full), ("swa", seen.swa)):
+        pool: Pool = getattr(pair, name)
+        for place, other, pages in ((FREE, RELEASED, lists.free), (RELEASED, FREE, lists.released)):
+            for page in (page for page in pages if pool.place(page) == other):
+                pool = but(pool, place=pool.place.put(page, place))
+        changed[name] = pool
+    return but(rows, pools=but(rows.pools, now=but(pair, **changed)))
 
 
 class SessionTrimRun:
@@ -81,6 +97,11 @@ class SessionTrimRun:
         del request
         self.law.engine_step("admit", row, session, pages)
 
+    def begin_tail(self, request: int, row: int, session: int, pages: int, tail: Tail) -> None:
+        """Explains that a row begins with ``pages`` pages of the tree, and has slots for what is computed elsewhere."""
+        del request
+        self.law.engine_step("admit_tail", row, session, pages, *tail)
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on."""
         known = self.calls.requests[request]
@@ -94,7 +115,8 @@ class SessionTrimRun:
         between = self.calls.prefilling(request)
         if between:  # in the law a request that inserts a chunk leaves its row, donates the pages, and comes back
             self.law.engine_step("finish", row)
-        self.tree.take(row, view.lengths.protected // self.calls.page_size, lambda page: page in now)
+        last = view.lengths.protected // self.calls.page_size
+        self.tree.take(row, last, lambda page: page in now, self.tree.revived(self.seen))
         if between:
             self.law.engine_step("come_back", row)
 
@@ -110,13 +132,19 @@ class SessionTrimRun:
         self.law.engine_step("finish", row)
         table, rows = full_pool(self.rows).table, self.rows
         own = {i: table(row, i) for i in range(rows.protected(row), rows.committed(row))}
-        last = max((i + 1 for i, page in own.items() if page in self.seen.tree), default=rows.protected(row))
-        self.tree.take(row, last, lambda page: page in self.seen.tree)
+        revived = self.tree.revived(self.seen)
+        taken = (i + 1 for i, page in own.items() if page in self.seen.tree or i in revived)
+        last = max(taken, default=rows.protected(row))
+        self.tree.take(row, last, lambda page: page in self.seen.tree, revived)
         self.law.engine_step("release", row)
 
     def close_slot(self, session: int) -> None:
         """Explains that the row of a session's slot was freed."""
         self.law.engine_step("close", session)
+
+    def undone(self) -> None:
+        """Explains that pages were handed out and given back in one call."""
+        self.law.state = with_pages_freed(self.rows, self.seen.pools)
 
     def waits(self, request: int) -> None:
         """Nothing to explain: a request that waits has nothing."""
@@ -150,8 +178,12 @@ class SessionTrimRun:
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """Takes the steps for pages that the tree freed, and for lists that were sorted."""
+        """Takes the steps for pages that the tree freed, for SWA pages that no longer wait, and for lists that were
+        sorted.
+        """
         self.follow_tree()
+        for ended in settled_swa(self.rows.pools.now, self.seen.pools):
+            self.law.engine_step("settle_swa", *ended)
         self.law.state = with_lists_sorted(self.rows, self.seen.pools)
 
     def project(self) -> Rows:

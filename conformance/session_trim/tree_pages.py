@@ -6,7 +6,7 @@ The engine chooses which pages its tree takes and frees. Each such change is exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 
 from conformance.engines.protocol import RowsSnapshot
@@ -52,20 +52,35 @@ class TreePages:
                 self._own(part, first, last)
                 self.law.engine_step(name, part)
 
-    def take(self, row: int, last: int, kept: Callable[[int], bool]) -> None:
+    def revived(self, seen: RowsSnapshot) -> dict[int, int]:
+        """The law's row of each page of the tree whose SWA slots the snapshot shows and the law does not have, by the
+        page's index: an insert gave them to the tree, which kept its own full pages.
+        """
+        swa, full = swa_pool(self.rows), full_pool(self.rows)
+        alive = (page for page in self.owner if page in seen.tree and seen.tree[page].swa)
+        bare = [page for page in alive if not swa.table(self.owner[page], full.index(page))]
+        return {int(full.index(page)): self.owner[page] for page in bare}
+
+    def take(self, row: int, last: int, kept: Callable[[int], bool], revived: Mapping[int, int]) -> None:
         """Explains what the tree did with the pages of a row up to page index ``last``.
 
-        Pages for which ``kept`` is true went to the tree. The others were duplicates, and were freed.
+        Pages for which ``kept`` is true went to the tree. The others were duplicates, and were freed; where ``revived``
+        says so, the tree took their SWA pages.
         """
-        first = self.rows.protected(row)
-        for is_kept, part in groupby(range(first, last), lambda i: kept(full_pool(self.rows).table(row, i))):
+
+        def fate(i: int) -> int:
+            return -1 if kept(full_pool(self.rows).table(row, i)) else revived.get(i, 0)
+
+        for to, part in groupby(range(self.rows.protected(row), last), fate):
             end = list(part)[-1] + 1
-            if not is_kept:
+            if to == -1:
+                begin, spare = self.rows.protected(row), self._spare()
+                self.law.engine_step("donate", row, spare, end)
+                self._own(spare, begin, end)
+            elif to:
+                self.law.engine_step("donate_swa", row, to, end)
+            else:
                 self.law.engine_step("dedupe", row, end)
-                continue
-            begin, to = self.rows.protected(row), self._spare()
-            self.law.engine_step("donate", row, to, end)
-            self._own(to, begin, end)
 
     def _own(self, row: int, first: int, last: int) -> None:
         pool = full_pool(self.rows)

@@ -14,13 +14,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
 from conformance.engines.protocol import EngineError, Json
+from conformance.naming import UsageError
+from conformance.options import words
 from conformance.outcome import Outcome
 from conformance.plain import printable
 
@@ -63,12 +65,13 @@ def assert_holds(
     release: str | None = None,
     source: str | Path | None = None,
     device: str = "cpu",
+    options: Mapping[str, str] | None = None,
 ) -> None:
     """Replays a trace in a process of its own. Passes if the engine does not break the law on it.
 
     ``law`` and ``kind`` name what must not be broken, see ``Finding``; another *latent* finding does not matter.
-    ``stem``, ``config``, ``steps``: the trace. ``engine``, ``release``, ``source``, ``device``: the engine, as on the
-    command line.
+    ``stem``, ``config``, ``steps``: the trace. ``engine``, ``release``, ``source``, ``device``, ``options``: the
+    engine, as on the command line.
 
     Raises ``AssertionError`` if the law is broken, and also if a violation of another law ends the run: what the rest
     of the trace would show is not known then. Raises ``SkipTest``, which pytest takes for a skipped test, if the engine
@@ -76,9 +79,10 @@ def assert_holds(
     loaded.
     """
     __tracebackhide__ = True  # pytest shows the pasted test, not this function
-    subject = {"name": engine, "release": release, "source": None if source is None else str(source), "device": device}
+    subject: Json = {"name": engine, "release": release, "source": None if source is None else str(source)}
+    subject |= {"device": device, "options": sorted((options or {}).items())}
     played = _played_elsewhere({"subject": subject, "stem": stem, "config": config, "steps": list(steps)})
-    name = f"{engine} {release or source or ''}".strip()
+    name = " ".join(str(word) for word in (engine, release or source, words(options or {})) if word)
     shown = played.outcome
     numbered = list(enumerate(shown.breaks))
     mine = [n for n, found in numbered if (found.law, found.kind) == (law, kind)]
@@ -129,17 +133,18 @@ def main() -> int:
     from conformance.traces import Trace
 
     asked, out = json.load(sys.stdin), Path(sys.argv[1])
-    source = asked["subject"].pop("source")
+    source, options = (asked["subject"].pop(key) for key in ("source", "options"))
     error, played = "", Played(Outcome())
     try:
         folder = None if source is None else Path(source)
-        loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],))
+        given = tuple((name, value) for name, value in options)
+        loaded = registry.load(**asked["subject"], source=folder, stems=(asked["stem"],), options=given)
         if asked["stem"] not in loaded.makers:
             played = Played(Outcome((), f"it has no {asked['stem']} to drive", 1))
         else:
             trace = Trace(asked["stem"], asked["config"], asked["steps"])
             played = play(trace, loaded.makers[asked["stem"]], loaded.roots)
-    except EngineError as reason:
+    except (EngineError, UsageError) as reason:
         error = str(reason)
     out.write_text(
         json.dumps({"outcome": played.outcome.as_json(), "where": played.where, "error": error}), encoding="utf-8"
@@ -158,15 +163,19 @@ def as_test(
     release: str | None = None,
     source: Path | None = None,
     device: str = "cpu",
+    options: Mapping[str, str] | None = None,
 ) -> str:
     """A test to paste. It fails as long as the engine breaks the law on the trace.
 
     ``law``, ``kind``: of the finding. ``engine``, ``release``, ``source``, ``device``: as ``registry.load`` takes them.
+    ``options``: the engine's options that the user has set.
     """
     given = {"release": release, "source": None if source is None else str(source.absolute())}
-    subject = {"engine": engine, **{key: value for key, value in given.items() if value is not None}}
+    subject: Json = {"engine": engine, **{key: value for key, value in given.items() if value is not None}}
     if device != "cpu":
         subject["device"] = device
+    if options:
+        subject["options"] = dict(options)
     name = " ".join(str(subject[key]) for key in ("engine", "release", "source") if key in subject)
     told = [law, kind, subject, trace.as_json()]
     number = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:6]

@@ -22,13 +22,26 @@ class SwaMappingMachine(PoolRules):
         mapped = not now.rest or self.run.pair.swa.table(row, now.pages) != PADDING
         return bool(mapped) and super().room(row, more)
 
+    def slides(self) -> bool:
+        """SWA pages may be given back alone now."""
+        return not (self.run.law.state.group and self.excludes(Exclusion.SWA_IN_GROUP))
+
+    def give_up(self, row: int, drawn: int) -> None:
+        """A row with tokens gives back something by a drawn number: the window moves on, and full pages may follow."""
+        if drawn % 4 < 2:
+            super().give_up(row, drawn)
+        else:
+            self.evict(row, 0, 2)
+            if drawn % 4 == 3:
+                self.free_full(row, 0, 1)
+
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
     def evict(self, row: int, first: int, pages: int) -> None:
         """The window moves past whole pages."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
-        if first < last and self.owns(row, first, last):
+        if first < last and self.owns(row, first, last) and self.slides():
             self.do("evict", row=row, first=first, last=last)
 
     @rule(row=rows, tokens=st.integers(1, 12), tail=st.integers(0, 12))
@@ -50,14 +63,23 @@ class SwaMappingMachine(PoolRules):
 
     @rule(row=rows, first=counts, pages=few)
     @precondition(busy)
+    def free_swa_segment(self, row: int, first: int, pages: int) -> None:
+        """The window moves past whole pages, which are freed as a segment of the row."""
+        row, first = self.some(row), self.index(row, first)
+        last = min(first + pages, self.whole_pages(row))
+        whole = first < last and self.is_segment(row, first, last)
+        if whole and self.slides() and self.offers("free_swa_segment"):
+            self.do("free_swa_segment", row=row, first=first, last=last)
+
+    @rule(row=rows, first=counts, pages=few)
+    @precondition(busy)
     def free_full(self, row: int, first: int, pages: int) -> None:
         """A tree frees full pages whose SWA pages it freed before."""
         row, first = self.some(row), self.index(row, first)
         last = min(first + pages, self.whole_pages(row))
-        pair = self.run.pair
-        owned = [p for i in range(first, last) if (p := pair.full.table(row, i)) and held(pair.full, p)]
-        mapped = any(pair.to_page(p, o) for p in owned for o in pair.full.offsets.items())
-        if owned and not mapped:
+        full = self.run.pair.full
+        owned = [p for i in range(first, last) if (p := full.table(row, i)) and held(full, p)]
+        if owned and not any(map(self.run.has_swa, owned)):
             self.do("free_full", row=row, first=first, last=last)
 
     @rule(row=rows, to=counts)
@@ -66,7 +88,7 @@ class SwaMappingMachine(PoolRules):
         """The window of a row moves on."""
         row = self.some(row)
         to = min(to, self.whole_pages(row))
-        if self.owns(row, 0, to):
+        if self.owns(row, 0, to) and self.slides():
             self.do("slide", row=row, to=to)
 
     @rule(row=rows, first=counts, pages=few)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
+from conformance.allocator.seen import lists_released
 from conformance.diff import Change
-from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot
+from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot, lacking
 from conformance.kinds import operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
-from conformance.pool_calls import HOLE, PoolCalls, row_pages
-from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, sorted_sides, swa_slot
+from conformance.pool_calls import HOLE, PoolCalls, row_pages, send_each
+from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, settled_swa, sorted_sides, swa_slot
 from spec import swa_mapping as law
 from spec.finite import Seq
 from spec.lengths import in_pages, touched
 from spec.logic import but
-from spec.pair import Pair
+from spec.pair import Pair, swa_page
 from spec.pool import Pool, some_open
 
 
@@ -22,7 +24,8 @@ class SwaMappingRun:
     """The operations of ``PoolCalls`` on both pools, and operations that treat the two pools differently."""
 
     def __init__(self, engine: PairEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
-        self.engine, self.lacks = engine, engine.lacks
+        self.engine: PairEngine = engine
+        self.lacks: Collection[str] = lacking(engine)
         sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"], config["need_sort"])
         self.law = Law(law.stem, law.initial(*sizes), strict, ignores)
         self.page_size: int = config["page_size"]
@@ -49,6 +52,44 @@ class SwaMappingRun:
         """The full pages that the engine chose, and the SWA pages to which it mapped them."""
         size, mapping = self.page_size, self.seen.mapping
         return Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
+
+    def sorted_as_now(self, before: Any) -> Any:
+        """The pools ``before``; sorted where the engine has sorted a release list since."""
+        now = self.pair
+        for of_swa, was, pool in ((False, before.now.full, now.full), (True, before.now.swa, now.swa)):
+            if lists_released(was) and not lists_released(pool):
+                before = law.merge_and_sort_free(before, of_swa).then
+        return before
+
+    def has_swa(self, page: int) -> bool:
+        """A held full page has its SWA page, as the law has it now."""
+        return bool(swa_page(self.pair, page))
+
+    def is_whole(self, page: int) -> bool:
+        """The first slot of a held full page is mapped: segment frees look there alone."""
+        return self.has_swa(page) and bool(self.pair.to_page(page, 0))
+
+    def freeing(self, *parts: list[int]) -> Callable[[], None]:
+        """Each part is freed by ``free``; an engine that may not get slots without an SWA page gets them by
+        ``free_full``.
+        """
+        if "free_unmapped" not in self.lacks:
+            return send_each(self.engine.free, parts)
+        dead = [[s for s in part if not self.has_swa(s // self.page_size)] for part in parts]
+        alive = [[s for s in part if self.has_swa(s // self.page_size)] for part in parts]
+        first, then = send_each(self.engine.free_full, dead), send_each(self.engine.free, alive)
+
+        def send() -> None:
+            first()
+            then()
+
+        return send
+
+    def _freeing_swa(self, slots: list[int]) -> Callable[[], None]:
+        """As ``freeing``, for the SWA pages alone."""
+        every = "free_unmapped" not in self.lacks
+        sent = [s for s in slots if every or self.has_swa(s // self.page_size)]
+        return send_each(self.engine.free_swa, [sent])
 
     # Growing.
 
@@ -89,16 +130,31 @@ class SwaMappingRun:
         """The window moved past the whole pages ``[first, last)`` of a row: their SWA pages are freed."""
         self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
+        send = self._freeing_swa(slots)
         self.law.caller_step("free_swa", *self.calls.named(slots))
-        yield Call("free_swa", lambda: self.engine.free_swa(slots))
+        yield Call("free_swa", send)
+
+    @operation
+    def free_swa_segment(self, row: int, first: int, last: int) -> Calls:
+        """The window moved past the whole pages ``[first, last)`` of a row, which have their SWA pages: these are freed
+        as one segment of the row.
+        """
+        slots = self.calls.segment(row, first, last)
+        if len(slots) != (last - first) * self.page_size:
+            raise Misuse("a page in the window keeps its SWA page")
+        self.law.caller_step("free_swa", *self.calls.named(slots))
+        yield Call("free_swa_segment", lambda: self.engine.free_swa_segment(slots, first * self.page_size))
 
     @operation
     def free_full(self, row: int, first: int, last: int) -> Calls:
         """Frees full pages whose SWA pages are gone, as a tree evicts a tombstone."""
         self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
-        self.law.caller_step("free_full", *self.calls.named(slots))
-        yield Call("full_attn_allocator.free", lambda: self.engine.free_full(slots))
+        gone, named = self.calls.named(slots)
+        self.law.must_keep("free_full", law.free_full(self.law.state, gone, named, False))
+        yield Call("free_full", lambda: self.engine.free_full(slots))
+        waits = self.law.state.group > 0 and not {*self.seen.full.free, *self.seen.full.released} & {*gone.items()}
+        self.law.caller_step("free_full", gone, named, waits)
         self.calls.forget(slots)
 
     # What a caller does with whole pages of its rows.
@@ -107,17 +163,18 @@ class SwaMappingRun:
     def slide(self, row: int, to: int) -> Calls:
         """The window of a row moved past its whole pages below index ``to``: their SWA pages are freed."""
         self.calls.must_have(row)
-        slots = self.calls.page_slots(row, 0, to)
+        send = self._freeing_swa(self.calls.page_slots(row, 0, to))
         self.law.caller_step("slide", row, to)
-        yield Call("free_swa", lambda: self.engine.free_swa(slots))
+        yield Call("free_swa", send)
 
     @operation
     def free_pages(self, row: int, first: int, last: int) -> Calls:
         """Frees whole pages of a row in both pools, since they are duplicates of the tree's."""
         self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
+        send = self.freeing(slots)
         self.law.caller_step("free_pages", row, first, last)
-        yield Call("free", lambda: self.engine.free(slots))
+        yield Call("free", send)
         self.calls.forget(slots)
 
     @operation
@@ -149,9 +206,11 @@ class SwaMappingRun:
         return self.engine.snapshot()
 
     def follow(self) -> None:
-        """An engine may sort a release list into its free list at any time. The law takes this step when the snapshot
-        shows it.
+        """An engine may sort a release list into its free list at any time, and need not wait with SWA pages for the
+        end of a group. The law takes these steps when the snapshot shows them.
         """
+        for ended in settled_swa(self.pair, self.seen):
+            self.law.caller_step("settle_swa", *ended)
         for of_swa in sorted_sides(self.pair, self.seen):
             self.law.caller_step("merge_and_sort_free", of_swa)
 

@@ -8,10 +8,10 @@ import immutables
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
 from conformance.engines.protocol import PairSnapshot
-from spec.finite import Map
+from spec.finite import Map, Set
 from spec.logic import but
 from spec.pair import Pair
-from spec.pool import filled, held
+from spec.pool import filled, held, waiting
 
 
 def project_pair(pair: Pair, seen: PairSnapshot) -> Pair:
@@ -48,6 +48,29 @@ def swa_slot(mapping: Sequence[int], slot: int) -> int:
 def is_read(pair: Pair, page: int, offset: int) -> bool:
     """A row uses this full slot, so that its mapping is read."""
     return bool(held(pair.full, page)) and offset < filled(pair.full, page)
+
+
+def waiting_alone(pair: Pair) -> set[int]:
+    """The SWA pages that wait for the end of a free group while no full page that waits maps into them."""
+    alone = set(waiting(pair.swa, True).items())
+    if alone:
+        alone -= {page for (p, _), page in pair.to_page.items() if not held(pair.full, p)}
+    return alone
+
+
+def settled_swa(pair: Pair, seen: PairSnapshot) -> list[tuple[Set, bool]]:
+    """The steps ``settle_swa`` that the snapshot shows, as their arguments.
+
+    SWA pages that wait alone in the law and are on a list of the engine are available. Those that are on no list, and
+    whose full slots the engine has unmapped, are unmapped.
+    """
+    alone = waiting_alone(pair)
+    if not alone:
+        return []
+    size, ready = pair.full.page_size, alone & {*seen.swa.free, *seen.swa.released}
+    into = [(page, seen.mapping[p * size + o]) for (p, o), page in pair.to_page.items() if page in alone - ready]
+    unmapped = {page for page, _ in into} - {page for page, slot in into if slot}
+    return [(Set(done), available) for done, available in ((ready, True), (unmapped, False)) if done]
 
 
 def sorted_sides(pair: Pair, seen: PairSnapshot) -> list[bool]:

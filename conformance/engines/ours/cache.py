@@ -5,9 +5,12 @@ It serves the stems ``session_trim`` (rows, sessions and the tree's pages) and `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from conformance.engines.adapters import PairAdapter
 from conformance.engines.ours.pools import pair
@@ -33,9 +36,13 @@ from impl.cache import SessionCache
 from impl.lock_ref import LockHandle, LockTree
 from impl.mamba_slots import Holder, MambaStates
 from impl.radix import ROOT
-from impl.rows import IDLE
+from impl.rows import IDLE, TokenSlots
 from impl.session_trim import RequestRows
 from impl.swa_mapping import SWATokenToKVPoolAllocator
+
+
+class Interruption(Exception):
+    """What ends a step between the allocation of slots and their use."""
 
 
 @dataclass
@@ -96,8 +103,13 @@ class OurCache:
         room = (-(-upto // size) - -(-before // size)) * size
         if not self.engine.make_room(room, room):
             return None
+        text = int(self.rows.text[self.rows.slot[session]])
         (row,) = self.engine.resume([session], [len(tokens)])
-        assert self.engine.extend([row], [upto]) is not None, "there is room"
+        try:
+            assert self.engine.extend([row], [upto]) is not None, "there is room"
+        except Interruption:
+            self.engine.save([row], [text])
+            raise
         return row
 
     def _begun(self, session: int, tokens: list[int], upto: int) -> int | None:
@@ -105,10 +117,58 @@ class OurCache:
         its row and lock.
         """
         rows = self.engine.admit([tokens], [session or None])
-        if rows is None or self.engine.extend(rows, [upto]) is not None:
-            return None if rows is None else rows[0]
-        self.engine.abort(rows)
-        return None
+        if rows is None:
+            return None
+        granted = False
+        try:
+            granted = self.engine.extend(rows, [upto]) is not None
+        finally:
+            if not granted:
+                self.engine.abort(rows)
+        return rows[0] if granted else None
+
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """A new row after the cached prefix, with slots for the whole input, whose tail alone gets SWA slots."""
+        row = self.engine.admit_tail(tokens, session or None)
+        if row is None:
+            return Admission(0, False)
+        self.running[request] = Running(session, list(tokens), len(tokens), row)
+        return Admission(int(self.rows.protected[row]), True)
+
+    def interrupted_admit(self, request: int, session: int, tokens: list[int], most: int) -> int:
+        """Admits while the last write of slots into a row raises."""
+        prefix = self.look(request, session, tokens)
+        with self._interrupted(first=int(session not in self.rows.slot and prefix > 0)):
+            self.admit(request, session, tokens, most)
+        return prefix
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """Allocates the next chunk while the write of the slots raises."""
+        with self._interrupted():
+            self.chunk(request, most)
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """Allocates the slots of a decode step while their write raises."""
+        with self._interrupted():
+            self.engine.decode([self.running[request].row for request in requests])
+
+    @contextmanager
+    def _interrupted(self, first: int = 0) -> Iterator[None]:
+        """The write of slots into a row raises an exception, but not the ``first`` ones; the exception ends here."""
+        table: Any = self.rows.token_slots
+        left = iter([True] * first)
+
+        def write(places: Tensor, slots: Tensor) -> None:
+            if not next(left, False):
+                raise Interruption
+            TokenSlots.write(table, places, slots)
+
+        table.write = write
+        try:
+            with suppress(Interruption):
+                yield
+        finally:
+            del table.write
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
         """Lacking: our cache has no server that receives requests of clients."""
@@ -142,6 +202,16 @@ class OurCache:
         row = self.running[request].row
         return self.engine.reserve([row], [int(self.rows.allocated[row]) + more]) is not None
 
+    def roll_back(self, request: int, count: int) -> None:
+        """Gives draft slots back."""
+        row = self.running[request].row
+        self.engine.roll_back([row], [int(self.rows.allocated[row]) - count])
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """Inserts what is computed, up to ``upto`` tokens."""
+        one = self.running[request]
+        self.engine.cache_unfinished([one.row], [one.tokens], [upto])
+
     def commit(self, request: int, accepted: list[int]) -> None:
         """Commits verified tokens."""
         one = self.running[request]
@@ -157,6 +227,10 @@ class OurCache:
         reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
         if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
             self.engine.slide_to([row], [reach])
+
+    def release_swa(self, request: int) -> None:
+        """Gives back the SWA part of the lock, if the window has left the cached prefix."""
+        self.engine.release_swa([self.running[request].row])
 
     # The state of a request, where the cache has states.
 
@@ -216,6 +290,10 @@ class OurCache:
     def evict(self, full: int, swa: int, states: int = 0) -> None:
         """The tree frees what nobody has locked."""
         self.engine.evict(full, swa, states)
+
+    def compact(self) -> None:
+        """The tree merges chains of nodes."""
+        self.engine.compact()
 
     def bad(self, kind: str) -> None:
         """Sends bad input; the kinds are ``BAD`` in conformance/request_rules.py."""
@@ -305,7 +383,7 @@ class OurCache:
         node = handle.node
         if node not in self.tree.entries:
             return LockHold(node, -1, [])
-        return LockHold(node, handle.top, self.tree.tokens(node), handle.state)
+        return LockHold(node, handle.top if handle.holds_swa else None, self.tree.tokens(node), handle.state)
 
     def _states(self) -> StatesSnapshot | None:
         if self.states is None:

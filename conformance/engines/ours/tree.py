@@ -53,6 +53,11 @@ class Pools:
         if "swa" in self.free:
             self.free["swa"] += [self.swa_page.pop(page) for page in self._pages(slots) if page in self.swa_page]
 
+    def move_swa(self, given: Sequence[int], kept: Sequence[int]) -> None:
+        """The SWA pages of the full slots ``given`` belong to the full slots ``kept`` from now on."""
+        for old, new in zip(self._pages(given), self._pages(kept), strict=True):
+            self.swa_page[new] = self.swa_page.pop(old)
+
     def swa_of(self, slots: Sequence[int]) -> list[int]:
         """The SWA slots of full slots."""
         pairs = (divmod(slot, self.page_size) for slot in slots)
@@ -113,10 +118,12 @@ class OurTree:
         pools: Pools,
         lacks: Collection[str] = (),
         release_own: Callable[[LockTree, LockHandle], None] = release_own,
+        state_goes_early: bool = False,
     ) -> None:
         self.locks, self.pools, self.page_size = locks, pools, pools.page_size
         self._release_own = release_own
-        missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful}
+        missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful, "counts_missing": True}
+        missing["state_goes_early"] = not state_goes_early
         self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
         self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
         self.held: dict[int, LockHandle] = {}
@@ -159,6 +166,23 @@ class OurTree:
         self._count += 1
         self.held[self._count] = self.locks.acquire([node])[0]
         return self._count
+
+    def pin(self, node: int) -> int:
+        """Locks a node, also where nodes of its window are tombstones. Returns the number of the handle."""
+        self._count += 1
+        self.held[self._count] = self.locks.acquire([node], over_tombstones=True)[0]
+        return self._count
+
+    def compact(self) -> None:
+        """Merges every node into its parent where the locks allow it."""
+        for node in sorted(n for n in self.entries if n):
+            while node in self.entries and self.locks.mergeable(node):
+                self._merge(node)
+
+    def _merge(self, node: int) -> None:
+        entry, above = self.entries[node], self.entries.pop(self.locks.merge(node))
+        entry.key, entry.full, entry.above = above.key + entry.key, above.full + entry.full, above.above
+        self.entries[entry.above].children[self._first(entry.key)] = node
 
     def release(self, handle: int, caller: str) -> None:
         """Releases a handle, which knows itself what it holds."""
@@ -245,20 +269,27 @@ class OurTree:
     def _overlap(self, node: int, row: Row) -> None:
         """Inserts a part of a row where the tree has a node already.
 
-        A tombstone that may be restored gets the row's slots. Any other node keeps its own, and the row's slots are
-        freed.
+        A tombstone that may be restored gets the row's slots. A tombstone that a handle holds gets the SWA slots alone.
+        Any other node keeps its own slots, and the row's slots are freed.
         """
         start, stop = int(self.locks.start[node]), int(self.locks.stop[node])
-        if not (row.own <= start and row.cursor < stop and self.locks.revivable(node)):
+        tombstone = self.locks.windowed and not self.locks.swa[node]
+        if not (row.own <= start and row.cursor < stop and tombstone):
             self.pools.give_row(row.between(max(start, row.own), stop))
             return
         if start < row.cursor:
             self.pools.give_row(row.between(start, row.cursor))
             self._split(node, row.cursor)
-        self.locks.restore(node)
         entry = self.entries[node]
-        self.pools.give_row(entry.full)
-        entry.full = row.between(stop - len(entry.key), stop)
+        fresh = row.between(stop - len(entry.key), stop)
+        if self.locks.revivable(node):
+            self.locks.restore(node)
+            self.pools.give_row(entry.full)
+            entry.full = fresh
+        else:
+            self.locks.restore_swa(node)
+            self.pools.move_swa(fresh, entry.full)
+            self.pools.give_row(fresh)
 
     def _grow(self, under: int, start: int, row: Row) -> int:
         """Inserts the rest of the row as leaves, cut at the cursor. A rest without any SWA slot is freed. Returns the
@@ -347,14 +378,15 @@ def lock_ref(
     lacks: Collection[str] = (),
     locks: Callable[..., LockTree] = LockTree,
     release_own: Callable[[LockTree, LockHandle], None] = release_own,
+    state_goes_early: bool = False,
     **options: Any,
 ) -> OurTree:
     """The locks under a prefix tree. ``locks`` makes them. ``release_own``: see ``OurTree``. Both may be faulty
-    variants.
+    variants. ``state_goes_early``: the locks give the state back in ``release_swa``, too.
     """
     components, window = config["components"], config["window"]
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}
     made = locks(config["size"], **shape, device=device, **options)
     pools = Pools(config["page_size"], {name: list(range(1, sizes[name] + 1)) for name in components})
-    return OurTree(made, pools, lacks, release_own)
+    return OurTree(made, pools, lacks, release_own, state_goes_early)

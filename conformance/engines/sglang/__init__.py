@@ -6,12 +6,14 @@ module imports neither torch nor triton, since Triton's interpreter must be swit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.engines.protocol import EngineError
 from conformance.naming import close
+from conformance.options import EngineOption
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 RELEASES = (
     *("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
     *("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+)
+OPTIONS = (
+    EngineOption(
+        "core",
+        ("default", "python", "rust", "both"),
+        "default",
+        "Which core of the unified tree runs: the one that the release takes, the Python one, the Rust one, or both at "
+        "once. A core that is asked for and cannot run is an error.",
+    ),
 )
 
 
@@ -32,20 +43,35 @@ class SGLangPlugin:
     releases: tuple[str, ...] = RELEASES
     folder: Path | None = Path(__file__).parent
     own: bool = False
+    options: tuple[EngineOption, ...] = OPTIONS
 
-    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
-        """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""
+    def load(
+        self, release: str | None, source: Path | None, device: str, options: Mapping[str, str] | None = None
+    ) -> Loaded:
+        """The engines of a release, or of a checkout in the folder ``source``. ``options``: a value for each of
+        ``OPTIONS``; ``None`` for the defaults. ``EngineError`` says what is wrong.
+        """
         from conformance.engines.registry import Loaded
+        from conformance.engines.sglang import rust_core
         from conformance.engines.sglang.makers import makers
 
         found = self._import(release, source)
         folder = None if source is None else source.resolve()
         roots = (found.imported.root / "sglang",)
-        return Loaded(self.name, release, makers(found, device), self.own, source=folder, roots=roots)
+        made = makers(found, device, options or {})
+        notes = rust_core.prepare(found.imported)
+        return Loaded(self.name, release, made, self.own, source=folder, roots=roots, notes=notes)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
         self._downloaded(release)
+
+    @staticmethod
+    def newest() -> str:
+        """The newest release on the package index."""
+        from conformance.engines.sglang import download
+
+        return download.newest()
 
     @staticmethod
     def release_of(source: Path) -> str | None:

@@ -25,31 +25,35 @@ from conformance.engines.protocol import (
     TreeSnapshot,
     Unsupported,
 )
+from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text, tree_pages, tree_states
+from conformance.engines.sglang.nodes import TreeNode
+from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
 
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
 
-def row_memory(release: Release, config: Json) -> SGLangMemory:
-    """The memory of a server without states. Its tree is the one that the configuration names, or else the newest."""
+def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
+    """The memory of a server without states. Its tree is the one that the configuration names, or else the newest.
+    ``core``: the core of a unified tree.
+    """
     asked = config.get("tree")
     kind = asked if asked and release.has_unified_tree else "unified" if release.has_unified_tree else "swa_radix"
-    return _memory(release, config, kind, ("full", "swa"), {})
+    return _memory(release, config, kind, ("full", "swa"), {"core": core})
 
 
-def cache_memory(release: Release, config: Json) -> SGLangMemory:
+def cache_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
     """The memory of a server with the components of the configuration; Unsupported if the release has none like it."""
     if "mamba" not in config["components"]:
-        return row_memory(release, config)
+        return row_memory(release, config, core)
     buffers = TrackBuffers(*(bool(config[name]) for name in TrackBuffers._fields))
     if not buffers.buffered and config["page_size"] > 1:
         raise Unsupported("without a track buffer a page has one token")
     if config["rows"] * (STATES_A_ROW + buffers.slots) > config["size_mamba"]:
         raise Unsupported("an engine has no more rows than it has states for")
-    more = {"states": config["size_mamba"], "buffers": buffers}
+    more = {"states": config["size_mamba"], "buffers": buffers, "core": core}
     return _memory(release, config, "unified", tuple(config["components"]), more)
 
 
@@ -76,7 +80,7 @@ class CacheEngine:
     """Requests and sessions over one memory. ``checks_rows``: a request is matched only if there is a row for it."""
 
     def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
-        self.fragile = memory.release.fragile
+        self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
         self.lacks = self._lacks()
@@ -89,11 +93,14 @@ class CacheEngine:
     def _lacks(self) -> Collection[str]:
         buffers = self.memory.buffers
         has = {
-            "abort_chunked": self.memory.release.aborts_between_chunks,
+            "abort_chunked": self.memory.release.serving.aborts_between_chunks,
             "track": self.stateful and buffers.buffered,
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
             "bad": False,
+            "compact": False,
+            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
+            **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }
         return frozenset(name for name, offered in has.items() if not offered)
 
@@ -155,25 +162,20 @@ class CacheEngine:
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
         """One step of a batch."""
         batch = [self._running(request) for request in requests]
-        if not self.scheduler.has_room([(r.kv_allocated_len, r.kv_allocated_len + 1) for r in batch], decodes=True):
+        if not self.scheduler.decode(batch):
             return False
-        self.scheduler.decode(batch)
         for known, token in zip(batch, sampled, strict=True):
             known.output_ids.append(token)
         return True
 
     def reserve(self, request: int, more: int) -> bool:
         """Slots for draft tokens."""
-        known = self._running(request)
-        if not self.scheduler.has_room([(known.kv_allocated_len, known.kv_allocated_len + more)]):
-            return False
-        self.scheduler.reserve(known, more)
-        return True
+        return self.scheduler.reserve(self._running(request), more)
 
     def commit(self, request: int, accepted: list[int]) -> None:
         """A draft is verified."""
         known = self._running(request)
-        known.kv_committed_len += len(accepted)
+        records.write(known, kv_committed_len=records.committed(known) + len(accepted))
         known.output_ids.extend(accepted)
 
     def slide(self, request: int) -> None:
@@ -235,10 +237,12 @@ class CacheEngine:
     def begin_group(self) -> None:
         """A free group opens."""
         self.memory.pools.begin_group()
+        self.scheduler.in_group = True
 
     def end_group(self) -> None:
         """The free group ends."""
         self.memory.pools.end_group()
+        self.scheduler.in_group = False
 
     def evict(self, full: int, swa: int, states: int = 0) -> None:
         """The tree gives back what nobody reads."""
@@ -281,50 +285,73 @@ class CacheEngine:
         return pools
 
     def _rows(self, pools: PairSnapshot, pages: dict[int, TreePage]) -> RowsSnapshot:
-        requests = {number: self._row(self.requests[number]) for number in self.requests if number in self.running}
+        running = {n: known for n, known in self.requests.items() if n in self.running}
+        requests = {n: self._row(known) for n, known in running.items() if records.row(known) is not None}
         # A session's slot names the row of the turn that runs on it; that row is the request's.
-        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self.requests[n].to_finish is None}
+        lent = {(self.turns.get(n), row.row) for n, row in requests.items() if self._borrows(self.requests[n])}
         sessions = {
             int(name): self._row(slot)
             for name, slot in self.scheduler.slots.items()
-            if slot.is_holding_kv and (name, slot.req_pool_idx) not in lent
+            if records.row(slot) is not None and (name, records.row(slot)) not in lent
         }
         free_rows = [int(row) for row in self.memory.rows.free_slots]
         return RowsSnapshot(requests, sessions, free_rows, pools, pages)
 
+    def _borrows(self, known: Any) -> bool:
+        """Whether a request may run on its session's row. A request that was turned away may not; but some releases
+        give its own row to a session that has none, until it ends.
+        """
+        return known.to_finish is None or any(records.shared(known, slot) for slot in self.scheduler.slots.values())
+
     def _row(self, holder: Any) -> RowSnapshot:
         """The row of a request, or of a session's slot: both name it by fields of the same names."""
-        row, allocated = int(holder.req_pool_idx), int(holder.kv_allocated_len)
-        cursor, committed = int(holder.swa_evicted_seqlen), int(holder.kv_committed_len)
-        lengths = Lengths(int(holder.cache_protected_len), cursor, committed, allocated)
-        return RowSnapshot(row, lengths, self.memory.rows.req_to_token[row, :allocated].tolist())
+        row, lengths = records.row(holder), records.lengths(holder)
+        assert row is not None, "who is shown has a row"
+        return RowSnapshot(row, Lengths(*lengths), self.memory.rows.req_to_token[row, : lengths.allocated].tolist())
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         """What each session slot with a row and each request that runs holds; who holds nothing is left out."""
-        slots = {("session", int(name)): slot for name, slot in self.scheduler.slots.items() if slot.is_holding_kv}
+        known = self.scheduler.slots.items()
+        slots = {("session", int(name)): slot for name, slot in known if records.row(slot) is not None}
         requests = {("request", request): self._holder(request) for request in self.running}
         held = {who: self._hold(holder) for who, holder in (slots | requests).items()}
         return {who: hold for who, hold in held.items() if hold is not None}
 
     def _holder(self, request: int) -> Any:
-        """The record that has the request's lock. The lock of a turn that goes on is in its session's slot: the turn
-        itself is given an object that is no node of the tree.
+        """The record that has the request's lock. The lock of a turn that runs on its session's record is in the
+        session's slot: the turn itself has no lock, or names an object that is no node of the tree.
         """
         known = self.requests[request]
-        return known if hasattr(known.last_node, "parent") else self.scheduler.slots[self.turns[request]]
+        slot = self.scheduler.slots.get(self.turns.get(request, ""))
+        borrows = slot is not None and known.to_finish is None and records.row(slot) == records.row(known)
+        return slot if borrows and not self.memory.reader.path(records.locked_node(known)) else known
 
     def _hold(self, holder: Any) -> LockHold | None:
         """The lock that a record names: from its node up to the node of its window token, or else up to the root.
 
         No record says whether the lock holds the node's state: a node that is matched has one, if the tree has states.
         """
-        nodes, reader = path(holder.last_node), self.memory.reader
-        if not nodes:
+        node, reader = records.locked_node(holder), self.memory.reader
+        if node is None or not reader.number(node):
             return None
-        token = holder.swa_uuid_for_lock
-        top = nodes[-1] if token is None else next((n for n in nodes if reader.window_token(n) == token), None)
-        state = self.stateful and reader.state(nodes[0]) is not None
-        return LockHold(reader.number(nodes[0]), -1 if top is None else reader.number(top), text(nodes), state)
+        nodes = reader.path(node)
+        token = records.window_token(holder)
+        tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
+        if token is not None and self.memory.ran.get("core") == cores.RUST:
+            tops = self._full_window(nodes)
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
+
+    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
+        """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
+        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
+        """
+        long = 0
+        for node in nodes:
+            long += len(node.key)
+            if long >= self.memory.window:
+                return [node]
+        return nodes[-1:]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
@@ -332,16 +359,20 @@ class CacheEngine:
         own, and so has nothing of its session's.
         """
         slots, rows = self.memory.state_slots, self.memory.rows
-        shown = {n: r for n, r in self.requests.items() if n in self.running or r.req_pool_idx is None}
-        runs_on = {(self.turns.get(request), self.requests[request].req_pool_idx) for request in self.running}
-        busy = {name for name, slot in self.scheduler.slots.items() if (name, slot.req_pool_idx) in runs_on}
+        shown = {n: r for n, r in self.requests.items() if n in self.running or records.row(r) is None}
+        runs_on = {(self.turns.get(request), records.row(self.requests[request])) for request in self.running}
+        busy = {name for name, slot in self.scheduler.slots.items() if (name, records.row(slot)) in runs_on}
         buffered = self.memory.buffers.buffered
         return StatesSnapshot(
             free=slots.free_slots.tolist(),
             available=int(slots.available_size()),
             waiting=self.memory.release.grouped_states(slots),
             requests={number: slot_names(request) for number, request in shown.items()},
-            rows={n: slots_in_row(rows, self.requests[n].req_pool_idx, buffered) for n in self.running},
+            rows={
+                n: slots_in_row(rows, row, buffered)
+                for n in self.running
+                if (row := records.row(self.requests[n])) is not None
+            },
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
         )

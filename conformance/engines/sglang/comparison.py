@@ -10,27 +10,25 @@ from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import Release
 from conformance.engines.sglang.tree import TreeEngine
 
+COMPONENTS = ("full", "swa")
+
 
 class LockTree:
     """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
 
     def __init__(self, release: Release, tree: Any) -> None:
-        self.release, self.tree, self.nodes = release, tree, dict[int, Any]()
-        below = list(tree.root_node.children.values())
-        while below:
-            node = below.pop()
-            self.nodes[next(iter(node.key))] = node
-            below += node.children.values()
+        self.locks = release.locks(tree)
+        nodes = release.nodes(tree, "unified", COMPONENTS).read(None)
+        self.nodes = {node.key[0]: node.handle for node in nodes[1:]}
 
     def batch(self, requests: Sequence[int]) -> Callable[[], None]:
         """A function that locks the node of each request (``inc_lock_ref``), then gives every lock back."""
-        tree, unlock_params = self.tree, self.release.unlock_params
+        locks = self.locks
         nodes = [self.nodes[request] for request in requests]
 
         def lock_and_release() -> None:
-            held = [(node, tree.inc_lock_ref(node)) for node in nodes]
-            for node, locked in held:
-                tree.dec_lock_ref(node, unlock_params(locked, all_of_it=True))
+            for lock in [locks.acquire(node) for node in nodes]:
+                locks.release(lock, "temporary")
 
         return lock_and_release
 
@@ -57,7 +55,7 @@ class Comparison:
         wanted = list(paths)
         size = (len(wanted) + 1) * span
         try:
-            memory = SGLangMemory(self.release, "unified", ("full", "swa"), 1, size=size, size_swa=size, window=window)
+            memory = SGLangMemory(self.release, "unified", COMPONENTS, 1, size=size, size_swa=size, window=window)
             engine = TreeEngine(memory)
             for path in wanted:
                 tokens = [node for node in path for _ in range(span)]

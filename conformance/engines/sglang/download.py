@@ -1,7 +1,8 @@
 """Find the sources of an SGLang release: downloaded once into an ignored cache, or a checkout on disk.
 
 Nothing of a release is ever part of this repository. ``release`` and ``from_source`` return a folder that has
-``sglang/`` below it; where there is none they raise ``EngineError`` with a message of one line.
+``sglang/`` below it; where there is none they raise ``EngineError`` with a message of one line. What is on the package
+index is asked of pip, so pip's settings hold: its index, its proxy, its certificates.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
+
+from packaging.version import Version
 
 from conformance.cache_folder import cache_folder
 from conformance.engines.protocol import EngineError
@@ -21,10 +25,9 @@ _VERSION = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?")
 # Large parts of a wheel that no bookkeeping module imports.
 _UNUSED = ("sglang/multimodal_gen/", "sglang/test/", "sglang/benchmark/", "sglang/eval/")
 _KERNELS = tuple(f"sglang/{place}/{part}/" for place in ("jit_kernel", "kernels/jit") for part in ("csrc", "include"))
-_PIP = (
-    *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color"),
-    *("download", "--quiet", "--no-deps", "--only-binary=:all:"),
-)
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color")
+_DOWNLOAD = ("download", "--quiet", "--no-deps", "--only-binary=:all:")
+_VERSIONS = ("index", "versions", "--only-binary=:all:")
 # From 0.5.11 on a wheel is tagged for one Python version and one platform, but the files that we read are pure Python.
 # Where pip finds no wheel for this interpreter, it is asked for a wheel with that tag.
 _FOREIGN = (
@@ -33,7 +36,10 @@ _FOREIGN = (
     *(f for n in (34, 35, 31, 28, 17) for f in ("--platform", f"manylinux_2_{n}_x86_64")),
     *("--platform", "manylinux2014_x86_64", "--platform", "any"),
 )
-_PIP_TIMEOUT_S = 900
+_PIP_TIMEOUT_S, _INDEX_TIMEOUT_S = 900, 120
+# Which files of a wheel are unpacked. A folder of the cache that was unpacked by another rule is fetched again, since
+# it may lack files: by rule 1 the shared objects of the tree's Rust core.
+_RULE, _MARKER = "2", ".unpacked_by_rule"
 
 
 def release(version: str) -> Path:
@@ -44,11 +50,26 @@ def release(version: str) -> Path:
     if not _VERSION.fullmatch(version):
         raise EngineError(f"sglang {version!r}: not a release number such as 0.5.12")
     target = cache_folder() / "sglang" / version
-    if not target.exists():
+    if not _is_current(target):
         _download_into(target, version)
     if not (target / "sglang" / BOOKKEEPING).is_dir():
         raise EngineError(f"{target} is no unpacked SGLang release: remove it and try again")
     return target
+
+
+def newest() -> str:
+    """The newest release of SGLang on the package index. Raises ``EngineError`` if the index cannot be asked."""
+    told, reasons = "", []
+    for options in ((), _FOREIGN):
+        out, reason = _pip((*_VERSIONS, *options, "sglang"), _INDEX_TIMEOUT_S)
+        told += out
+        reasons.append(reason)
+    found = re.findall(r"^Available versions: (.*)$", told, re.MULTILINE)
+    versions = [version for line in found for version in line.split(", ") if _VERSION.fullmatch(version)]
+    if not versions:
+        raise EngineError(f"the package index names no release of sglang (pip said: {reasons[0] or 'nothing'})")
+    best: str = max(versions, key=Version)
+    return best
 
 
 def from_source(folder: Path) -> Path:
@@ -83,17 +104,34 @@ def release_of(folder: Path) -> str | None:
 def unpack(wheel: Path, target: Path) -> None:
     """Unpack the needed files of `wheel` to `target`; `target` appears with all of them or not at all.
 
-    Several processes may do this at the same time: the first one creates `target`, and the others use it.
+    Several processes may do this at the same time: the first one creates `target`, and the others use it. A `target`
+    that was unpacked by another rule is replaced.
     Raises EngineError if the wheel is damaged or has no `sglang/srt/mem_cache`.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpack-") as scratch:
         staged = Path(scratch, "release")
         _extract(wheel, staged)
+        (staged / _MARKER).write_text(_RULE, encoding="utf-8")
+        if target.exists() and not _is_current(target):
+            with suppress(OSError):  # another process has put it away
+                target.rename(Path(scratch, "older"))
         try:
             staged.rename(target)
         except OSError as error:
-            if not target.is_dir():
+            if not _is_current(target):
                 raise EngineError(f"{wheel.name} cannot be unpacked to {target}: {error}") from error
+
+
+def _is_current(target: Path) -> bool:
+    """The folder was unpacked by the rule of this version of Slotproof. Folders of rule 1 have no marker; those that
+    lack nothing of rule 2, since their release has no Rust core, are as good.
+    """
+    try:
+        return (target / _MARKER).read_text(encoding="utf-8") == _RULE
+    except OSError:
+        bookkeeping = target / "sglang" / BOOKKEEPING
+        cores = list(bookkeeping.glob("*rust*/__init__.py"))
+        return bookkeeping.is_dir() and all(list(core.parent.glob("*.so")) for core in cores)
 
 
 def _extract(wheel: Path, staged: Path) -> None:
@@ -141,12 +179,18 @@ def _download(version: str, folder: Path) -> Path:
 
 def _pip_download(version: str, folder: Path, options: tuple[str, ...]) -> str:
     """Run one `pip download`; return why it failed, in one line, or an empty string."""
-    command = [*_PIP, *options, f"sglang=={version}", "-d", str(folder)]
+    return _pip((*_DOWNLOAD, *options, f"sglang=={version}", "-d", str(folder)), _PIP_TIMEOUT_S)[1]
+
+
+def _pip(words: tuple[str, ...], seconds: float) -> tuple[str, str]:
+    """Run pip; return what it printed, and why it failed, in one line, or an empty string."""
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return "" if ran.returncode == 0 else _reason(ran.stderr)
+        ran = subprocess.run([*_PIP, *words], capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return "", f"nothing for {seconds:.0f} s; is the package index reachable?"
+    except OSError as error:
+        return "", str(error)
+    return ran.stdout, "" if ran.returncode == 0 else _reason(ran.stderr)
 
 
 def _reason(stderr: str) -> str:

@@ -1,132 +1,39 @@
 """Import the bookkeeping classes of one SGLang release into this process, with no packages but torch and triton.
 
 SGLang imports dozens of packages that its bookkeeping never calls. ``load`` executes the release's own modules
-unchanged and replaces only the packages without which one of these modules cannot be imported: it imports, reads the
-name of the missing package off the ModuleNotFoundError, puts a stub in its place and imports again. An import that
-the release itself guards with ``try`` stays absent. ``Imported.stubbed`` lists what was replaced. A stub does nothing
-while modules are being imported; a call of a stub after that raises EngineError, so that no verdict depends on a
-stub.
+unchanged. From then on ``stubs.Imports`` answers the imports of this process: where a module of the release imports a
+package that is not installed, it gets a stub; all other imports are Python's. An import that the release itself guards
+with ``try`` fails, as it does wherever the package is missing. ``Imported.stubbed`` lists what was replaced.
+
+A stub lets a module be imported, and decides nothing: whatever tests, compares, counts, calls or builds it raises an
+``EngineError`` that names the package, and the run has no verdict, also if the release catches the error (``stubs``
+has the rules, ``conformance.no_verdict`` the driver's side). Where a release asks a missing package something while it
+is imported, ``release.ANSWERS`` has the answer and the reason why no verdict depends on it.
+
+A process holds one release. A package that is installed is used as it is, whatever its version.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from conformance import no_verdict
 from conformance.array_tl import launch
 from conformance.engines.protocol import EngineError
+from conformance.engines.sglang import stubs
+from conformance.engines.sglang.stubs import Imports, Stub, StubModule, loading
 
-# Packages that must be real: a release compares versions with them, derives classes from theirs, or calls them.
-_NEEDED = frozenset({"packaging", "torch", "triton", "numpy", "msgspec", "regex"})
-
-
-class _Inert(type):
-    """The type of every name in a stub: a call does nothing while modules are imported, and is an error after that.
-
-    A class of the release that derives from a stub behaves as an ordinary class.
-    """
-
-    loading = False
-
-    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], **_options: Any) -> _Inert:
-        return super().__new__(mcs, name, bases, body)
-
-    def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **_options: Any) -> None:
-        super().__init__(name, bases, body)
-
-    def __getattr__(cls, name: str) -> _Inert:
-        if name.startswith("_") or "_is_stub" not in vars(cls):
-            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
-        return _inert(f"{cls.__qualname__}.{name}")
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if "_is_stub" not in vars(cls):
-            return super().__call__(*args, **kwargs)
-        if not _Inert.loading:
-            raise EngineError(f"{cls.__qualname__} was called, but it is a stub: it is not installed here")
-        used_as_decorator = len(args) == 1 and not kwargs and isinstance(args[0], FunctionType)
-        return args[0] if used_as_decorator else cls
-
-
-def _inert(name: str) -> _Inert:
-    body = {"_is_stub": True, "__qualname__": name, "__module__": "stubbed"}
-    # A model of the release may have a field of this type: where pydantic is installed, it asks for a schema.
-    body["__get_pydantic_core_schema__"] = classmethod(lambda *_: {"type": "any"})
-    return _Inert(name, (), body)
-
-
-class _StubModule(ModuleType):
-    """A module in which every public name is a stub."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = _inert(f"{self.__name__}.{name}")
-        setattr(self, name, value)
-        return value
-
-
-class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stub modules for the missing packages that imports asked for; Python finds them only while a release is
-    imported.
-    """
-
-    def __init__(self) -> None:
-        self.packages: set[str] = set()
-        self.modules: dict[str, ModuleType] = {}
-
-    def admit(self, missing: str | None) -> bool:
-        """From now on stub the package of this missing module; False if that package must not be stubbed."""
-        package = (missing or "").partition(".")[0]
-        own = {"", "sglang", *self.packages, *sys.stdlib_module_names, *_NEEDED}
-        if package in own or package in sys.modules:
-            return False
-        self.packages.add(package)
-        return True
-
-    @contextmanager
-    def on_offer(self) -> Iterator[None]:
-        """Let imports find the stubs, and hide them again afterwards: other code must not take a stub for the
-        package.
-        """
-        sys.meta_path.append(self)
-        sys.modules.update(self.modules)
-        _Inert.loading = True
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # each quantization scheme warns that only CUDA supports it
-                yield
-        finally:
-            _Inert.loading = False
-            sys.meta_path.remove(self)
-            for name in self.modules:
-                sys.modules.pop(name, None)
-
-    def find_spec(
-        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find a stubbed package, or a module below it."""
-        known = name.partition(".")[0] in self.packages
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if known else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Return the stub module of this name."""
-        return self.modules.setdefault(spec.name, _StubModule(spec.name))
-
-    def exec_module(self, module: ModuleType) -> None:
-        """A stub module has no code to execute."""
+_REPLACED = "Slotproof puts a stub in the place of this module of SGLang"
 
 
 @dataclass(frozen=True)
@@ -142,12 +49,12 @@ class Imported:
     interpreted: bool
     checked: bool
     replaced: tuple[str, ...]  # modules of SGLang itself that are stubs
-    _stubs: _Stubs
+    _imports: Imports
 
     @property
     def stubbed(self) -> list[str]:
         """Every module that has been stubbed so far."""
-        return sorted([*self.replaced, *self._stubs.modules])
+        return sorted([*self.replaced, *self._imports.modules])
 
     def has(self, name: str) -> bool:
         """The release has a module or package ``sglang.srt.<name>``."""
@@ -164,16 +71,21 @@ class Imported:
         Raises EngineError if this release has no such module, or if it cannot be imported here.
         """
         full = f"sglang.srt.{name}"
-        with self._stubs.on_offer():
-            while True:
-                try:
-                    return importlib.import_module(full)
-                except ModuleNotFoundError as error:
-                    if not self._stubs.admit(error.name):
-                        raise EngineError(f"sglang {self.label}: {full}: {_line(error)}") from error
-                except Exception as error:
-                    message = f"sglang {self.label}: {full} cannot be imported: {_line(error)}"
-                    raise EngineError(message) from error
+        try:
+            with warnings.catch_warnings(), no_verdict.watched():
+                warnings.simplefilter("ignore")  # each quantization scheme warns that only CUDA supports it
+                return self._imported(full)
+        except EngineError as error:
+            raise EngineError(f"sglang {self.label}: {full} cannot be imported: {error}") from error
+
+    @staticmethod
+    def _imported(full: str) -> Any:
+        try:
+            return importlib.import_module(full)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(_line(error)) from error
 
     def find_class(self, name: str, modules: Sequence[str]) -> type[Any]:
         """The class of this name in the first of ``modules`` that has it; EngineError if none has."""
@@ -186,8 +98,8 @@ class Imported:
 
     def answer(self, module: str, name: str, function: Callable[[], Any]) -> None:
         """Put ``function`` in the place of a function of a stubbed module; while modules are imported it is a stub."""
-        stub = getattr(sys.modules[module], name)
-        setattr(sys.modules[module], name, lambda: stub() if _Inert.loading else function())
+        stub = Stub(f"{module}.{name}", _REPLACED)
+        setattr(sys.modules[module], name, lambda: stub() if loading() else function())
 
     def _file(self, name: str) -> Path:
         return self.root.joinpath("sglang", "srt", *name.split("."))
@@ -196,11 +108,18 @@ class Imported:
 _loaded: Imported | None = None
 
 
-def load(root: Path, label: str, replaced: tuple[str, ...], needed: Mapping[str, Sequence[str]]) -> Imported:
+def load(
+    root: Path,
+    label: str,
+    replaced: tuple[str, ...],
+    needed: Mapping[str, Sequence[str]],
+    answers: Mapping[str, Any] | None = None,
+) -> Imported:
     """Import the release whose ``sglang/`` lies below ``root``; one process can hold one release.
 
     ``replaced``: modules of SGLang that are replaced by stubs. ``needed``: classes that the release must have, each
-    with the modules where it may be. Raises EngineError if another release is loaded, if the release lacks something
+    with the modules where it may be. ``answers``: what names of packages that are not installed stand for, instead of a
+    stub. Raises EngineError if another release is loaded, if the release lacks something
     that is needed, or if triton was imported too early to interpret kernels on a machine without CUDA.
     """
     global _loaded  # noqa: PLW0603  (a process has one module `sglang`)
@@ -213,12 +132,15 @@ def load(root: Path, label: str, replaced: tuple[str, ...], needed: Mapping[str,
     if not (root / "sglang" / "srt" / "mem_cache").is_dir():
         raise EngineError(f"sglang {label}: no sglang/srt/mem_cache below {root}")
     interpreted = _interpreted()
-    imported = Imported(label, root, interpreted, interpreted and _on_arrays(), replaced, _Stubs())
+    imported = Imported(label, root, interpreted, interpreted and _on_arrays(), replaced, Imports())
     try:
+        imported._imports.install()
+        stubs.answers.update(answers or {})
         _prepare(root, replaced)
         for name, modules in needed.items():
             imported.find_class(name, modules)
     except EngineError:
+        imported._imports.remove()
         _forget()
         raise
     _loaded = imported
@@ -231,9 +153,9 @@ def _prepare(root: Path, replaced: tuple[str, ...]) -> None:
     The __init__ of ``sglang`` is not executed: it is the HTTP front end and patches other libraries.
     """
     sys.modules["sglang"] = ModuleType("sglang")
-    sys.modules.update({name: _StubModule(name) for name in replaced})
-    for name in ("sglang", *replaced):
-        sys.modules[name].__path__ = [str(root.joinpath(*name.split(".")))]
+    sys.modules["sglang"].__path__ = [str(root / "sglang")]
+    for name in replaced:
+        sys.modules[name] = StubModule(name, _REPLACED, root.joinpath(*name.split(".")))
 
 
 def _forget() -> None:

@@ -6,26 +6,51 @@ classes for at all is left out: ``lock_ref`` needs the unified tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from conformance.engines.protocol import Json
-from conformance.engines.sglang import pools
+from conformance.engines.sglang import cores, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
-from conformance.engines.sglang.states import StateEngine, state_memory
+from conformance.engines.sglang.states import state_engine
 from conformance.engines.sglang.tree import TreeEngine, tree_memory
+from conformance.engines.side_by_side import Agreement, Side, SideBySide
+from conformance.vetting import calls
 
 
-def makers(release: Release, device: str = "cpu") -> dict[str, Callable[[Json], Any]]:
-    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU."""
-    made: dict[str, Callable[[Json], Any]] = {
-        "allocator": lambda config: pools.pool(release, config, device),
-        "swa_mapping": lambda config: pools.pair(release, config, device),
-        "session_trim": lambda config: CacheEngine(row_memory(release, config), checks_rows=False),
-        "mamba_slots": lambda config: StateEngine(state_memory(release, config), config["sessions"]),
-        "cache": lambda config: CacheEngine(cache_memory(release, config), checks_rows=True),
+def makers(
+    release: Release, device: str = "cpu", options: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Callable[[Json], Any]]:
+    """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
+    ``options``: the values of the engine's options, the defaults for those that are missing; ``core`` names the core
+    of a unified tree, see ``cores``.
+    """
+    core = options.get("core", cores.DEFAULT)
+    over_tree: dict[str, Callable[[Json, str], Any]] = {
+        "session_trim": lambda config, core: CacheEngine(row_memory(release, config, core), checks_rows=False),
+        "mamba_slots": lambda config, core: state_engine(release, config, core),
+        "cache": lambda config, core: CacheEngine(cache_memory(release, config, core), checks_rows=True),
     }
     if release.has_unified_tree:
-        made["lock_ref"] = lambda config: TreeEngine(tree_memory(release, config))
-    return made
+        over_tree["lock_ref"] = lambda config, core: TreeEngine(tree_memory(release, config, core))
+    return {
+        "allocator": lambda config: pools.pool(release, config, device),
+        "swa_mapping": lambda config: pools.pair(release, config, device),
+        **{stem: partial(_with_core, stem, make, core=core) for stem, make in over_tree.items()},
+    }
+
+
+def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: str) -> Any:
+    """An engine whose tree has this core; with BOTH, an engine with each of the two cores, which must agree. A tree
+    that is not the unified one has no core.
+    """
+    if core != cores.BOTH:
+        return make(config, core)
+    rust = make(config, cores.RUST)
+    if not rust.ran:
+        return rust
+    agree = Agreement("cores_agree", "Both tree cores give one answer.", tuple(calls(stem)))
+    return SideBySide(Side(cores.RUST, rust), Side(cores.PYTHON, make(config, cores.PYTHON)), agree)

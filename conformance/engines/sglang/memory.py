@@ -1,6 +1,6 @@
 """The memory of one tiny SGLang server on CPU: its pools, the rows of its requests, and its radix tree.
 
-All of them are the release's own objects. Stood in for are the arguments of the server (``Release.serve``) and the
+All of them are the release's own objects. Stood in for are the arguments of the server (``Settings``) and the
 content of a mamba state, which is one number (``Release.row_pool_with_states``).
 """
 
@@ -11,20 +11,26 @@ from typing import Any
 
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.protocol import Unsupported
+from conformance.engines.sglang import cores
 from conformance.engines.sglang.reading import TreeReader
 from conformance.engines.sglang.release import Release, TrackBuffers
 
-# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each.
+# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
+# PureSWARadixCache has one pool, for the windows of all layers; what is locked in it is the whole path, as a full part.
 COMPONENTS = {
     "unified": (("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")),
     "swa_radix": (("full", "swa"),),
     "mamba_radix": (("full", "mamba"),),
+    "radix": (("full",),),
+    "pure_swa": (("full",),),
 }
 
 
 @dataclass
 class SGLangMemory:
-    """One tree with its pools and rows. Sizes and the window count tokens; ``states`` counts mamba states."""
+    """One tree with its pools and rows. Sizes and the window count tokens; ``states`` counts mamba states. ``core``:
+    see ``cores``; older trees have none.
+    """
 
     release: Release
     kind: str
@@ -38,26 +44,44 @@ class SGLangMemory:
     states: int = 0
     buffers: TrackBuffers = TrackBuffers()
     need_sort: bool = False
+    core: str = cores.DEFAULT
 
     def __post_init__(self) -> None:
         if self.components not in COMPONENTS.get(self.kind, ()):
             raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
+        if self.kind == "pure_swa" and self.page_size > 1:
+            raise Unsupported("the pool of a model whose layers all have a window has pages of one token")
         self.release.check(self.kind, self.buffers)
-        self.server = self.release.serve(self.page_size, self.buffers)
+        self.release.settings.serve(self.page_size, self.buffers.buffered, self.buffers.lazy)
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
         self.tree = self.release.tree(
-            self.kind, self.components, self.rows, self.pools.engine, self.page_size, self.window, self.buffers
+            self.kind,
+            self.components,
+            self.rows,
+            self.pools.engine,
+            self.page_size,
+            self.window,
+            self.buffers,
+            self.core,
         )
-        keys = {name: self.release.component(name) for name in self.components} if self.kind == "unified" else {}
-        self.reader = TreeReader(self.tree, self.components, keys, self.state_slots, self.page_size)
+        nodes = self.release.nodes(self.tree, self.kind, self.components)
+        self.reader = TreeReader(nodes, self.components, self.state_slots)
+
+    @property
+    def ran(self) -> dict[str, str]:
+        """What runs, as the tree shows it: the core of a unified tree."""
+        return {"core": cores.of(self.tree)} if self.kind == "unified" else {}
 
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:
             pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
-            return PairAdapter(pair, self.page_size)
-        return PoolAdapter(self.release.allocator(self.size, self.page_size, self.need_sort), self.page_size)
+            return PairAdapter(pair, self.page_size, released=self.release.release_list)
+        if self.kind == "pure_swa":
+            return PoolAdapter(self.release.one_pool(self.size), 1, released=self.release.release_list)
+        one = self.release.allocator(self.size, self.page_size, self.need_sort)
+        return PoolAdapter(one, self.page_size, released=self.release.release_list)
 
     def _rows(self) -> Any:
         if "mamba" in self.components:

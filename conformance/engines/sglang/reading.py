@@ -1,19 +1,17 @@
 """Reads an SGLang server's memory as plain numbers: its tree, and the mamba state slots that requests name.
 
-Nodes and window tokens get small numbers in the order in which they are first seen. The root is node 0.
+Nodes get small numbers in the order in which they are first seen; those that are seen together, in the order of their
+texts. So two trees that go through the same calls, and are equal after each, number their nodes alike. The root is
+node 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from conformance.engines.protocol import (
     Key,
-    NodePart,
     NodeSnapshot,
     PairSnapshot,
     PoolSnapshot,
@@ -22,67 +20,61 @@ from conformance.engines.protocol import (
     TreePage,
     TreeSnapshot,
 )
-
-
-def path(node: Any) -> list[Any]:
-    """The nodes from this one up to below the root; empty for the root and for ``None``."""
-    found = []
-    while node is not None and node.parent is not None:
-        found.append(node)
-        node = node.parent
-    return found
-
-
-def text(nodes: list[Any]) -> list[int]:
-    """The tokens of a path (its last node comes first), in the order of the text."""
-    return [int(token) for node in reversed(nodes) for token in node.key]
+from conformance.engines.sglang import records
+from conformance.engines.sglang.nodes import Nodes, TreeNode, ident_of
+from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKS
 
 
 @dataclass
 class TreeReader:
-    """Reads one tree. ``keys``: in a unified tree, the key of each component in the tables of nodes; else empty."""
+    """Reads one tree. A *handle* is what the calls of a release take and return for a node: an object, or a number."""
 
-    tree: Any
+    nodes: Nodes
     components: tuple[str, ...]
-    keys: Mapping[str, Any]
     state_slots: Any
-    page_size: int
 
     def __post_init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self.number(self.tree.root_node)
+        self._seen(self.nodes.read(None))
 
     # Nodes.
 
-    def number(self, node: Any) -> int:
+    def number(self, handle: Any) -> int:
         """The number of a node."""
-        return self._numbers.setdefault(node.id, len(self._numbers))
+        return self._number(ident_of(handle))
 
     def find(self, number: int) -> Any | None:
-        """The node of this number; ``None`` if the tree does not have it."""
-        return next((node for node in self.walk() if self.number(node) == number), None)
+        """The handle of the node of this number; ``None`` if the tree does not have it."""
+        return next((node.handle for node in self.walk() if self._number(node.ident) == number), None)
 
-    def walk(self) -> Iterator[Any]:
-        """Every node, parents first."""
-        waiting = [self.tree.root_node]
-        while waiting:
-            node = waiting.pop()
-            self.number(node)
-            yield node
-            waiting.extend(reversed(list(node.children.values())))
+    def walk(self) -> list[TreeNode]:
+        """Every node, parents first. Trees that keep no SWA slots show none here: ``read`` shows them."""
+        return self._seen(self.nodes.read(None))
 
-    def full_slots(self, node: Any) -> list[int]:
-        """The full slots of a node."""
-        return _slots(node.component_data[self.keys["full"]].value if self.keys else node.value) or []
+    def path(self, handle: Any) -> list[TreeNode]:
+        """The nodes from this one up to below the root; empty for the root, and for what is no node of the tree."""
+        if not (isinstance(handle, int) or hasattr(handle, "id")):
+            return []
+        known = {node.ident: node for node in self.walk()}
+        found, node = [], known.get(ident_of(handle))
+        while node is not None and node.parent is not None:
+            found.append(node)
+            node = known.get(node.parent)
+        return found
 
-    def state(self, node: Any) -> int | None:
-        """The slot of a node's mamba state; ``None`` if it has none."""
-        value = node.component_data[self.keys["mamba"]].value if self.keys else node.mamba_value
-        return None if value is None else int(value[0])
+    def _number(self, ident: int) -> int:
+        return self._numbers.setdefault(ident, len(self._numbers))
 
-    def window_token(self, node: Any) -> Any:
-        """SGLang's mark (a uuid) of a node where the window of a lock ends; a lock's result carries the same mark."""
-        return node.component_data[self.keys["swa"]].metadata.get("uuid") if self.keys else node.swa_uuid
+    def _parent(self, node: TreeNode) -> int | None:
+        return None if node.parent is None else self._number(node.parent)
+
+    def _seen(self, nodes: list[TreeNode]) -> list[TreeNode]:
+        new = {node.ident for node in nodes} - self._numbers.keys()
+        if new:
+            texts = _texts(nodes)
+            for ident in sorted(new, key=lambda ident: texts[ident]):
+                self._number(ident)
+        return nodes
 
     # The whole tree.
 
@@ -91,37 +83,23 @@ class TreeReader:
         mapping = pools.mapping if isinstance(pools, PairSnapshot) else []
         nodes = [
             NodeSnapshot(
-                self.number(node),
-                self.number(node.parent) if node.parent else None,
-                [int(token) for token in node.key],
-                {name: self._part(node, name, mapping) for name in self.components},
+                self._number(node.ident),
+                None if node.parent is None else self._number(node.parent),
+                node.key,
+                node.parts,
             )
-            for node in self.walk()
+            for node in self.nodes.read(mapping)
         ]
         evictable, protected = (
-            {name: int(self._size(name, which)) for name in self.components} for which in ("evictable", "protected")
+            {name: self.nodes.size(name, which) for name in self.components} for which in ("evictable", "protected")
         )
         return TreeSnapshot(nodes, evictable, protected, self._free(pools))
 
     def states(self) -> dict[Key, int]:
         """The slot of each state in the tree, by the tokens from the root to the end of its node."""
-        found = ((node, self.state(node)) for node in self.walk())
-        return {tuple(text(path(node))): state for node, state in found if state is not None}
-
-    def _part(self, node: Any, name: str, mapping: list[int]) -> NodePart:
-        if self.keys:
-            data = node.component_data[self.keys[name]]
-            return NodePart(_slots(data.value), data.lock_ref)
-        if name == "full":
-            return NodePart(self.full_slots(node), node.full_lock_ref)
-        # SWARadixCache keeps no SWA slots on a node: the mapping of its allocator has them.
-        slots = None if node.swa_tombstone else [mapping[slot] for slot in self.full_slots(node)]
-        return NodePart(slots, node.swa_lock_ref)
-
-    def _size(self, name: str, which: str) -> Any:
-        if self.keys:
-            return getattr(self.tree, f"component_{which}_size_")[self.keys[name]]
-        return getattr(self.tree, f"{name}_{which}_size_")
+        nodes = self.walk()
+        texts = _texts(nodes)
+        return {texts[node.ident]: state[0] for node in nodes if (state := node.parts["mamba"].slots)}
 
     def _free(self, pools: PoolSnapshot | PairSnapshot) -> dict[str, list[int]]:
         sides = {"full": pools.full, "swa": pools.swa} if isinstance(pools, PairSnapshot) else {"full": pools}
@@ -129,10 +107,17 @@ class TreeReader:
         return free if self.state_slots is None else {**free, "mamba": self.state_slots.free_slots.tolist()}
 
 
-def _slots(value: Any) -> list[int] | None:
-    if isinstance(value, Tensor):
-        return [int(slot) for slot in value.tolist()]
-    return None if value is None else [int(slot) for slot in value]
+def _texts(nodes: list[TreeNode]) -> dict[int | None, Key]:
+    """The tokens from the root to the end of each node, by the release's number of the node. Parents come first."""
+    texts: dict[int | None, Key] = {None: ()}
+    for node in nodes:
+        texts[node.ident] = (*texts[node.parent], *node.key)
+    return texts
+
+
+def text(nodes: list[TreeNode]) -> list[int]:
+    """The tokens of a path (its last node comes first), in the order of the text."""
+    return [token for node in reversed(nodes) for token in node.key]
 
 
 def tree_pages(tree: TreeSnapshot, page_size: int) -> dict[int, TreePage]:
@@ -163,9 +148,8 @@ def tree_states(tree: TreeSnapshot) -> dict[Key, int]:
 
 def slot_names(holder: Any) -> SlotNames:
     """The state slots that a request's record, or the slot of a session, names."""
-    buffer = holder.mamba_ping_pong_track_buffer
-    slots = _three(holder.mamba_pool_idx, None if buffer is None else buffer.tolist())
-    return SlotNames(slots, holder.mamba_next_track_idx or 0)
+    own, buffer, follows = (records.read(holder, name) for name in (STATE, TRACKS, NEXT_TRACK))
+    return SlotNames(_three(own, None if buffer is None else buffer.tolist()), follows or 0)
 
 
 def slots_in_row(rows: Any, row: int, buffered: bool) -> Three:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
+import re
 from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -20,18 +22,33 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.engines.protocol import EngineError, Unsupported
-from conformance.engines.sglang import importing
+from conformance.engines.sglang import cores, importing
+from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.importing import Imported
+from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
+from conformance.engines.sglang.nodes import Nodes, OlderNodes, PlainNodes, UnifiedNodes
+from conformance.engines.sglang.rust_nodes import RustNodes
+from conformance.engines.sglang.serving import Serving
+from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
 
-# Modules of SGLang that are stubs, none of them bookkeeping: the command line, which imports half of the engine; the
-# processors of logits, which pickle themselves; and the registry of model configurations (its __init__ alone: the
-# modules below `configs` are the release's own).
-STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor", "sglang.srt.server_args")
+# Modules of SGLang that are stubs, none of them bookkeeping: the processors of logits, which pickle themselves; and
+# the registry of model configurations (its __init__ alone: the modules below `configs` are the release's own).
+STUBBED = ("sglang.srt.configs", "sglang.srt.sampling.custom_logit_processor")
+# What names of packages that are not installed stand for, where a module of SGLang asks them something while it is
+# imported. No verdict may depend on an answer.
+ANSWERS = {
+    # `sglang.srt.utils.common` removes the handlers of this logger, so it gets one without any. What is logged
+    # decides nothing.
+    "huggingface_hub.utils.logging.get_logger": lambda: logging.Logger("huggingface_hub"),
+    # `sglang.srt.utils.hf_transformers_utils` adds these two where transformers lacks them. They turn tokens into text,
+    # and the bookkeeping has no text.
+    "transformers.PreTrainedTokenizerBase.clean_up_tokenization": None,
+    "transformers.utils.import_utils.is_torch_fx_available": None,
+}
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
 SWA_ALLOCATOR = ("mem_cache.allocator.swa", "mem_cache.swa_memory_pool")
 SWA_POOL = ("mem_cache.swa_memory_pool",)
-SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
 SESSION_CACHES = (
     ("StreamingSession", "session.streaming_session"),
     ("SessionAwareCache", "mem_cache.session_aware_cache"),
@@ -40,9 +57,13 @@ TREES = {
     "unified": ("UnifiedRadixCache", "mem_cache.unified_radix_cache"),
     "swa_radix": ("SWARadixCache", "mem_cache.swa_radix_cache"),
     "mamba_radix": ("MambaRadixCache", "mem_cache.mamba_radix_cache"),
+    "radix": ("RadixCache", "mem_cache.radix_cache"),
+    "pure_swa": ("PureSWARadixCache", "mem_cache.pure_swa_radix_cache"),  # every layer has a window: one pool
 }
+TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
+ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
+TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
-AFTER_BOUNDARY = "mamba_lazy_post_decode_at_boundary"
 
 
 class TrackBuffers(NamedTuple):
@@ -72,8 +93,8 @@ class Release:
 
     def __init__(self, imported: Imported) -> None:
         self.imported = imported
-        self._server: SimpleNamespace | None = None
-        imported.answer("sglang.srt.server_args", "get_global_server_args", self._server_arguments)
+        self.settings = Settings(imported)
+        self.serving = Serving(imported)
 
     @property
     def label(self) -> str:
@@ -109,24 +130,21 @@ class Release:
         return hasattr(self._swa_class, "alloc_extend_swa_tail")
 
     @cached_property
-    def counts_needed_pages(self) -> bool:
-        """``alloc_extend`` asks for the pages that it needs; other releases ask for one page more for each row."""
-        return hasattr(self._swa_class, "new_pages_available")
-
-    @cached_property
-    def aborts_between_chunks(self) -> bool:
-        """The scheduler aborts a request between two chunks of its prompt; others abort after the last chunk."""
-        return "def process_pending_chunked_abort" in self.imported.text("managers.scheduler")
-
-    @cached_property
     def _tokens_are_arrays(self) -> bool:
         """``RadixKey``, and with it a request, keeps its tokens in an ``array``; other releases keep a list."""
         return "array" in str(inspect.signature(self._radix_key.__init__).parameters["token_ids"].annotation)
 
+    @cached_property
+    def _built_trees(self) -> frozenset[str]:
+        """The kinds of trees that a server of the release may build: others are classes that nothing uses any more."""
+        text = "".join(self.imported.text(module) for module in TREE_BUILDERS if self.imported.has(module))
+        found = {kind for kind, (name, _) in TREES.items() if re.search(rf"\b{name}\)?\(", text)}
+        return frozenset(kind for kind in found if self.imported.has(TREES[kind][1]))
+
     def check(self, kind: str, buffers: TrackBuffers) -> None:
         """Raises Unsupported if the release has no tree of this kind, or no such track buffers."""
-        if kind == "unified" and not self.has_unified_tree:
-            raise Unsupported("the release has no unified tree")
+        if kind not in self._built_trees:
+            raise Unsupported(f"no server of this release builds a tree of kind {kind}: {TREES[kind][0]}")
         if buffers.lazy and not (buffers.buffered and buffers.doubled):
             raise Unsupported("a lazy buffer has two slots")
         if buffers.lazy and not self.has_lazy_buffers:
@@ -148,11 +166,42 @@ class Release:
         return paged(size, page_size, torch.bfloat16, device, None, need_sort)
 
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
-        """A SWATokenToKVPoolAllocator. Its SWAKVPool has no buffers, since bookkeeping reads the mapping alone."""
+        """A SWATokenToKVPoolAllocator."""
         self._check_device(device)
+        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, self._swa_pool(), need_sort)
+
+    @staticmethod
+    def release_list(pool: Any) -> list[int]:
+        """The pages of a pool that are free and not sorted in yet: ``release_pages``, or a list of tensors."""
+        staged = getattr(pool, "staged_pages", None)
+        tensors = [pool.release_pages] if staged is None else staged
+        return [page for pages in tensors for page in pages.tolist()]
+
+    @staticmethod
+    def lacks_of(allocator: Any, *calls: str) -> set[str]:
+        """Those of ``calls`` that an allocator of the release does not have, and backups where it has none.
+
+        Where SWA slots are freed by segments, callers send a slot whose SWA page is gone to ``free_full``: no other
+        call may get it.
+        """
+        lacks = {name for name in calls if not hasattr(allocator, name)}
+        if not hasattr(allocator, "backup_state"):
+            lacks |= {"backup", "restore"}
+        if hasattr(allocator, "free_swa_segment"):
+            lacks.add("free_unmapped")
+        return lacks
+
+    def one_pool(self, size: int) -> Any:
+        """A PureSWATokenToKVPoolAllocator: one pool, for models whose layers all have a window; a page is a token."""
+        self._check_device("cpu")
+        found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
+        return found(size, 1, torch.bfloat16, "cpu", self._swa_pool(), False)
+
+    def _swa_pool(self) -> Any:
+        """An SWAKVPool without buffers, since bookkeeping reads the mapping alone."""
         pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
         pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
-        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, pool, need_sort)
+        return pool
 
     def row_pool(self, rows: int, tokens: int) -> Any:
         """A ReqToTokenPool: the table of each request's slots."""
@@ -206,8 +255,11 @@ class Release:
         page_size: int,
         window: int,
         buffers: TrackBuffers,
+        core: str = DEFAULT,
     ) -> Any:
-        """A tree of one of the kinds in TREES; a unified tree has these components."""
+        """A tree of one of the kinds in TREES; a unified tree has these components and the core of this name (see
+        ``cores``). EngineError: the release has no such core, or builds another one than it is asked for.
+        """
         params = self.imported.module("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
             req_to_token_pool=rows,
@@ -216,10 +268,30 @@ class Release:
             sliding_window_size=window,
             **buffers.options,
         )
-        if kind == "unified":
-            params.tree_components = tuple(self.component(name) for name in components)
         name, module = TREES[kind]
-        return self.imported.find_class(name, (module,))(params)
+        build = self.imported.find_class(name, (module,))
+        if kind != "unified":
+            return build(params)
+        params.tree_components = tuple(self.component(name) for name in components)
+        return cores.build(self.imported, build, params, core)
+
+    def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
+        """The nodes of a tree, to read them."""
+        if kind in ONE_LOCK:
+            return PlainNodes(tree)
+        if kind != "unified":
+            return OlderNodes(tree, components)
+        keys = {name: self.component(name) for name in components}
+        core = getattr(tree, "tree_core", None)
+        if cores.of(tree) == cores.RUST:
+            return RustNodes(core, keys, lambda tokens: self._radix_key(self.tokens(tokens)))
+        return UnifiedNodes(core or tree, keys, by_number=core is not None)
+
+    def locks(self, tree: Any) -> Locks:
+        """Locks on a tree, taken and given back as the release's callers do."""
+        if hasattr(tree, "release_swa"):
+            return WholeLocks(tree)
+        return Receipts(tree, self._tree_base.DecLockRefParams, self._session_slot)
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
@@ -239,20 +311,6 @@ class Release:
         found: dict[Any, Any] = getattr(owner, "slots", {})
         return found
 
-    def session_controller(self, session_cache: Any) -> Any:
-        """A SessionController: it opens and closes sessions, and creates their requests."""
-        return self.imported.find_class("SessionController", SESSION_CONTROLLER)(session_cache)
-
-    @staticmethod
-    def length_of_session(session: Any) -> int:
-        """How many tokens of earlier turns the engine puts before the input of a session's next request."""
-        last = [node.req for node in session.req_nodes.values()]
-        if not last:
-            return 0
-        shared = getattr(session, "committed_origin_len", None)
-        answer = last[0].output_ids[: last[0].sampling_params.max_new_tokens]
-        return len(answer) + (len(last[0].origin_input_ids) if shared is None else int(shared))
-
     # Calls on the tree, whose parameters are objects.
 
     def match(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
@@ -266,98 +324,25 @@ class Release:
         known = getattr(match, "cache_protected_len", None)
         return len(match.device_indices) if known is None else int(known)
 
-    def insert(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
-        """``insert``."""
-        return tree.insert(self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more))
+    @staticmethod
+    def matched_slots(tree: Any, match: Any) -> list[int]:
+        """The full slots of a match; releases whose match does not name them read them off the path to its node."""
+        named = getattr(match, "device_indices", None)
+        slots = tree.path_device_indices(match.last_device_node) if named is None else named
+        return [int(slot) for slot in slots]
+
+    def insert(self, tree: Any, tokens: Sequence[int], cursor: int, **more: Any) -> Any:
+        """``insert`` of a row whose SWA slots before the token ``cursor`` were freed."""
+        params = self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more)
+        if hasattr(params, "set_evicted_seqlen"):
+            params.set_evicted_seqlen(self.component("swa"), cursor)
+        else:
+            params.swa_evicted_seqlen = cursor
+        return tree.insert(params)
 
     def evict(self, tree: Any, full: int, swa: int, states: int) -> None:
         """``evict``: so many tokens of each pool, and states."""
         tree.evict(self._tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
-
-    @staticmethod
-    def lock(tree: Any, request: Any) -> Any:
-        """``inc_lock_ref`` of the node that the request matched; the request keeps the window token of the lock."""
-        locked = tree.inc_lock_ref(request.last_node)
-        request.swa_uuid_for_lock = getattr(locked, "swa_uuid_for_lock", None)
-        return locked
-
-    def unlock_params(self, locked: Any, all_of_it: bool) -> Any:
-        """The parameters of ``dec_lock_ref`` for the result of ``inc_lock_ref``: ``all_of_it``, as far as the release
-        can say that, or its window token alone, which is what a request's record keeps.
-        """
-        if all_of_it and hasattr(locked, "to_dec_params"):
-            return locked.to_dec_params()
-        return self._tree_base.DecLockRefParams(swa_uuid_for_lock=locked.swa_uuid_for_lock)
-
-    @staticmethod
-    def can_unlock_window(tree: Any) -> bool:
-        """The tree has ``dec_swa_lock_only``: the SWA part of a lock can be given back before the lock."""
-        return hasattr(tree, "dec_swa_lock_only")
-
-    # Calls of the scheduler.
-
-    def serve(self, page_size: int, buffers: TrackBuffers) -> SimpleNamespace:
-        """From now on SGLang reads the arguments of a server with this page size and these buffers: those returned."""
-        self._server = SimpleNamespace(
-            attention_backend="torch_native",  # rows are then written by plain torch
-            page_size=page_size,
-            mamba_cache_chunk_size=page_size,
-            mamba_track_interval=page_size,
-            enable_int8_mamba_checkpoint=False,
-            enable_mamba_extra_buffer=lambda: buffers.buffered,
-            enable_mamba_extra_buffer_lazy=lambda: buffers.lazy,
-            speculative_algorithm=None,
-            strip_thinking_cache=False,
-            chunked_prefill_size=-1,
-            disaggregation_mode="null",
-        )
-        return self._server
-
-    @cached_property
-    def common(self) -> Any:
-        """``mem_cache.common``: ``evict_from_tree_cache``, ``alloc_for_extend``, ``release_kv_cache`` and others."""
-        return self.imported.module("mem_cache.common")
-
-    @cached_property
-    def schedule_batch(self) -> Any:
-        """``managers.schedule_batch``: ``Req``, ``ScheduleBatch`` and ``FINISH_ABORT``."""
-        module = self.imported.module("managers.schedule_batch")
-        module.get_tensor_model_parallel_rank = lambda: 1  # only rank 0 writes log messages
-        return module
-
-    @cached_property
-    def sampling_params(self) -> Any:
-        """The class SamplingParams."""
-        return self.imported.module("sampling.sampling_params").SamplingParams
-
-    @staticmethod
-    def limit_input(request: Any, upto: int) -> None:
-        """The next prefill of the request computes its input up to so many tokens."""
-        if hasattr(request, "fill_len"):
-            request.fill_len = upto
-        else:
-            request.fill_ids = request.fill_ids[:upto]
-
-    def cache_unfinished(self, request: Any, session_cache: Any, **more: Any) -> None:
-        """The prompt of a request that goes on is put into the cache, as the scheduler does after a prefill."""
-        maybe = getattr(self.common, "maybe_cache_unfinished_req", None)
-        if maybe is None:
-            session_cache.cache_unfinished_req(request, **more)
-        else:
-            maybe(request, session_cache, **more)
-
-    @staticmethod
-    def update_finish_state(request: Any) -> None:
-        """The request finds out whether it has ended (``check_finished`` in some releases)."""
-        (getattr(request, "update_finish_state", None) or request.check_finished)()
-
-    def before_boundary(self, batch: Any, page_size: int) -> None:
-        """``mamba_lazy_prealloc_at_boundary``: the requests of a batch get the second slots of lazy buffers."""
-        self.schedule_batch.ScheduleBatch.mamba_lazy_prealloc_at_boundary(batch, page_size)
-
-    def after_boundary(self, request: Any, batch: Any) -> None:
-        """``mamba_lazy_post_decode_at_boundary``: the request gives one slot of its lazy buffer back."""
-        getattr(self._result_processor, AFTER_BOUNDARY)(None, request, batch)
 
     # Modules and classes that are used here alone.
 
@@ -370,8 +355,15 @@ class Release:
         return self.imported.module("mem_cache.memory_pool")
 
     @cached_property
+    def _session_slot(self) -> type[Any] | None:
+        """The class of what a streaming session keeps between two of its requests; ``None``: there is none."""
+        modules = [module for _, module in SESSION_CACHES if self.imported.has(module)]
+        return self.imported.find_class("SessionSlot", modules) if modules else None
+
+    @cached_property
     def _components(self) -> Any:
-        return self.imported.module("mem_cache.unified_cache_components")
+        name = next(found for found in TREE_COMPONENTS if self.imported.has(found))
+        return self.imported.module(name)
 
     @cached_property
     def _tree_base(self) -> Any:
@@ -381,21 +373,10 @@ class Release:
     def _radix_key(self) -> Any:
         return self.imported.module("mem_cache.radix_cache").RadixKey
 
-    @cached_property
-    def _result_processor(self) -> Any:
-        """The class of the scheduler that has the call after a boundary."""
-        module = self.imported.module("managers.scheduler_components.batch_result_processor")
-        return next(c for c in vars(module).values() if isinstance(c, type) and hasattr(c, AFTER_BOUNDARY))
-
     def _check_device(self, device: str) -> None:
         """Raises EngineError if the kernels of this process cannot read tensors of ``device``."""
         if torch.device(device).type == "cpu" and not self.interpreted:
             raise EngineError("CPU tensors need TRITON_INTERPRET=1 in the environment before the start")
-
-    def _server_arguments(self) -> SimpleNamespace:
-        if self._server is None:
-            raise EngineError("SGLang reads the arguments of its server, and there is none yet")
-        return self._server
 
 
 @cache
@@ -405,4 +386,5 @@ def _release(imported: Imported) -> Release:
 
 def load(root: Path, label: str) -> Release:
     """The release whose ``sglang/`` lies below ``root``; EngineError if it cannot be imported into this process."""
-    return _release(importing.load(root, label, STUBBED, NEEDED))
+    stubbed = STUBBED if has_context(root) else (*STUBBED, SERVER_ARGS)
+    return _release(importing.load(root, label, stubbed, NEEDED, ANSWERS))

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from conformance.engines.protocol import Admission
+from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
-from spec.lengths import pages_needed
+from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKED, TRACKS
+from conformance.engines.sglang.rehearsal import granted
 
 ENDLESS = 1 << 20  # the longest answer of a request: it ends when the driver says so
 OUT_OF_STATES = "Can not alloc mamba cache"  # the assertion of a match that finds no slot for the copy of a state
@@ -35,10 +37,13 @@ class Scheduler:
 
     def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
         self.memory, self.release, self.checks_rows = memory, memory.release, checks_rows
-        self.page_size, self.server = memory.page_size, memory.server
-        self.common, self.batches = self.release.common, self.release.schedule_batch
+        self.serving, self.page_size = self.release.serving, memory.page_size
+        self.windowed = "swa" in memory.components
+        self.batches = self.serving.schedule_batch
         self.cache = self.release.session_cache(memory.tree, memory.kind)
-        self.sessions = self.release.session_controller(self.cache)
+        self.sessions = self.serving.session_controller(self.cache)
+        self.desk = self.serving.scheduler(self.cache)
+        self.in_group = False  # a free group is open
         self._count = 0
 
     @property
@@ -54,8 +59,7 @@ class Scheduler:
 
     def plain(self, tokens: Sequence[int]) -> Any:
         """A request of no session."""
-        params = self.release.sampling_params(max_new_tokens=ENDLESS)
-        return self.batches.Req(self._name(), None, self.release.tokens(tokens), params)
+        return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS)
 
     def turn(self, session: str, new: Sequence[int], replaces: bool = False) -> Any:
         """A request of a session (``Session.create_req``): the engine puts the session's text before the new tokens.
@@ -65,8 +69,11 @@ class Scheduler:
         message = _Message(
             rid=self._name(),
             input_ids=self.release.tokens(new),
-            sampling_params=self.release.sampling_params(max_new_tokens=ENDLESS),
+            sampling_params=self.serving.sampling(ENDLESS),
             session_params=_Message(replace=replaces),
+            return_hidden_states=False,
+            return_logprob=False,
+            stream=False,
         )
         return self._session(session).create_req(message, None, None)
 
@@ -77,7 +84,7 @@ class Scheduler:
 
     def length_of_session(self, session: str) -> int:
         """How many tokens the engine puts before the new tokens of the session's next request."""
-        return self.release.length_of_session(self._session(session))
+        return self.serving.length_of_session(self._session(session))
 
     # They are matched and admitted.
 
@@ -93,14 +100,16 @@ class Scheduler:
         if found is None:
             self._take_copy_back(request)
             return Admission(0, False)
-        locked = self.release.lock(self.cache, request)
         upto = min(found + most, len(request.origin_input_ids) + len(request.output_ids))
-        if self._has_room_for(request, upto) and self._has_states_for(request):
-            self.extend(request, upto)
-            return Admission(found, True)
-        self.cache.dec_lock_ref(request.last_node, self.release.unlock_params(locked, all_of_it=True))
-        self._take_copy_back(request)
-        return Admission(found, False)
+        with self.serving.hold(self.cache, request.last_node):
+            room = self._has_room_for(request, upto) and self._has_states_for(request)
+            if room:
+                self.serving.lock(self.cache, request, self.windowed)
+        if not room:
+            self._take_copy_back(request)
+            return Admission(found, False)
+        self.extend(request, upto)
+        return Admission(found, True)
 
     def _match(self, request: Any, has_slot: bool) -> int | None:
         """The prefix at which a request goes on; ``None``: there is no row, or no state slot for its copy."""
@@ -112,19 +121,31 @@ class Scheduler:
             if self.memory.state_slots is None or str(error) != OUT_OF_STATES:
                 raise
             return None
-        return len(request.prefix_indices)
+        return records.prefix(request)
 
     def _take_copy_back(self, request: Any) -> None:
         """The scheduler frees the copy of a state that a match has made for a request that it does not admit."""
         slots = self.memory.state_slots
-        if slots is not None and request.session is None and request.mamba_pool_idx is not None:
-            slots.free(request.mamba_pool_idx.unsqueeze(-1))
-            request.mamba_pool_idx = None
+        state = None if slots is None or request.session is not None else records.read(request, STATE)
+        if state is not None:
+            slots.free(state.unsqueeze(-1))
+            records.write(request, mamba_pool_idx=None)
 
     def _has_room_for(self, request: Any, upto: int) -> bool:
         """There is a row, and room for the request's tokens up to ``upto``."""
-        row = request.req_pool_idx is not None or self.memory.rows.available_size() > 0
-        return row and self.has_room([(len(request.prefix_indices), upto)])
+        row = records.row(request) is not None or self.memory.rows.available_size() > 0
+        return row and self._grants(records.prefix(request), upto, self._last_slot(request))
+
+    def _last_slot(self, request: Any) -> int:
+        """The slot of the last token of a request's prefix; -1: it has none."""
+        length = records.prefix(request)
+        if not length:
+            return -1
+        if hasattr(request, "prefix_indices"):
+            return int(request.prefix_indices[-1])
+        if (row := records.row(request)) is not None:
+            return int(self.memory.rows.req_to_token[row, length - 1])
+        return int(self.cache.prefix_device_indices(request)[-1])
 
     def _has_states_for(self, request: Any) -> bool:
         """There are state slots for what the request does not have yet; the tree is asked to free some for it."""
@@ -132,49 +153,51 @@ class Scheduler:
         if slots is None:
             return True
         tracks = self.memory.buffers.slots
-        need = (request.mamba_pool_idx is None) + tracks * (request.mamba_ping_pong_track_buffer is None)
+        lacks = {name: records.read(request, name) is None for name in (STATE, TRACKS)}
+        need = lacks[STATE] + tracks * lacks[TRACKS]
         if need > slots.available_size():
             self.evict(0, 0, need - int(slots.available_size()))
         return bool(need <= slots.available_size())
 
-    def has_room(self, growth: Sequence[tuple[int, int]], decodes: bool = False) -> bool:
-        """The tree frees what rows need to grow from so many tokens to so many; whether there is enough then.
+    def _grants(self, before: int, after: int, last: int) -> bool:
+        """A row can grow by a prefill or a draft: the release's own code says so, on a copy of its allocator."""
+        return granted(self.memory.pools.engine, lambda: self._slots(before, after, last), self.memory.release.fragile)
 
-        A scheduler asks before it allocates. For each row of a prefill some releases want a page more than it needs. A
-        call of their kernels with an empty free list is a finding of the stem ``allocator``, so it is not made here.
-        """
-        page = self.page_size
-        tokens, spare = sum(b - a for a, b in growth), len(growth) * page if page > 1 else 0
-        asked = spare if decodes and page > 1 else tokens + spare
-        self.common.evict_from_tree_cache(self.cache, asked)
-        pages = sum(pages_needed(a, b, page) for a, b in growth)
-        exact = decodes or self.release.counts_needed_pages
-        pools = self.memory.pools.engine
-        sides = pools.full_attn_allocator, pools.swa_attn_allocator
-        if page > 1 and not pages and not all(len(side.free_pages) for side in sides):
-            return False
-        available = min(int(pools.full_available_size()), int(pools.swa_available_size()))
-        return available >= (pages * page if exact else asked)
+    def _slots(self, before: int, after: int, last: int) -> Any:
+        """Slots for a row that grows, as ``alloc_for_extend`` allocates them. The tree makes room for them."""
+        if self.page_size == 1:
+            return self.serving.allocation.alloc_token_slots(self.cache, after - before)
+        old, new = torch.tensor([before]), torch.tensor([after])
+        paged = self.serving.allocation.alloc_paged_token_slots_extend
+        return paged(self.cache, old, old, new, new, torch.tensor([last]), after - before)
 
     # They grow.
 
     def extend(self, request: Any, upto: int) -> None:
-        """``alloc_for_extend``: the request gets slots for its input up to ``upto``."""
-        start = len(request.prefix_indices)
-        self.release.limit_input(request, upto)
-        batch = self._batch([request], decodes=False)
-        batch.prefix_lens, batch.extend_lens, batch.extend_num_tokens = [start], [upto - start], upto - start
-        batch.seq_lens = batch.seq_lens_cpu = torch.tensor([upto])
-        self.common.alloc_for_extend(batch)
-        request.extend_batch_idx += 1
-        request.kv_committed_len = request.kv_allocated_len = upto
+        """The request gets slots for its input up to ``upto``."""
+        self.extend_batch([request], [upto])
+
+    def extend_batch(self, requests: Sequence[Any], ends: Sequence[int]) -> None:
+        """``alloc_for_extend``: the requests of a batch get slots for their input, up to these lengths."""
+        for request, upto in zip(requests, ends, strict=True):
+            records.limit_input(request, upto)
+        batch = self._batch(requests, decodes=False)
+        batch.prefix_lens = [records.prefix(request) for request in requests]
+        batch.extend_lens = [upto - start for start, upto in zip(batch.prefix_lens, ends, strict=True)]
+        batch.extend_num_tokens = sum(batch.extend_lens)
+        batch.seq_lens = batch.seq_lens_cpu = torch.tensor(ends)
+        self.serving.allocation.alloc_for_extend(batch)
+        for request, upto in zip(requests, ends, strict=True):
+            request.extend_batch_idx += 1
+            request.is_retracted = False
+            records.write(request, kv_committed_len=upto, kv_allocated_len=upto)
 
     def chunk(self, request: Any, most: int) -> bool:
         """The next chunk of a prompt; false: out of memory."""
         request.init_next_round_input()
-        start = len(request.prefix_indices)
+        start = records.prefix(request)
         upto = min(start + most, len(request.origin_input_ids) + len(request.output_ids))
-        if not self.has_room([(start, upto)]):
+        if not self._grants(start, upto, self._last_slot(request)):
             return False
         self.extend(request, upto)
         return True
@@ -184,90 +207,86 @@ class Scheduler:
         if sampled is not None:
             request.output_ids.append(sampled)
         if request.to_finish is None:
-            self.release.cache_unfinished(request, self.cache, **({} if sampled is not None else {"chunked": True}))
+            self.serving.cache_unfinished(request, self.cache, chunked=sampled is None)
 
-    def decode(self, requests: Sequence[Any]) -> None:
-        """``alloc_for_decode``: one more slot for each request."""
+    def decode(self, requests: Sequence[Any]) -> bool:
+        """``prepare_for_decode``: one more slot for each request; false: out of memory (``check_decode_mem``)."""
         batch = self._batch(requests, decodes=True)
+        if not batch.check_decode_mem():
+            return False
         batch.maybe_evict_swa = lambda: None  # the window moves in ``slide``
-        batch.seq_lens = batch.seq_lens_cpu = torch.tensor([r.kv_committed_len for r in requests])
-        batch.req_pool_indices = torch.tensor([r.req_pool_idx for r in requests])
-        self.common.alloc_for_decode(batch, 1)
-        for request in requests:
+        batch.seq_lens = batch.seq_lens_cpu = torch.tensor([records.committed(r) for r in requests])
+        batch.req_pool_indices = batch.req_pool_indices_cpu = torch.tensor([records.row(r) for r in requests])
+        decode = self.serving.allocation.alloc_for_decode
+        if not granted(self.memory.pools.engine, lambda: decode(batch, 1), self.memory.release.fragile):
+            return False
+        lengths = [records.committed(r) + 1 for r in requests]
+        decode(batch, 1)
+        for request, length in zip(requests, lengths, strict=True):
             request.decode_batch_idx += 1
-            request.kv_committed_len += 1
-            request.kv_allocated_len += 1
+            records.write(request, kv_committed_len=length, kv_allocated_len=length)
+        return True
 
-    def reserve(self, request: Any, more: int) -> None:
-        """Slots for draft tokens, as ``prepare_for_decode`` of EAGLE allocates them."""
-        now, row = request.kv_allocated_len, self.memory.rows.req_to_token[request.req_pool_idx]
-        if self.page_size == 1:
-            slots = self.common.alloc_token_slots(self.cache, more)
-        else:
-            old, new = torch.tensor([now]), torch.tensor([now + more])
-            last = row[now - 1 : now].long()
-            slots = self.common.alloc_paged_token_slots_extend(self.cache, old, old, new, new, last, more)
-        row[now : now + more] = slots.to(row.dtype)
-        request.kv_allocated_len += more
+    def reserve(self, request: Any, more: int) -> bool:
+        """Slots for draft tokens, as ``prepare_for_decode`` of EAGLE allocates them; false: out of memory."""
+        now, row = records.allocated(request), self.memory.rows.req_to_token[records.row(request)]
+        last = int(row[now - 1])
+        if not self._grants(now, now + more, last):
+            return False
+        row[now : now + more] = self._slots(now, now + more, last).to(row.dtype)
+        records.write(request, kv_allocated_len=now + more)
+        return True
 
     def slide(self, request: Any) -> None:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
-        step counts as that one.
+        step counts as that one. Some releases open a free group for it; where one is open, that part is left out.
         """
         batch, steps = self._batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
-        batch.maybe_evict_swa()
+        with self.serving.windows_move_often():
+            if self.in_group:
+                batch._evict_swa(request, request.seqlen - 1)
+            else:
+                batch.maybe_evict_swa()
         request.decode_batch_idx = steps
 
-    def _batch(self, requests: Sequence[Any], decodes: bool) -> SimpleNamespace:
-        """A ScheduleBatch, as far as the functions of ``mem_cache.common`` read one."""
-        batch = SimpleNamespace(
-            reqs=list(requests),
-            device="cpu",
-            req_to_token_pool=self.memory.rows,
-            token_to_kv_pool_allocator=self.memory.pools.engine,
-            tree_cache=self.cache,
-            forward_iter=0,
-            model_config=SimpleNamespace(is_encoder_decoder=False),
-            forward_mode=SimpleNamespace(is_decode=lambda: decodes, is_extend=lambda: not decodes),
-            enable_overlap=False,
-        )
-        for name in ("_evict_swa", "maybe_evict_swa"):
-            setattr(batch, name, getattr(self.batches.ScheduleBatch, name).__get__(batch))
-        return batch
+    def _batch(self, requests: Sequence[Any], decodes: bool) -> Any:
+        pools = self.memory.pools.engine
+        return self.serving.batch(requests, self.memory.rows, pools, self.cache, decodes)
 
     # They leave.
 
     def finish(self, request: Any) -> None:
         """The result of a step says that the request has ended, and what it has is released."""
-        self.release.update_finish_state(request)
-        self._release_memory(request)
+        self.serving.update_finish_state(request)
+        self._drafts(request)
+        self.serving.release_memory(request, self.cache, insert=True)
 
     def abort(self, request: Any, prefilling: bool) -> None:
         """The request is aborted: its next result ends it, or (``prefilling``) its next chunk is not computed."""
-        reason = request.to_finish or self.batches.FINISH_ABORT("aborted")
-        if prefilling:
-            request.finished_reason, request.to_finish = reason, None
-            self._release_memory(request, insert=False)
+        if request.to_finish is not None:  # the engine itself has turned it away
+            self.finish(request)
+        elif prefilling:
+            self._drafts(request)
+            self.serving.abort_chunked(self.desk, request)
         else:
-            request.to_finish = reason
+            self.serving.abort_running(self.desk, request)
             self.finish(request)
 
     def retract(self, request: Any) -> None:
-        """The request gives up its memory, and waits again."""
-        self._release_memory(request, insert=False)
-        request.reset_for_retract()
+        """The request gives up its memory, and waits again (``release_req``)."""
+        self._drafts(request)
+        self.serving.retract(self._batch([request], decodes=True))
 
     def cancel(self, request: Any) -> None:
-        """A request that waits is taken off the queue; of its memory the scheduler frees the mamba state alone."""
-        if self.memory.state_slots is not None and request.req_pool_idx is None and request.mamba_pool_idx is not None:
-            self._release_memory(request, insert=False)
+        """A request that waits is taken off the queue."""
+        self._drafts(request)
+        self.serving.abort_waiting(self.desk, request)
 
-    def _release_memory(self, request: Any, insert: bool = True) -> None:
-        """``release_kv_cache``. A draft tail is there only if the server has a draft model, so it gets one then."""
-        tail = request.kv_allocated_len > request.kv_committed_len
-        self.server.speculative_algorithm = "EAGLE" if tail else None
-        self.common.release_kv_cache(request, self.cache, is_insert=insert)
+    def _drafts(self, request: Any) -> None:
+        """A draft tail is there only if the server has a draft model, so it gets one then."""
+        tail = records.row(request) is not None and records.allocated(request) > records.committed(request)
+        self.release.settings.drafts(tail)
 
     # Sessions and the tree.
 
@@ -296,9 +315,13 @@ class Scheduler:
 
 def track(memory: SGLangMemory, request: Any) -> None:
     """A boundary: the state was written to the next track slot; if the buffer is not lazy, the other slot is next."""
-    request.mamba_last_track_seqlen = request.kv_committed_len // memory.page_size * memory.page_size
+    written, before = records.read(request, NEXT_TRACK), records.read(request, TRACKED)
+    records.write(request, **{TRACKED: records.committed(request) // memory.page_size * memory.page_size})
+    # Which slot was written, and how long the text of the other one is, where a release keeps that.
+    kept = {"mamba_last_track_idx": written, "mamba_prev_track_seqlen": None if memory.buffers.lazy else before}
+    records.write(request, **{name: value for name, value in kept.items() if records.has(request, name)})
     if not memory.buffers.lazy:
-        request.mamba_next_track_idx = memory.rows.get_mamba_ping_pong_other_idx(request.mamba_next_track_idx)
+        records.write(request, **{NEXT_TRACK: memory.rows.get_mamba_ping_pong_other_idx(written)})
 
 
 def before_boundary(memory: SGLangMemory, session_cache: Any, request: Any) -> None:
@@ -309,9 +332,9 @@ def before_boundary(memory: SGLangMemory, session_cache: Any, request: Any) -> N
         seq_lens_cpu=torch.tensor([memory.page_size]),
         tree_cache=session_cache,
     )
-    memory.release.before_boundary(batch, memory.page_size)
+    memory.release.serving.before_boundary(batch, memory.page_size)
 
 
 def after_boundary(memory: SGLangMemory, request: Any) -> None:
     """After the step a lazy buffer gives one slot back."""
-    memory.release.after_boundary(request, SimpleNamespace(req_to_token_pool=memory.rows))
+    memory.release.serving.after_boundary(request, SimpleNamespace(req_to_token_pool=memory.rows))

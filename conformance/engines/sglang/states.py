@@ -14,11 +14,13 @@ from contextlib import contextmanager
 import torch
 
 from conformance.engines.protocol import Json, Key, OutOfMemory, StatesSnapshot, Unsupported
+from conformance.engines.sglang import cores
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.reading import path, slot_names, slots_in_row, text
+from conformance.engines.sglang.reading import slot_names, slots_in_row, text
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.request import Request, Session
 from conformance.engines.sglang.scheduler import OUT_OF_STATES, after_boundary, before_boundary, track
+from conformance.engines.sglang.served_states import ServedStates
 
 TOKENS, WINDOW = 512, 4  # of each pool and of the window, so that slots of tokens are never lacking
 TREES = {
@@ -29,7 +31,7 @@ TREES = {
 NO_STATES_FOR_ROWS = "Not enough space for mamba"  # how the assertion of a batch that lacks state slots begins
 
 
-def state_memory(release: Release, config: Json) -> SGLangMemory:
+def state_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
     """The memory of a server with so many state slots; Unsupported if the release has no such tree or buffers."""
     kind, components = TREES[config["tree"]]
     return SGLangMemory(
@@ -43,35 +45,46 @@ def state_memory(release: Release, config: Json) -> SGLangMemory:
         row_count=config["requests"] + config["sessions"],
         states=config["size"],
         buffers=TrackBuffers(*(bool(config[name]) for name in TrackBuffers._fields)),
+        core=core,
     )
+
+
+def lacking(memory: SGLangMemory) -> Collection[str]:
+    """The calls that an engine over this memory does not have."""
+    buffers, groups = memory.buffers, memory.release.has_state_groups(memory.state_slots)
+    has = {
+        "track": buffers.buffered,
+        "boundary": buffers.lazy,
+        "settle": buffers.lazy,
+        "slide": "swa" in memory.components,
+        "begin_group": groups,
+        "end_group": groups,
+        "bad": False,
+    }
+    return frozenset(name for name, offered in has.items() if not offered)
+
+
+def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> StateEngine | ServedStates:
+    """The engine for a configuration: with the release's own requests, where these keep records."""
+    memory = state_memory(release, config, core)
+    if release.serving.keeps_records:
+        return ServedStates(memory, lacking(memory))
+    return StateEngine(memory, config["sessions"])
 
 
 class StateEngine:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
     def __init__(self, memory: SGLangMemory, sessions: int) -> None:
-        self.fragile = memory.release.fragile
+        self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.sglang, self.pools, self.rows = memory, memory.release, memory.pools, memory.rows
         self.page_size, self.slots = memory.page_size, memory.state_slots
         self.tree = self.sglang.session_cache(memory.tree, memory.kind)
         # The tree imports this module when it first needs it. It must be here by then: imports without stubs fail.
-        self.batches = self.sglang.schedule_batch
-        self.lacks = self._lacks()
+        self.batches = self.sglang.serving.schedule_batch
+        self.lacks = lacking(memory)
         self.requests: dict[int, Request] = {}
         self.sessions = {number: Session(number) for number in range(1, sessions + 1)}
-
-    def _lacks(self) -> Collection[str]:
-        buffers, groups = self.memory.buffers, self.sglang.has_state_groups(self.slots)
-        has = {
-            "track": buffers.buffered,
-            "boundary": buffers.lazy,
-            "settle": buffers.lazy,
-            "slide": "swa" in self.memory.components,
-            "begin_group": groups,
-            "end_group": groups,
-            "bad": False,
-        }
-        return frozenset(name for name, offered in has.items() if not offered)
 
     # A request comes.
 
@@ -90,7 +103,7 @@ class StateEngine:
         r.prefix_indices, r.last_node = found.device_indices, found.last_device_node
         r.cache_protected_len = self.sglang.protected_length(found)
         copied = had is None and r.mamba_pool_idx is not None and r.req_pool_idx is None
-        return tuple(text(path(r.last_node))) if copied else None
+        return tuple(text(self.memory.reader.path(r.last_node))) if copied else None
 
     def admit(self, requests: Sequence[int]) -> None:
         """A batch gets rows and slots, as for a prefill; the tree is asked to free states for it first."""
@@ -100,7 +113,7 @@ class StateEngine:
             self.evict(short)
         for r in batch:
             if r.req_pool_idx is None:
-                self.sglang.lock(self.tree, r)
+                self.sglang.serving.lock(self.tree, r, "swa" in self.memory.components)
         with _out_of_memory(NO_STATES_FOR_ROWS):
             self.rows.alloc(batch)
         for r in batch:
@@ -188,7 +201,7 @@ class StateEngine:
         r.reset_for_retract()
 
     def _release_memory(self, r: Request, insert: bool) -> None:
-        self.sglang.common.release_kv_cache(r, self.tree, is_insert=insert)
+        self.sglang.serving.release_memory(r, self.tree, insert)
 
     def close(self, session: int) -> None:
         """``release_session``."""

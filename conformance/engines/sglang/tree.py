@@ -8,25 +8,23 @@ did not take.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot, Unsupported
+from conformance.engines.sglang.cores import DEFAULT, RUST
+from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.release import Release, TrackBuffers
+from conformance.engines.sglang.release import ONE_LOCK, Release, TrackBuffers
 from spec.lengths import pages_needed
 
-# Who gives a handle back, and what this caller has kept of the result of ``inc_lock_ref``. request: the window token,
-# and whether the SWA part was given back early (cache_finished_req); session: the window token alone (the release of
-# a streaming session); temporary: all of it (a lock around an admission).
-CALLERS = ("request", "session", "temporary")
 
-
-def tree_memory(release: Release, config: Json) -> SGLangMemory:
-    """A tree with one row. Sizes of the configuration count pages; buffers are what SGLang needs at this page size."""
+def tree_memory(release: Release, config: Json, core: str = DEFAULT) -> SGLangMemory:
+    """A tree with one row. Sizes of the configuration count pages; buffers are what SGLang needs at this page size.
+    ``core``: see ``cores``.
+    """
     page_size = config["page_size"]
     return SGLangMemory(
         release,
@@ -38,14 +36,8 @@ def tree_memory(release: Release, config: Json) -> SGLangMemory:
         window=config["window"],
         states=config["size_mamba"],
         buffers=TrackBuffers(page_size > 1),
+        core=core,
     )
-
-
-@dataclass
-class _Handle:
-    node: Any
-    locked: Any  # the result of inc_lock_ref
-    early: bool = False  # its SWA part has been given back
 
 
 class TreeEngine:
@@ -54,15 +46,21 @@ class TreeEngine:
     def __init__(self, memory: SGLangMemory) -> None:
         self.fragile = memory.release.fragile
         self.memory, self.sglang, self.tree = memory, memory.release, memory.tree
-        self.page_size = memory.page_size
+        self.page_size, self.ran = memory.page_size, memory.ran
+        self.locks = self.sglang.locks(self.tree)
         self.windowed, self.stateful = "swa" in memory.components, "mamba" in memory.components
         self.lacks = self._lacks()
-        self._handles: dict[int, _Handle] = {}
+        self._handles: dict[int, Any] = {}
+        self._early: set[int] = set()
         self._count = 0
 
     def _lacks(self) -> Collection[str]:
-        early = self.windowed and self.sglang.can_unlock_window(self.tree)
-        has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False}
+        early = self.windowed and self.locks.unlocks_window
+        has = {"release_swa": early, "copy_on_write": self.stateful, "bad": False, "compact": False}
+        counts, hidden = self.locks.counts_missing, self.ran.get("core") == RUST
+        # A Rust core does not show the locks of tombstones, so it must be known what a lock over them does.
+        has |= {"pin": self.locks.pins and (counts or not hidden), "counts_missing": counts}
+        has |= {"state_goes_early": early and self.locks.state_goes_early}
         return frozenset(name for name, offered in has.items() if not offered)
 
     # Inserting and matching.
@@ -85,11 +83,13 @@ class TreeEngine:
         answer = self.sglang.insert(
             self.tree,
             tokens[:whole],
+            cursor,
             value=torch.tensor(row[:whole], dtype=torch.int64),
             prev_prefix_len=protected,
-            swa_evicted_seqlen=cursor,
             mamba_value=None if state is None else torch.tensor([state]),
         )
+        if self.memory.kind in ONE_LOCK:  # its callers free what the tree has already
+            pools.free(row[protected : int(answer.prefix_len)])
         pools.free(row[whole:])
         if answer.mamba_exist:  # the node has a state, so the caller frees its own
             self._free_state(state)
@@ -103,9 +103,11 @@ class TreeEngine:
         """``match_prefix`` with ``cow_mamba``: the request gets a copy of the state, and the tree may lock and evict
         for it. The request ends at once, so the copy is freed.
         """
-        request = SimpleNamespace(mamba_pool_idx=None, session=None)
+        record = SimpleNamespace(mamba_pool_idx=None, holds_mamba=False)  # of the request; a part of it, or all
+        request = SimpleNamespace(mamba_pool_idx=None, session=None, kv=record)
         found = self._matched(tokens, cow_mamba=True, req=request)
-        self._free_state(request.mamba_pool_idx)
+        for holder in (request, record):
+            self._free_state(holder.mamba_pool_idx)
         return found
 
     def _new_state(self) -> int | None:
@@ -119,19 +121,22 @@ class TreeEngine:
 
     def _matched(self, tokens: list[int], **more: Any) -> Match:
         found = self.sglang.match(self.tree, tokens, **more)
-        slots = [int(slot) for slot in found.device_indices]
-        return Match(len(slots), self.memory.reader.number(found.last_device_node), slots)
+        slots = self.sglang.matched_slots(self.tree, found)
+        length = getattr(found, "device_prefix_len", len(slots))
+        return Match(int(length), self.memory.reader.number(found.last_device_node), slots)
 
     def _shared(self, tokens: list[int], protected: int) -> list[int]:
         """The tree's slots of the first tokens: the caller has them since its match, and holds them."""
+        root, *nodes = self.memory.reader.walk()
         row: list[int] = []
-        node = self.tree.root_node
+        at = root.ident
         while len(row) < protected:
             rest = tokens[len(row) : protected]
-            step = (c for c in node.children.values() if list(c.key) == rest[: len(c.key)])
+            step = (n for n in nodes if n.parent == at and n.key == rest[: len(n.key)])
             if (node := next(step, None)) is None:
                 raise Misuse(f"no node of the tree ends after {protected} of these tokens")
-            row += self.memory.reader.full_slots(node)
+            at = node.ident
+            row += node.parts["full"].slots or []
         return row
 
     def _allocate(self, row: list[int], length: int) -> list[int] | None:
@@ -152,30 +157,39 @@ class TreeEngine:
         found = self.memory.reader.find(node)
         if found is None:
             raise Misuse(f"the tree has no node {node}")
-        locked = self.tree.inc_lock_ref(found)
+        locked = self.locks.acquire(found)
         self._count += 1
-        self._handles[self._count] = _Handle(found, locked)
+        self._handles[self._count] = locked
         return self._count
 
+    def pin(self, node: int) -> int:
+        """``inc_lock_ref`` of a node whose window may have tombstones, as a write to the host or to a store does."""
+        if "pin" in self.lacks:
+            raise Unsupported(f"no caller of this release locks over tombstones (node {node})")
+        return self.acquire(node)
+
+    def compact(self) -> None:
+        """Lacking: a tree that merges nodes does so in other calls."""
+        raise Unsupported("no release merges nodes on demand")
+
     def release(self, handle: int, caller: str = "request") -> None:
-        """``dec_lock_ref`` with what this caller has kept of the lock's result, see CALLERS."""
+        """``dec_lock_ref`` with what this caller has kept of the lock, see CALLERS."""
         if caller not in CALLERS:
             raise Misuse(f"no caller {caller!r}: there are {CALLERS}")
-        held = self._held(handle)
-        params = self.sglang.unlock_params(held.locked, all_of_it=caller == "temporary")
-        early = {"skip_swa": True} if held.early and caller == "request" else {}
+        lock = self._held(handle)
         del self._handles[handle]
-        self.tree.dec_lock_ref(held.node, params, **early)
+        self._early.discard(handle)
+        self.locks.release(lock, caller)
 
     def release_swa(self, handle: int) -> None:
         """``dec_swa_lock_only``: after a long decode the SWA part of a handle that fills its window is given back."""
-        held = self._held(handle)
-        if "release_swa" in self.lacks or held.early or held.locked.swa_uuid_for_lock is None:
+        lock = self._held(handle)
+        if "release_swa" in self.lacks or handle in self._early or not self.locks.fills_window(lock):
             raise Misuse("no caller of this release would give the SWA part of this handle back")
-        self.tree.dec_swa_lock_only(held.node, held.locked.swa_uuid_for_lock)
-        held.early = True
+        self._early.add(handle)
+        self.locks.release_window(lock)
 
-    def _held(self, handle: int) -> _Handle:
+    def _held(self, handle: int) -> Any:
         if handle not in self._handles:
             raise Misuse(f"handle {handle} is not held")
         return self._handles[handle]

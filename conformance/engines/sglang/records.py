@@ -1,0 +1,117 @@
+"""What a request of SGLang and the slot of a session record: a row, lengths, the lock on the tree, state slots.
+
+Requests and slots name these by fields of the same names. Since 0.5.16 a part of the fields is in a record of its own
+(``kv``), which a request borrows from its session's slot. Every function here takes either of the two as its holder.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+# The fields of a record for its own state slot, for its track buffer, and for the track that is written next.
+STATE, TRACKS, NEXT_TRACK = "mamba_pool_idx", "mamba_ping_pong_track_buffer", "mamba_next_track_idx"
+TRACKED = "mamba_last_track_seqlen"  # the field for the length of the text whose state was tracked last
+WINDOW = "SWA"  # the name of the component whose slots before a cursor are freed
+
+
+class Lengths(NamedTuple):
+    """Lengths of a row, in tokens."""
+
+    protected: int
+    cursor: int
+    committed: int
+    allocated: int
+
+
+def read(holder: Any, name: str) -> Any:
+    """The field of this name, of the holder itself or of its record."""
+    kv = getattr(holder, "kv", None)
+    return getattr(kv if hasattr(kv, name) else holder, name)
+
+
+def has(holder: Any, name: str) -> bool:
+    """Whether the release keeps such a field."""
+    return hasattr(holder, name) or hasattr(getattr(holder, "kv", None), name)
+
+
+def write(holder: Any, **fields: Any) -> None:
+    """Sets fields, each where the release has it."""
+    kv = getattr(holder, "kv", None)
+    for name, value in fields.items():
+        setattr(kv if hasattr(kv, name) else holder, name, value)
+
+
+def shared(request: Any, slot: Any) -> bool:
+    """Whether a request runs on the very record of a session's slot."""
+    kv = getattr(request, "kv", None)
+    return kv is not None and kv is getattr(slot, "kv", None)
+
+
+def row(holder: Any) -> int | None:
+    """The row of a request or slot; ``None``: it has none."""
+    found = read(holder, "req_pool_idx")
+    return None if found is None else int(found)
+
+
+def committed(holder: Any) -> int:
+    """How many tokens are computed."""
+    return int(read(holder, "kv_committed_len"))
+
+
+def allocated(holder: Any) -> int:
+    """How many tokens have slots."""
+    return int(read(holder, "kv_allocated_len"))
+
+
+def lengths(holder: Any) -> Lengths:
+    """The lengths of the holder's row."""
+    return Lengths(int(read(holder, "cache_protected_len")), cursor(holder), committed(holder), allocated(holder))
+
+
+def cursor(holder: Any) -> int:
+    """The token before which the slots of the window were freed."""
+    if not has(holder, "component_evicted_seqlens"):
+        return int(read(holder, "swa_evicted_seqlen"))
+    cursors = read(holder, "component_evicted_seqlens").items()
+    return next((int(to) for part, to in cursors if part.name == WINDOW), 0)
+
+
+def prefix(request: Any) -> int:
+    """How many tokens of its input a request has matched."""
+    return len(request.prefix_indices) if hasattr(request, "prefix_indices") else int(request.prefix_len)
+
+
+def limit_input(request: Any, upto: int) -> None:
+    """The next prefill of the request computes its input up to so many tokens."""
+    if hasattr(request, "set_extend_range"):
+        request.set_extend_range(prefix(request), upto)
+    elif hasattr(request, "extend_end"):
+        request.extend_end = upto
+    elif hasattr(request, "fill_len"):
+        request.fill_len = upto
+    else:
+        request.fill_ids = request.fill_ids[:upto]
+
+
+def refresh_input(request: Any) -> None:
+    """The tokens of the answer join the tokens that the tree is asked about."""
+    name = next(n for n in ("refresh_fill_ids", "_refresh_fill_ids") if hasattr(request, n))
+    getattr(request, name)()
+
+
+# The lock of a holder.
+
+
+def locked_node(holder: Any) -> Any:
+    """The node on which the holder has a lock, as the release names nodes; ``None``: it has no lock."""
+    if hasattr(holder, "lock"):
+        return None if holder.lock is None else holder.lock.node
+    return holder.last_node
+
+
+def window_token(holder: Any) -> Any:
+    """The mark of the node where the window of the holder's lock ends; ``None``: it reaches up to the root."""
+    receipt = holder.lock.receipt if hasattr(holder, "lock") else getattr(holder, "lock_receipt", holder)
+    if hasattr(receipt, "swa_uuid_for_lock"):
+        return receipt.swa_uuid_for_lock
+    return next((token for part, token in receipt.component_lock_uuids.items() if part.name == WINDOW), None)

@@ -1,0 +1,122 @@
+"""The pages of the findings: ``docs/findings.md`` with one table of all, and ``docs/findings/NAME.md`` with one each.
+
+A finding is a kept trace with its rows: what the trace shows on our own implementation and on each release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment
+
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.traces import Kept
+from proofs.registry import hints_of
+
+MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
+BROKEN = (VIOLATION, LATENT)  # the gravest first
+SCRIPTS = "scripts"  # the folder beside an engine's ``traces`` that has the scripts
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A kept trace and its rows on one engine's releases, oldest release first.
+
+    ``own``: the row of our own implementation. ``script``: a program that shows the finding with the engine alone,
+    empty where there is none.
+    """
+
+    kept: Kept
+    own: Json | None
+    rows: list[Json]
+    script: str = ""
+
+    @property
+    def shown(self) -> list[Json]:
+        """The rows of the releases that show the finding."""
+        return [row for row in self.rows if row["verdict"] in BROKEN]
+
+    @property
+    def verdict(self) -> str:
+        """The gravest verdict."""
+        shown = {row["verdict"] for row in self.shown}
+        return next(verdict for verdict in BROKEN if verdict in shown)
+
+    @property
+    def gravest(self) -> Json:
+        """The row of the newest release with the gravest verdict."""
+        return [row for row in self.shown if row["verdict"] == self.verdict][-1]
+
+    @property
+    def stands(self) -> bool:
+        """The newest release shows the finding."""
+        return self.rows[-1]["verdict"] in BROKEN
+
+    @property
+    def spans(self) -> str:
+        """In which releases the finding stands, for example ``0.5.11 to 0.5.13`` or ``from 0.5.12 on``."""
+        runs = [list(run) for broken, run in groupby(self.rows, lambda row: row["verdict"] in BROKEN) if broken]
+        return ", ".join(self._span(run) for run in runs)
+
+    def _span(self, run: Sequence[Json]) -> str:
+        first, last = run[0]["release"], run[-1]["release"]
+        if run[-1] is self.rows[-1]:
+            return f"from {first} on" if first != self.rows[0]["release"] else "every release"
+        return f"{first} to {last}" if first != last else str(first)
+
+    @property
+    def sentence(self) -> str:
+        """The law in English; empty where no invariant of the stem is broken, but an answer or a transition."""
+        law = hints_of(self.kept.trace.stem).stem.invariants.get(self.gravest["law"])
+        return law.sentence if law else ""
+
+    @property
+    def before(self) -> str:
+        """Why the releases before the first that shows the finding do not: they conform, or they lack a call."""
+        first = self.rows.index(self.shown[0])
+        return self.rows[first - 1]["verdict"] if first else ""
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Where the finding stands in a list: violations first, then those of the newest release, then by name."""
+        newest = max(n for n, row in enumerate(self.rows) if row["verdict"] in BROKEN)
+        return BROKEN.index(self.verdict), -newest, self.kept.name
+
+
+def of_engine(engine: str, findings: Iterable[tuple[Kept, list[Json]]]) -> list[Finding]:
+    """The findings of one engine with releases, the gravest first. Those that no release shows are left out."""
+    folder = registry.plugin(engine).folder
+    found = []
+    for kept, rows in findings:
+        own = next((row for row in rows if row["release"] is None), None)
+        mine = [row for row in rows if row["subject"] == engine]
+        if any(row["verdict"] in BROKEN for row in mine):
+            found.append(Finding(kept, own, mine, _script(folder, kept.name)))
+    return sorted(found, key=lambda finding: finding.place)
+
+
+def _script(folder: Path | None, name: str) -> str:
+    path = folder and folder / SCRIPTS / f"{name}.py"
+    return path.read_text("utf-8") if path and path.is_file() else ""
+
+
+def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[Kept, list[Json]]]) -> dict[Path, str]:
+    """Each page by its path."""
+    engines = {plugin.name: of_engine(plugin.name, findings) for plugin in registry.released()}
+    checks = {name: [check for check in found["checks"] if check["subject"] == name] for name in engines}
+    table, page = templates.get_template("findings.md.j2"), templates.get_template("finding.md.j2")
+    made = {docs / "findings.md": table.render(engines=engines, checks=checks, marks=MARKS)}
+    for several in engines.values():
+        for finding in several:
+            made[docs / "findings" / f"{finding.kept.name}.md"] = page.render(finding=finding)
+    return {path: text.rstrip() + "\n" for path, text in made.items()}
+
+
+def left_over(docs: Path, made: Iterable[Path]) -> list[Path]:
+    """The pages of findings that are there no more."""
+    return sorted({*(docs / "findings").glob("*.md")} - {*made})

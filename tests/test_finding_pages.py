@@ -1,0 +1,94 @@
+"""The pages of the findings: their order, the releases that they name, and that no page is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance import traces
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from slotproof import documents, finding_pages
+from slotproof.finding_pages import Finding
+
+RELEASES = ("1", "2", "3", "4")
+SHORT = {"v": VIOLATION, "l": LATENT, ".": CONFORMS, " ": UNSUPPORTED}
+NAMES = traces.names()
+
+
+def rows(marks: str) -> list[Json]:
+    """A row for each release, by the first letter of its verdict."""
+    shown = {"step": 1, "law": "no_leak", "kind": "invariant", "detail": "page 1"}
+    return [
+        {"subject": "e", "release": release, "verdict": SHORT[mark], **shown}
+        for release, mark in zip(RELEASES, marks, strict=True)
+    ]
+
+
+def finding(marks: str, name: str = NAMES[0]) -> Finding:
+    return Finding(traces.load(name), None, rows(marks))
+
+
+@pytest.mark.parametrize(
+    ("marks", "spans", "stands"),
+    [
+        ("vvvv", "every release", True),
+        (".vl.", "2 to 3", False),
+        ("  vv", "from 3 on", True),
+        ("v.v.", "1, 3", False),
+        ("v..v", "1, from 4 on", True),
+    ],
+)
+def test_the_releases_of_a_finding(marks: str, spans: str, stands: bool) -> None:
+    assert (finding(marks).spans, finding(marks).stands) == (spans, stands)
+
+
+def test_violations_stand_before_latent_findings_and_new_before_old() -> None:
+    several = [
+        finding(marks, name) for marks, name in zip(("lll.", "v...", "...l", ".v..", "l..v"), NAMES, strict=False)
+    ]
+    order = [NAMES.index(found.kept.name) for found in sorted(several, key=lambda found: found.place)]
+    assert order == [4, 3, 1, 2, 0]
+
+
+def test_the_gravest_row_is_the_newest_of_its_verdict() -> None:
+    assert finding("vvl.").gravest["release"] == "2"
+    assert finding(" l.l").gravest["release"] == "4"
+
+
+def test_each_finding_has_a_page_and_a_row(tmp_path: Path) -> None:
+    found = documents.kept_findings()
+    made = finding_pages.pages(documents.environment(), tmp_path, found, documents.with_rows(found))
+    pages = {path.stem for path in made if path.parent.name == "findings"}
+    broken = {
+        name for name, several in found["traces"].items() if any(r["verdict"] in finding_pages.BROKEN for r in several)
+    }
+    assert pages == broken
+    table = made[tmp_path / "findings.md"]
+    assert all(table.count(f"(findings/{name}.md)") == 1 for name in broken)
+    marks = list(finding_pages.MARKS.values())
+    for line in table.splitlines():
+        if "](findings/" in line:
+            cells = [cell.strip() for cell in line.strip("|").split("|")][4:]
+            assert len(cells) == sum(len(plugin.releases) for plugin in registry.released() if plugin.folder), line
+            assert set(cells) <= {mark.strip() for mark in marks}
+
+
+def test_a_page_of_a_finding_that_is_gone_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "findings"
+    folder.mkdir()
+    for name in ("kept", "gone"):
+        (folder / f"{name}.md").write_text("")
+    assert finding_pages.left_over(tmp_path, [folder / "kept.md"]) == [folder / "gone.md"]
+
+
+def test_a_script_makes_a_text_to_file() -> None:
+    found = finding("...v")
+    page = documents.environment().get_template("finding.md.j2")
+    assert "To file upstream" not in page.render(finding=found)
+    with_script = Finding(found.kept, None, found.rows, "print('shown')\n")
+    text = page.render(finding=with_script)
+    assert "To file upstream" in text
+    assert "```python\nprint('shown')\n```" in text
