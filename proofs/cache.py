@@ -185,7 +185,7 @@ def releases_window(st: CacheState, row: Number, old: Number) -> Step[CacheState
     """A request gives back the SWA part of its lock, though the next token reads SWA pages of the tree."""
     return unasked(
         law.release_swa(st, row, old),
-        "the row's lock holds the SWA part of each node in the window before the next token",
+        "every node of the row's cached prefix is behind the window before the next token",
     )
 
 
@@ -226,7 +226,7 @@ def admits_over_tombstone(
 ) -> Step[CacheState]:
     """A request is admitted on a node of whose window an SWA part is gone."""
     step = law.admit(st, row, session, handle, node, top, counting, pages)
-    return unchosen(step, "the row's lock holds the SWA part of each node in the window before the next token")
+    return unchosen(step, "the new lock finds the SWA part of each node in the window before the next token")
 
 
 def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:

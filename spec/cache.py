@@ -22,13 +22,14 @@ from spec.cache_state import (
     read_own,
     read_path,
     start,
+    window_in,
     with_rows,
 )
-from spec.lengths import Length, touched
+from spec.lengths import Length, shortest, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
-from spec.rows import LEAVING, Rows, allocated, full_pool
-from spec.tree import ROOT, Tree, begin, end, lives
+from spec.rows import LEAVING, Rows, allocated, back_to, committed, full_pool
+from spec.tree import ROOT, begin, between, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
 stem.part("rows", session_trim.stem)
@@ -62,7 +63,7 @@ def admit(
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
-        choice=(*matched(st, locked, node, pages), nothing, covered(begun.then, locked.then, row, handle)),
+        choice=(*matched(st, locked, node, pages), nothing, window_found(st, node, top, Length(end(st.tree, node), 0))),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
     )
 
@@ -92,17 +93,27 @@ def admit_tail(
             *matched(st, locked, node, pages),
             nothing,
             *begun.step.choice,
-            covered(begun.then, locked.then, row, handle),
+            window_found(st, node, top, to),
         ),
         fits=begun.step.fits,
         then=but(read_own(shown, row, end(st.tree, node)), tree=locked.then),
     )
 
 
-def covered(rows: Rows, tree: Tree, row: Number, handle: Number) -> Requirement:
-    """The lock handle of a row holds the SWA part of each node with a token in the window before the next token."""
+def window_found(st: CacheState, node: Number, top: Number, to: Length) -> Requirement:
+    """A lock from ``node`` up to ``top`` finds the SWA part of each node in the window before the token at ``to``."""
+    tree = st.tree
     return requires(
-        implies(handle != 0, holds_window(rows, tree, row, handle)),
+        window_in(st, node, to, lambda n: between(tree, top, n, node) & (tree.swa(n) == 1)),
+        "the new lock finds the SWA part of each node in the window before the next token",
+    )
+
+
+def window_stays(st: CacheState, row: Number, to: Length) -> Requirement:
+    """The row's lock handle, if it has one, holds the SWA part of each node in the window before ``to`` tokens."""
+    handle = st.handle(row)
+    return requires(
+        implies(handle != 0, holds_window(st, handle, to)),
         "the row's lock holds the SWA part of each node in the window before the next token",
     )
 
@@ -180,13 +191,14 @@ def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
 @stem.transition
 def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back."""
-    return cutting(st, row, call("rows", session_trim.roll_back, st.rows, row, to))
+    cut = call("rows", session_trim.roll_back, st.rows, row, to)
+    return cutting(st, row, cut, shortest(to, committed(st.rows, row)))
 
 
-def cutting(st: CacheState, row: Number, cut: Call) -> Step[CacheState]:
-    """The step that makes a row shorter, whose lock must still hold the window before the row's next token."""
+def cutting(st: CacheState, row: Number, cut: Call, to: Length) -> Step[CacheState]:
+    """The step that cuts a row to ``to`` committed tokens; the row's lock must hold the window before them."""
     step = rows_only(st, cut)
-    return but(step, promises=(*step.promises, covered(cut.then, st.tree, row, st.handle(row))))
+    return but(step, promises=(*step.promises, window_stays(st, row, to)))
 
 
 @stem.transition
@@ -195,7 +207,12 @@ def release_swa(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
 
     From then on the tree may evict these SWA pages. The full pages stay locked, and so does the mamba state.
     """
-    return giving_back(st, row, old, call("tree", lock_ref.release_swa, st.tree, old))
+    step = giving_back(st, row, old, call("tree", lock_ref.release_swa, st.tree, old))
+    left = requires(
+        window_in(st, st.tree.node(old), committed(st.rows, row), lambda _: False),
+        "every node of the row's cached prefix is behind the window before the next token",
+    )
+    return but(step, promises=(*step.promises, left))
 
 
 @stem.transition
@@ -205,7 +222,7 @@ def release_state(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
 
 
 def giving_back(st: CacheState, row: Number, old: Number, let_go: Call) -> Step[CacheState]:
-    """The step in which a running request gives back a part of its lock, without which it can still read its window."""
+    """The step in which a running request gives back a part of its lock."""
     return Step(
         calls=(let_go,),
         promises=(
@@ -213,7 +230,6 @@ def giving_back(st: CacheState, row: Number, old: Number, let_go: Call) -> Step[
             requires(old != 0, "the row has a lock handle"),
             has_handle(st, row, old),
             *let_go.step.promises,
-            covered(st.rows, let_go.then, row, old),
         ),
         then=but(st, tree=let_go.then),
     )
@@ -276,7 +292,7 @@ def continue_prefill(
         choice=(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
-            covered(st.rows, locked.then, row, handle),
+            window_found(st, node, top, committed(st.rows, row)),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),
     )
@@ -383,14 +399,15 @@ def letting_go(
 @stem.transition
 def save(st: CacheState, row: Number, agreed: Length) -> Step[CacheState]:
     """A turn ends: its row goes to the session's slot, cut to ``agreed`` tokens; its lock handle is kept."""
-    return cutting(st, row, call("rows", session_trim.save, st.rows, row, agreed))
+    saved = call("rows", session_trim.save, st.rows, row, agreed)
+    return cutting(st, row, saved, back_to(st.rows, row, shortest(agreed, committed(st.rows, row))))
 
 
 @stem.transition
 def restore(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]:
     """The next turn will go on at ``prefix`` tokens: what the slot's row owns beyond this prefix is given back."""
     row = session_trim.slot_row(st.rows, session)
-    return cutting(st, row, call("rows", session_trim.restore, st.rows, session, prefix))
+    return cutting(st, row, call("rows", session_trim.restore, st.rows, session, prefix), back_to(st.rows, row, prefix))
 
 
 @stem.transition

@@ -227,19 +227,27 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
     return request_rows.each_request(rows, holds) & tree.handles.all(held_once)
 
 
-def holds_window(rows: Rows, tree: Tree, row: Number, handle: Number) -> Truth:
-    """The lock handle holds the SWA part of each node of its path with a token in the window before the next token.
+def window_in(st: CacheState, node: Number, to: Length, held: Callable[[Number], Truth]) -> Truth:
+    """``held`` is true of each node on the path to ``node`` with a token in the window before the token at ``to``.
 
-    ``rows``: with the lengths of the row. A node is behind the window where the row has a whole window of committed
-    tokens after the node's end.
+    A node is behind this window where a whole window of tokens fits between the node's end and ``to``.
     """
 
     def kept(n: Number) -> Truth:
-        behind = at_most(Length(tree.stop(n) + rows.window, rows.window_rest), committed(rows, row))
-        held = between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
-        return implies(over(tree, n, tree.node(handle)) & no(behind), held)
+        behind = at_most(Length(st.tree.stop(n) + st.rows.window, st.rows.window_rest), to)
+        return implies(over(st.tree, n, node) & no(behind), held(n))
 
-    return tree.nodes.all(kept)
+    return st.tree.nodes.all(kept)
+
+
+def holds_window(st: CacheState, handle: Number, to: Length) -> Truth:
+    """The lock handle holds the SWA part of each node of its path with a token in the window before ``to`` tokens."""
+    tree = st.tree
+
+    def held(n: Number) -> Truth:
+        return between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
+
+    return window_in(st, tree.node(handle), to, held)
 
 
 def window_is_locked(st: CacheState) -> Truth:
@@ -251,7 +259,7 @@ def window_is_locked(st: CacheState) -> Truth:
 
     def locked(r: Number) -> Truth:
         reads = (st.handle(r) != 0) & ((rows.phase(r) == RUNNING) | (rows.phase(r) == SAVED))
-        return implies(reads, holds_window(rows, st.tree, r, st.handle(r)))
+        return implies(reads, holds_window(st, st.handle(r), committed(rows, r)))
 
     return request_rows.each_request(rows, locked)
 

@@ -8,7 +8,8 @@ slot instead, and the next turn goes on with this row. ``spec.rows`` has the sta
 from __future__ import annotations
 
 from spec import rows, swa_mapping
-from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
+from spec.allocator import lawful_choice
+from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest, touched
 from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
 from spec.rows import (
@@ -107,6 +108,8 @@ def admit_tail(
     first = Length(start, 0)
     grown = call("pools", swa_mapping.alloc_extend_swa_tail, rows_begun.then, row, first, to, full_pages, swa_pages)
     window = (start == pages) | at_most(Length(start + st.window, st.window_rest), to)
+    full, swa = full_pool(st), swa_pool(st)
+    need, need_swa = touched(to) - pages, ite(same(first, to), 0, touched(to) - start)
     return Step(
         calls=(rows_begun, grown),
         promises=(
@@ -119,9 +122,10 @@ def admit_tail(
                 (pages <= start) & at_most(first, to), "the tail starts within the part of the row behind the prefix"
             ),
             requires(window, "the tail holds the window before the next token"),
-            *grown.step.choice,
+            *lawful_choice(full, full_pages, need, "full pages"),
+            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
         ),
-        fits=grown.step.fits,
+        fits=(need <= full.available) & (need_swa <= swa.available),
         then=but(commit_to(begun.then, row, to), pools=grown.then, cursor=st.cursor.put(row, start)),
     )
 
