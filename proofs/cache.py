@@ -248,6 +248,11 @@ def reads_old_page(st: CacheState, row: Number, to: Length, full_pages: Seq, swa
     return altered(law.extend(st, row, to, full_pages, swa_pages), reads=st.reads)
 
 
+def splits_unseen(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheState]:
+    """A node is split, and the upper half of its key is still looked for in the node itself."""
+    return altered(law.split(st, child, new, at), cover=st.cover)
+
+
 def numbers_twice(
     st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
 ) -> Step[CacheState]:
@@ -272,6 +277,7 @@ MUTANTS = (
     Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),
     Mutant("reads_padding", "admit", "reads_what_it_holds", reads_padding),
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
+    Mutant("splits_unseen", "split", "path_has_every_page", splits_unseen),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
     Mutant("books_nothing", "drop_duplicates", "freed_exactly_once", books_nothing),
     *mamba_in_cache.MUTANTS,
@@ -315,6 +321,9 @@ UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"
 NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
+OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases"
+TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_owns_its_key others_are_nodes"
+WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
 RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
     "node_owns_its_key": f"{NODES} full_positions",
@@ -341,6 +350,10 @@ RELEVANT_LAWS = {
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
+    "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
+    "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
+    "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds reads_what_it_owns",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
     "promises_of_release": "request_holds_its_prefix",

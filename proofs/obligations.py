@@ -241,12 +241,13 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     about = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in about if law.inherited else about.issuperset(law.about))]
-    goal = law_at(world, theorem, held, [])[-1]
+    one = [Term(world.fresh("one"))]
+    goal = law_at(world, theorem, held, one)[-1]
     counts = list(world.counts)
 
     def given(laws: list[Invariant]) -> list[Any]:
         world.counts[:] = counts
-        facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, [])]
+        facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, one)]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
 
     core_facts = given([law for law in known if law.name in relevant_laws_of(hints, START, theorem.name)])

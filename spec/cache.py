@@ -10,10 +10,13 @@ this choice. An insert is a sequence of these transitions: ``drop_duplicates``, 
 
 from __future__ import annotations
 
-from spec import cache_state, lock_ref, mamba_in_cache, mamba_slots, session_trim
+from spec import cache_state, cache_theorems, lock_ref, mamba_in_cache, mamba_slots, session_trim
 from spec.cache_state import (
     CacheState,
     born,
+    cover_leaf,
+    cover_merge,
+    cover_split,
     held_by,
     holds_window,
     home,
@@ -315,7 +318,12 @@ def insert_leaf(
             *fresh_leaf(st, row, leaf, pages),
             requires(side, "all pages of the leaf are on one side of the cursor"),
         ),
-        then=but(with_rows(st, given.then), tree=grown.then, inserts=st.inserts + 1),
+        then=but(
+            with_rows(st, given.then),
+            tree=grown.then,
+            cover=cover_leaf(st, under, leaf, pages),
+            inserts=st.inserts + 1,
+        ),
     )
 
 
@@ -438,7 +446,7 @@ def split(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheS
     return Step(
         calls=(cut, passed),
         promises=(*cut.step.promises, place),
-        then=but(with_rows(st, passed.then), tree=cut.then),
+        then=but(with_rows(st, passed.then), tree=cut.then, cover=cover_split(st, child, new, at)),
     )
 
 
@@ -452,7 +460,9 @@ def merge(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
     return Step(
         calls=(joined, passed, emptied),
         promises=joined.step.promises,
-        then=but(with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then),
+        then=but(
+            with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then, cover=cover_merge(st, node, above)
+        ),
     )
 
 
@@ -508,10 +518,15 @@ for _transition in mamba_in_cache.TRANSITIONS:
 
 for _law in cache_state.LAWS:
     stem.invariant(about=("rows", "tree"))(_law)
+stem.each(cache_state.nodes_of, about=("rows", "tree"))(cache_state.path_has_every_page)
 stem.invariant(about=("tree", "states"))(mamba_in_cache.node_has_its_state)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.states_go_with_rows)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.slot_has_row_and_states)
-stem.theorem(about=("rows", "tree"))(cache_state.quiescent)
-stem.theorem(about=("rows", "tree", "states"))(mamba_in_cache.states_are_quiescent)
+stem.theorem(about=("rows", "tree"), each=cache_state.nodes_of)(cache_theorems.every_count_is_zero)
+stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)
+stem.theorem(about=("rows", "tree", "states"))(cache_theorems.states_are_quiescent)
+stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_pages)
+stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_window)
+stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
 
 __all__ = ["CacheState", "initial", "stem"]

@@ -6,7 +6,7 @@ number of whole pages. The tree node ``n`` owns its pages in the pool row ``limi
 index where it also stands in the rows of the requests that read it. ``reads(r, i)`` is the page that the row ``r`` of
 ``req_to_token`` shows at the page index ``i``: a page of the row itself or of the tree. ``handle(r)`` is the lock
 handle of the row's request, 0 where it has none; ``holder(h)`` is the row whose request has the lock handle ``h``, plus
-one.
+one. ``cover(n, i)`` is the node on the path to the tree node ``n`` whose key has the page index ``i``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spec import states
 from spec import tree as trees
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, same, touched
-from spec.logic import Map, Number, Seq, Truth, but, implies, ite, no, number, total
+from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
 from spec.pool import PADDING, Pool, held, length
 from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows, allocated, committed, full_pool, is_row, swa_pool
 from spec.states import MambaSlots
@@ -50,6 +50,7 @@ class CacheState:
     handle: Map = total(1)
     holder: Map = total(1)
     reads: Map = total(2)
+    cover: Map = total(2)
     mine: Map = total(1)
     carrier: Map = total(1)
     inserts: Number = number()
@@ -58,7 +59,7 @@ class CacheState:
 def initial(rows: Rows, tree: Tree, slots: MambaSlots) -> CacheState:
     """A cache of these parts in which no row reads, no handle is held and no page was counted (finite reading)."""
     ledger, none = Ledger(FiniteMap(1), FiniteMap(1)), FiniteMap(1)
-    return CacheState(rows, tree, slots, ledger, ledger, none, none, FiniteMap(2), none, none, 0)
+    return CacheState(rows, tree, slots, ledger, ledger, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
 
 
 def start(st: CacheState) -> CacheState:
@@ -73,6 +74,7 @@ def start(st: CacheState) -> CacheState:
         handle=st.handle.all_to(0),
         holder=st.holder.all_to(0),
         reads=st.reads.all_to(PADDING),
+        cover=st.cover.all_to(ROOT),
         mine=st.mine.all_to(0),
         carrier=st.carrier.all_to(0),
         inserts=0,
@@ -164,7 +166,45 @@ def held_by(st: CacheState, row: Number, handle: Number) -> CacheState:
     )
 
 
+# Which node of a path has a page index in its key.
+
+
+def cover_leaf(st: CacheState, under: Number, leaf: Number, stop: Number) -> Map:
+    """``cover`` after a leaf was added under the node ``under``: its path is that of ``under``, and then itself."""
+    first = end(st.tree, under)
+    return st.cover.where(
+        lambda n, i: (n == leaf) & (i >= 0) & (i < stop),
+        lambda _, i: ite(i < first, st.cover(under, i), leaf),
+        lambda: [(leaf, i) for i in range(stop)],
+    )
+
+
+def cover_split(st: CacheState, child: Number, new: Number, at: Number) -> Map:
+    """``cover`` after ``new`` got the upper part of the key of ``child``, up to the page index ``at``."""
+    tree, first = st.tree, begin(st.tree, child)
+    return st.cover.where(
+        lambda n, i: ((n == new) & (i >= 0) & (i < at)) | (over(tree, child, n) & (first <= i) & (i < at)),
+        lambda _, i: ite(i < first, st.cover(child, i), new),
+        lambda: [(n, i) for n in (new, *tree.nodes.items()) for i in range(at)],
+    )
+
+
+def cover_merge(st: CacheState, node: Number, above: Number) -> Map:
+    """``cover`` after ``node`` took in its parent ``above``."""
+    tree, first, last = st.tree, begin(st.tree, above), st.tree.stop(above)
+    return st.cover.where(
+        lambda n, i: over(tree, node, n) & (first <= i) & (i < last),
+        node,
+        lambda: [(n, i) for n in tree.nodes.items() for i in range(first, last)],
+    )
+
+
 # The laws.
+
+
+def nodes_of(st: CacheState) -> Domain:
+    """The numbers that tree nodes can have."""
+    return st.tree.nodes
 
 
 def each_home(st: CacheState, law: Callable[[Number, Number], Truth]) -> Truth:
@@ -289,6 +329,25 @@ def reads_what_it_owns(st: CacheState) -> Truth:
     return request_rows.each_row(rows, lambda r: full.indices.all(lambda i: own(r, i)))
 
 
+def path_has_every_page(st: CacheState, n: Number) -> Truth:
+    """Each page index of the path to a tree node lies in the key of one node on this path.
+
+    Where the path goes on below a node, the next node on it is a child of that node.
+    """
+    tree = st.tree
+
+    def has(i: Number) -> Truth:
+        c = st.cover(n, i)
+        there = lives(tree, c) & over(tree, c, n) & (begin(tree, c) <= i) & (i < tree.stop(c))
+        return implies(lives(tree, n) & (i < tree.stop(n)), there)
+
+    def goes_on(a: Number) -> Truth:
+        c = st.cover(n, tree.stop(a))
+        return implies(over(tree, a, n) & (a != n), lives(tree, c) & (tree.parent(c) == a))
+
+    return full_pool(st.rows).indices.all(has) & tree.nodes.all(goes_on)
+
+
 def inserts_are_numbered(st: CacheState) -> Truth:
     """Every insert into the tree has a number of its own, and no node names an insert that has not happened."""
     tree = st.tree
@@ -302,20 +361,6 @@ def freed_exactly_once(st: CacheState) -> Truth:
         return pool.pages.all(lambda p: book.births(p) == book.deaths(p) + ite(held(pool, p), 1, 0))
 
     return balanced(st.full, full_pool(st.rows)) & balanced(st.swa, swa_pool(st.rows))
-
-
-def deserted(st: CacheState) -> Truth:
-    """No request and no session uses a row, and the tree has no node."""
-    still = request_rows.each_request(st.rows, lambda r: st.rows.phase(r) == IDLE)
-    return still & st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
-
-
-def quiescent(st: CacheState) -> Truth:
-    """With no request, no session, an empty tree and no open free group, every page of both pools is available."""
-    rows = st.rows
-    full = full_pool(rows).available == full_pool(rows).pages.size
-    swa = swa_pool(rows).available == swa_pool(rows).pages.size
-    return implies(deserted(st) & (rows.pools.group == 0), full & swa)
 
 
 LAWS = (

@@ -234,6 +234,16 @@ def _itself(state: Any) -> list[Part]:
     return [("", state)]
 
 
+def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) -> Callable[[Any], Truth]:
+    """The law on the whole state: ``law`` on each member of the domain."""
+
+    def holds(state: Any) -> Truth:
+        return domain(state).all(lambda member: law(state, member))
+
+    holds.__doc__ = law.__doc__
+    return holds
+
+
 @dataclass
 class Stem:
     """One feature: its state, first state, transitions and invariants, by name and in order of definition.
@@ -289,23 +299,35 @@ class Stem:
 
         return register
 
-    def theorem(self, about: tuple[str, ...]) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
-        """Registers what holds in every lawful state; ``about``: the parts whose laws the proof uses."""
+    def theorem(
+        self, about: tuple[str, ...], each: Callable[[Any], Domain] | None = None
+    ) -> Callable[[Callable[..., Truth]], Callable[..., Truth]]:
+        """Registers what holds in every lawful state; ``about``: the parts whose laws the proof uses.
 
-        def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
-            self._add(Invariant(function.__name__, function, _itself, about=about, theorem=True))
+        ``each``: the theorem speaks of each member of this domain; then its proof may count for this member.
+        """
+
+        def register(function: Callable[..., Truth]) -> Callable[..., Truth]:
+            law = Invariant(function.__name__, function, _itself, about=about, theorem=True)
+            if each is not None:
+                law = replace(law, holds=_on_each(each, function), at=function, domain=each)
+            self._add(law)
             return function
 
         return register
 
     def each(
-        self, domain: Callable[[Any], Domain], counts: bool = False, uses: tuple[str, ...] = ()
+        self,
+        domain: Callable[[Any], Domain],
+        counts: bool = False,
+        uses: tuple[str, ...] = (),
+        about: tuple[str, ...] = (),
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
         """Registers a law on each member of a domain.
 
         ``counts``: the law counts or sums; a proof then knows it only for the members that the proof names. ``uses``:
         laws registered earlier; the proof of this law may use them for the state after the call, too. A theorem is none
-        of these: it follows from all laws, and so from this one.
+        of these: it follows from all laws, and so from this one. ``about``: see ``invariant``.
         """
 
         earlier = {name for name, law in self.invariants.items() if not law.theorem}
@@ -315,11 +337,9 @@ class Stem:
             )
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
-            def holds(state: Any) -> Truth:
-                return domain(state).all(lambda member: function(state, member))
-
-            holds.__doc__ = function.__doc__
-            self._add(Invariant(function.__name__, holds, _itself, False, function, domain, counts, uses))
+            holds = _on_each(domain, function)
+            known = Invariant(function.__name__, holds, _itself, False, function, domain, counts, uses)
+            self._add(replace(known, about=about))
             return function
 
         return register

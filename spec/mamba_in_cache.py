@@ -10,7 +10,7 @@ request gets its row before its states, and gives its states back before its row
 from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, session_trim, states
-from spec.cache_state import CacheState, deserted, home, with_rows
+from spec.cache_state import CacheState, home, with_rows
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
 from spec.rows import IDLE, LEAVING, SAVED, each_request, is_row
 from spec.states import OWN, is_node, is_request, is_session, owns_nothing
@@ -289,10 +289,3 @@ def slot_has_row_and_states(st: CacheState) -> Truth:
         return implies(is_session(st.states, o) & no(owns_nothing(st.states, o)), saved)
 
     return st.states.owners.all(with_row)
-
-
-def states_are_quiescent(st: CacheState) -> Truth:
-    """With no request on a row or waiting, no session, an empty tree and no open group, every state slot is free."""
-    slots = st.states
-    gone = slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
-    return implies(deserted(st) & gone & (slots.group == 0), slots.available == slots.slots.size)

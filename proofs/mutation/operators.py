@@ -189,7 +189,9 @@ def _of_name(node: ast.Attribute | ast.Name) -> list[Edit]:
         return []
 
     def swapped(n: ast.AST) -> ast.AST:
-        return ast.Attribute(n.value, other, ast.Load()) if isinstance(n, ast.Attribute) else ast.Name(other, ast.Load())
+        return (
+            ast.Attribute(n.value, other, ast.Load()) if isinstance(n, ast.Attribute) else ast.Name(other, ast.Load())
+        )
 
     return [(f"takes {other} for {name}", swapped)]
 
