@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant
+from proofs.hints import COMMON, Hints, Mutant, unasked
 from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Seq, Slots, Step
-from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, held, length, some_open
+from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
@@ -40,10 +40,9 @@ def cuts(pool: Pool) -> Iterator[tuple[int, Length]]:
 
 
 def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
-    """Each held page by itself, with all its used slots."""
+    """Each page by itself, with all its used slots; the law accepts the pages that are held."""
     for page in pool.pages.items():
-        if held(pool, page):
-            yield Set([page]), Set((page, o) for o in range(filled(pool, page)))
+        yield Set([page]), Set((page, o) for o in range(filled(pool, page)))
 
 
 def _alloc(st: Allocator) -> Iterator[tuple[Any, ...]]:
@@ -126,6 +125,11 @@ def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, place=lost)))
 
 
+def frees_twice(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A caller frees pages that nobody holds, since they were freed before."""
+    return unasked(law.free(st, gone, slots), "every freed page is held by a row")
+
+
 def keeps_backup(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
@@ -168,6 +172,7 @@ MUTANTS = (
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
     Mutant("counts_stray_end", "free_group_end", "pending_in_group", counts_stray_end),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
+    Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 

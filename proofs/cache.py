@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import cache_state, lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -233,7 +233,7 @@ def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[Cac
     """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
     step = law.revive_in_place(st, row, node)
     freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
-    then = but(cache_state.with_rows(st, freed.then), tree=step.then.tree)
+    then = but(st, rows=freed.then, tree=step.then.tree)
     return but(step, calls=(step.calls[0], freed), then=then)
 
 
@@ -260,11 +260,6 @@ def numbers_twice(
     return altered(law.insert_leaf(st, row, under, leaf, pages, live), inserts=st.inserts)
 
 
-def books_nothing(st: CacheState, row: Number, pages: Number) -> Step[CacheState]:
-    """Pages are given back, and the ledgers do not count it."""
-    return altered(law.drop_duplicates(st, row, pages), full=st.full, swa=st.swa)
-
-
 MUTANTS = (
     Mutant("forgets_pages", "evict_leaf", "others_are_nodes", forgets_pages),
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
@@ -279,7 +274,6 @@ MUTANTS = (
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("splits_unseen", "split", "path_has_every_page", splits_unseen),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
-    Mutant("books_nothing", "drop_duplicates", "freed_exactly_once", books_nothing),
     *mamba_in_cache.MUTANTS,
 )
 

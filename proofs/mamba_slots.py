@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from proofs.hints import COMMON, Hints, Mutant, altered
 from spec import mamba_slots as law
 from spec.finite import Seq
-from spec.logic import Number, Step, but
+from spec.logic import Number, Step, but, no
 from spec.states import (
     ABSENT,
     FIRST,
@@ -20,6 +20,8 @@ from spec.states import (
     RUNNING,
     SECOND,
     MambaSlots,
+    drop,
+    each_role,
     is_node,
     is_open,
     is_request,
@@ -187,6 +189,15 @@ def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[Mamb
     return altered(law.donate_and_replace(st, request, node), row=st.row)
 
 
+def frees_by_old_row(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """A request frees what its row shows to the kernels, also slots that it gave back before."""
+    step = law.release(st, request)
+    shown = st.slots.such(
+        lambda s: no(each_role(lambda k: st.row(request, k) != s)), lambda: [st.row(request, k) for k in ROLES]
+    )
+    return but(step, then=law.gone(drop(st, shown), request))
+
+
 def counts_the_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
     """Slots that are set aside still count as available."""
     return altered(law.begin_group(st, need, chosen), available=st.available)
@@ -205,6 +216,7 @@ MUTANTS = (
     Mutant("second_without_a_name", "alloc_second", "names_what_it_owns", second_without_a_name),
     Mutant("keeps_the_names", "release", "gone_names_nothing", keeps_the_names),
     Mutant("row_stays_behind", "donate_and_replace", "row_says_what_is_owned", row_stays_behind),
+    Mutant("frees_by_old_row", "release", "freed_exactly_once", frees_by_old_row),
     Mutant("counts_the_group", "begin_group", "available_counts", counts_the_group),
 )
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from proofs.allocator import begins, cuts, frees, growths, nothing
-from proofs.hints import COMMON, Hints, Mutant, unchosen
+from proofs.hints import COMMON, Hints, Mutant, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Slots, Step, Truth
+from spec.logic import Number, Slots, Step, Truth, ite
 from spec.pool import HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
@@ -284,6 +284,29 @@ def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, 
     return _with(step, swa=lost)
 
 
+def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A caller frees full pages that nobody holds, since they were freed before."""
+    return unasked(law.free(st, gone, slots), "every freed page is held by a row")
+
+
+def frees_full_twice(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """A caller frees full pages alone that nobody holds, since they were freed before."""
+    return unasked(law.free_full(st, gone, slots, later), "every freed page is held by a row")
+
+
+def frees_swa_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A window eviction frees every SWA page that the mapping names, also those that wait since they were freed."""
+    step, pair = law.free_swa(st, gone, slots), st.now
+
+    def named(s: Number) -> Truth:
+        return pair.full.pages.any(
+            lambda p: gone.has(p) & pair.full.offsets.any(lambda o: pair.to_page(p, o) == s),
+        )
+
+    gone_swa = pair.swa.pages.such(named, pair.swa.pages.items)
+    return _with(step, swa=drop(pair.swa, gone_swa, ite(st.group > 0, PENDING, resting(pair.swa))))
+
+
 def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
@@ -312,6 +335,9 @@ MUTANTS = (
     Mutant("frees_mapped_page", "free_full", "swa_is_reached", frees_mapped_page),
     Mutant("keeps_mapping_of_full", "free_full", "free_maps_to_nothing", keeps_mapping_of_full),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
+    Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
+    Mutant("frees_full_twice", "free_full", "freed_exactly_once", frees_full_twice),
+    Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from spec import cache_state, cache_theorems, lock_ref, mamba_in_cache, mamba_slots, session_trim
 from spec.cache_state import (
     CacheState,
-    born,
     cover_leaf,
     cover_merge,
     cover_split,
@@ -26,12 +25,11 @@ from spec.cache_state import (
     read_path,
     start,
     window_in,
-    with_rows,
 )
 from spec.lengths import Length, shortest, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
-from spec.rows import LEAVING, Rows, allocated, back_to, committed, full_pool
+from spec.rows import LEAVING, allocated, back_to, committed, full_pool
 from spec.tree import ROOT, begin, between, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
@@ -88,7 +86,7 @@ def admit_tail(
         "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
     )
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
-    shown = held_by(read_path(taken(st, begun.then, full_pages, swa_pages), row, pages), row, handle)
+    shown = held_by(read_path(but(st, rows=begun.then), row, pages), row, handle)
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
@@ -141,42 +139,37 @@ def matched(st: CacheState, locked: Call, node: Number, pages: Seq) -> tuple[Req
 def extend(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """A prefill, or one chunk of it: the row grows to ``to`` tokens, and all of them are committed."""
     grown = call("rows", session_trim.extend, st.rows, row, to, full_pages, swa_pages)
-    return growing(st, row, grown, full_pages, swa_pages)
+    return growing(st, row, grown)
 
 
 @stem.transition
 def decode(st: CacheState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """A request decodes one token: the row grows by this token, which is committed."""
     grown = call("rows", session_trim.decode, st.rows, row, full_pages, swa_pages)
-    return growing(st, row, grown, full_pages, swa_pages)
+    return growing(st, row, grown)
 
 
 @stem.transition
 def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
     """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
     grown = call("rows", session_trim.reserve, st.rows, row, to, full_pages, swa_pages)
-    return growing(st, row, grown, full_pages, swa_pages)
+    return growing(st, row, grown)
 
 
-def growing(st: CacheState, row: Number, grown: Call, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
-    """The step of a row that grows: the row shows its new pages, and the ledgers count them."""
+def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
+    """The step of a row that grows: the row shows its new pages."""
     return Step(
         calls=(grown,),
         promises=grown.step.promises,
         choice=grown.step.choice,
         fits=grown.step.fits,
-        then=read_own(taken(st, grown.then, full_pages, swa_pages), row, touched(allocated(st.rows, row))),
+        then=read_own(but(st, rows=grown.then), row, touched(allocated(st.rows, row))),
     )
-
-
-def taken(st: CacheState, rows: Rows, full_pages: Seq, swa_pages: Seq) -> CacheState:
-    """The state with the rows and pools ``rows``, to which new pages were handed out; the ledgers count them."""
-    return but(with_rows(st, rows), full=born(st.full, full_pages), swa=born(st.swa, swa_pages))
 
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
-    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=with_rows(st, asked.then))
+    return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=but(st, rows=asked.then))
 
 
 @stem.transition
@@ -319,7 +312,8 @@ def insert_leaf(
             requires(side, "all pages of the leaf are on one side of the cursor"),
         ),
         then=but(
-            with_rows(st, given.then),
+            st,
+            rows=given.then,
             tree=grown.then,
             cover=cover_leaf(st, under, leaf, pages),
             inserts=st.inserts + 1,
@@ -356,14 +350,13 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
     revived = call("tree", lock_ref.restore, st.tree, node, st.inserts + 1)
     emptied = call("rows", session_trim.drop, st.rows, home(st, node))
     given = call("rows", session_trim.donate, emptied.then, row, home(st, node), st.tree.stop(node))
-    freed = with_rows(st, emptied.then)
     return Step(
         calls=(revived, emptied, given),
         promises=(
             *revivable(st, row, node),
             requires(st.tree.full_ref(node) == 0, "nobody holds the node"),
         ),
-        then=but(with_rows(freed, given.then), tree=revived.then, inserts=st.inserts + 1),
+        then=but(st, rows=given.then, tree=revived.then, inserts=st.inserts + 1),
     )
 
 
@@ -378,7 +371,7 @@ def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheStat
     return Step(
         calls=(revived, given),
         promises=revivable(st, row, node),
-        then=but(with_rows(st, given.then), tree=revived.then),
+        then=but(st, rows=given.then, tree=revived.then),
     )
 
 
@@ -397,7 +390,7 @@ def letting_go(
     return Step(
         calls=(freed, let_go),
         promises=promises,
-        then=but(held_by(with_rows(st, freed.then), row, 0), tree=let_go.then),
+        then=but(held_by(but(st, rows=freed.then), row, 0), tree=let_go.then),
     )
 
 
@@ -446,7 +439,7 @@ def split(st: CacheState, child: Number, new: Number, at: Number) -> Step[CacheS
     return Step(
         calls=(cut, passed),
         promises=(*cut.step.promises, place),
-        then=but(with_rows(st, passed.then), tree=cut.then, cover=cover_split(st, child, new, at)),
+        then=but(st, rows=passed.then, tree=cut.then, cover=cover_split(st, child, new, at)),
     )
 
 
@@ -460,9 +453,7 @@ def merge(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
     return Step(
         calls=(joined, passed, emptied),
         promises=joined.step.promises,
-        then=but(
-            with_rows(with_rows(st, passed.then), emptied.then), tree=joined.then, cover=cover_merge(st, node, above)
-        ),
+        then=but(st, rows=emptied.then, tree=joined.then, cover=cover_merge(st, node, above)),
     )
 
 
@@ -475,7 +466,7 @@ def evict_leaf(st: CacheState, node: Number) -> Step[CacheState]:
     return Step(
         calls=(gone, freed),
         promises=(*gone.step.promises, stateless),
-        then=but(with_rows(st, freed.then), tree=gone.then),
+        then=but(st, rows=freed.then, tree=gone.then),
     )
 
 
@@ -484,7 +475,7 @@ def evict_swa(st: CacheState, node: Number) -> Step[CacheState]:
     """A node whose SWA pages nobody holds becomes a tombstone: its SWA pages are given back, its full pages stay."""
     gone = call("tree", lock_ref.evict_swa, st.tree, node)
     freed = call("rows", session_trim.drop_swa, st.rows, home(st, node))
-    return Step(calls=(gone, freed), promises=gone.step.promises, then=but(with_rows(st, freed.then), tree=gone.then))
+    return Step(calls=(gone, freed), promises=gone.step.promises, then=but(st, rows=freed.then, tree=gone.then))
 
 
 @stem.transition

@@ -20,23 +20,15 @@ from spec import tree as trees
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, same, touched
 from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
-from spec.pool import PADDING, Pool, held, length
+from spec.pool import PADDING, length
 from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows, allocated, committed, full_pool, is_row, swa_pool
 from spec.states import MambaSlots
 from spec.tree import HELD, ROOT, Tree, begin, between, end, lives, over
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """For each page of a pool: how often it was handed out (births), and how often it was given back (deaths)."""
-
-    births: Map = total(1)
-    deaths: Map = total(1)
-
-
-@dataclass(frozen=True)
 class CacheState:
-    """The parts of the cache, a ledger of each pool, and the maps that tie the parts together.
+    """The parts of the cache, and the maps that tie the parts together.
 
     ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
     is the number of the last insert into the tree.
@@ -45,8 +37,6 @@ class CacheState:
     rows: Rows
     tree: Tree
     states: MambaSlots
-    full: Ledger
-    swa: Ledger
     handle: Map = total(1)
     holder: Map = total(1)
     reads: Map = total(2)
@@ -57,9 +47,9 @@ class CacheState:
 
 
 def initial(rows: Rows, tree: Tree, slots: MambaSlots) -> CacheState:
-    """A cache of these parts in which no row reads, no handle is held and no page was counted (finite reading)."""
-    ledger, none = Ledger(FiniteMap(1), FiniteMap(1)), FiniteMap(1)
-    return CacheState(rows, tree, slots, ledger, ledger, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
+    """A cache of these parts in which no row reads and no handle is held (finite reading)."""
+    none = FiniteMap(1)
+    return CacheState(rows, tree, slots, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
 
 
 def start(st: CacheState) -> CacheState:
@@ -69,8 +59,6 @@ def start(st: CacheState) -> CacheState:
         rows=request_rows.start(st.rows),
         tree=trees.start(st.tree),
         states=states.start(st.states),
-        full=blank(st.full),
-        swa=blank(st.swa),
         handle=st.handle.all_to(0),
         holder=st.holder.all_to(0),
         reads=st.reads.all_to(PADDING),
@@ -81,38 +69,9 @@ def start(st: CacheState) -> CacheState:
     )
 
 
-def blank(book: Ledger) -> Ledger:
-    """The ledger in which no page was handed out or given back."""
-    return but(book, births=book.births.all_to(0), deaths=book.deaths.all_to(0))
-
-
 def home(st: CacheState, node: Number) -> Number:
     """The pool row in which a tree node owns its pages."""
     return st.rows.limit + node
-
-
-def born(book: Ledger, chosen: Seq) -> Ledger:
-    """The ledger after the pages ``chosen`` were handed out."""
-    return but(book, births=book.births.where(chosen.has, lambda p: book.births(p) + 1, chosen.items))
-
-
-def booked(book: Ledger, before: Pool, after: Pool) -> Ledger:
-    """The ledger after a step of its pool: each page that was owned before and is not owned after was given back."""
-
-    def gone(p: Number) -> Truth:
-        return before.pages.has(p) & held(before, p) & no(held(after, p))
-
-    return but(book, deaths=book.deaths.where(gone, lambda p: book.deaths(p) + 1, before.pages.items))
-
-
-def with_rows(st: CacheState, rows: Rows) -> CacheState:
-    """The state with the rows and pools ``rows``; the ledgers note the pages that were given back by this change."""
-    return but(
-        st,
-        rows=rows,
-        full=booked(st.full, full_pool(st.rows), full_pool(rows)),
-        swa=booked(st.swa, swa_pool(st.rows), swa_pool(rows)),
-    )
 
 
 def is_path(st: CacheState, node: Number, pages: Seq) -> Truth:
@@ -354,15 +313,6 @@ def inserts_are_numbered(st: CacheState) -> Truth:
     return (st.inserts >= 0) & tree.nodes.all(lambda n: implies(lives(tree, n), tree.source(n) <= st.inserts))
 
 
-def freed_exactly_once(st: CacheState) -> Truth:
-    """Each page that is handed out is given back exactly once before it is handed out again, in both pools."""
-
-    def balanced(book: Ledger, pool: Pool) -> Truth:
-        return pool.pages.all(lambda p: book.births(p) == book.deaths(p) + ite(held(pool, p), 1, 0))
-
-    return balanced(st.full, full_pool(st.rows)) & balanced(st.swa, swa_pool(st.rows))
-
-
 LAWS = (
     others_are_nodes,
     node_owns_its_key,
@@ -372,5 +322,4 @@ LAWS = (
     reads_what_it_holds,
     reads_what_it_owns,
     inserts_are_numbered,
-    freed_exactly_once,
 )

@@ -10,7 +10,7 @@ request gets its row before its states, and gives its states back before its row
 from __future__ import annotations
 
 from spec import lock_ref, mamba_slots, session_trim, states
-from spec.cache_state import CacheState, home, with_rows
+from spec.cache_state import CacheState, home
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
 from spec.rows import IDLE, LEAVING, SAVED, each_request, is_row
 from spec.states import OWN, is_node, is_request, is_session, owns_nothing
@@ -211,7 +211,7 @@ def evict_leaf_and_state(st: CacheState, node: Number) -> Step[CacheState]:
     return Step(
         calls=(gone, freed, empty),
         promises=(*gone.step.promises, has_place(st, node), stateful),
-        then=but(with_rows(st, freed.then), tree=gone.then, states=empty.then),
+        then=but(st, rows=freed.then, tree=gone.then, states=empty.then),
     )
 
 

@@ -36,6 +36,7 @@ from spec.states import (
     is_session,
     kept,
     lazily,
+    lent,
     move,
     needed,
     only,
@@ -151,7 +152,9 @@ def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: N
     It gets no slot in a role in which its record names one. A lazy buffer starts with its first slot alone.
     """
     needs = needed(st, request)
-    equipped = written(hold(hold(hold(st, request, OWN, own), request, FIRST, first), request, SECOND, second), request)
+    new = taken(st, own, first, second)
+    has = hold(hold(hold(st, request, OWN, own), request, FIRST, first), request, SECOND, second)
+    equipped = written(lent(has, new), request)
     return Step(
         promises=(
             requires(is_request(st, request) & (st.phase(request) != LEAVING), "the request is not leaving"),
@@ -168,7 +171,7 @@ def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: N
         fits=ite(needs[0], 1, 0) + ite(needs[1], 1, 0) + ite(needs[2], 1, 0) <= st.available,
         then=but(
             equipped,
-            available=st.available - taken(st, own, first, second).size,
+            available=st.available - new.size,
             next=st.next.put(request, ite(needs[1], 0, st.next(request))),
             phase=st.phase.put(request, RUNNING),
         ),

@@ -5,6 +5,7 @@ A *row* is any owner of pages in order: a request's row of ``req_to_token``, or 
 ``index(page)`` are the inverse of ``table``: with them "a page has exactly one owner" and "no page is leaked" need no
 search, which keeps the proofs fast. ``place(page)`` says where a page is: on the free list, on the release list (pages
 that are merged and sorted before they are used again), held by a row, or pending until a free group ends.
+``owed(page)`` is the ledger: how often the page was handed out, less how often a call named it to give it back.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Pool:
     table: Map = total(2)
     whole: Map = total(1)
     rest: Map = total(1)
+    owed: Map = total(1)
     available: Number = number()
 
 
@@ -71,6 +73,7 @@ def new_pool(page_size: int, size: int, rows: int, need_sort: bool) -> Pool:
         table=FiniteMap(2),
         whole=FiniteMap(1),
         rest=FiniteMap(1),
+        owed=FiniteMap(1),
         available=size,
     )
 
@@ -121,12 +124,16 @@ def take(pool: Pool, row: Number, first: Number, to: Length, chosen: Seq) -> Poo
         ),
         whole=pool.whole.put(row, to.pages),
         rest=pool.rest.put(row, to.rest),
+        owed=pool.owed.where(chosen.has, lambda p: pool.owed(p) + 1, chosen.items),
         available=pool.available - chosen.length,
     )
 
 
 def drop(pool: Pool, gone: Set, place: Number) -> Pool:
-    """The pool after the pages ``gone`` went to ``place`` and no row owns them. Rows keep their lengths, with holes."""
+    """The pool after the pages ``gone`` were given back to ``place``, and no row owns them.
+
+    Rows keep their lengths, with holes. The ledger counts each named page, whoever owned it.
+    """
     return but(
         pool,
         place=pool.place.where(gone.has, place, gone.items),
@@ -135,6 +142,7 @@ def drop(pool: Pool, gone: Set, place: Number) -> Pool:
             PADDING,
             lambda: [(pool.owner(p), pool.index(p)) for p in gone.items()],
         ),
+        owed=pool.owed.where(gone.has, lambda p: pool.owed(p) - 1, gone.items),
         available=pool.available + ite(place == PENDING, 0, gone.size),
     )
 
@@ -217,6 +225,7 @@ def emptied(pool: Pool) -> Pool:
         table=pool.table.all_to(PADDING),
         whole=pool.whole.all_to(NOTHING.pages),
         rest=pool.rest.all_to(NOTHING.rest),
+        owed=pool.owed.all_to(0),
         available=pool.pages.size,
     )
 
@@ -270,4 +279,12 @@ def released_if_sorted(pool: Pool) -> Truth:
     return pool.need_sort | pool.pages.all(lambda p: pool.place(p) != RELEASED)
 
 
-LAWS = (places, one_owner, no_leak, row_ends, available_counts, released_if_sorted)
+def freed_exactly_once(pool: Pool) -> Truth:
+    """Each page that is handed out is given back exactly once before it is handed out again.
+
+    What is given back is counted from the pages that a call names, also where nobody holds them.
+    """
+    return pool.pages.all(lambda p: pool.owed(p) == ite(held(pool, p), 1, 0))
+
+
+LAWS = (places, one_owner, no_leak, row_ends, available_counts, released_if_sorted, freed_exactly_once)

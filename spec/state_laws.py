@@ -130,6 +130,14 @@ def row_says_what_is_owned(st: MambaSlots) -> Truth:
     return st.owners.all(lambda o: implies(is_request(st, o) & (st.phase(o) == RUNNING), same(o)))
 
 
+def freed_exactly_once(st: MambaSlots) -> Truth:
+    """Each slot that is handed out is given back exactly once before it is handed out again.
+
+    What is given back is counted from the slots that a call names, also where nobody has them.
+    """
+    return st.slots.all(lambda s: st.owed(s) == ite(is_held(st, s), 1, 0))
+
+
 def available_counts(st: MambaSlots) -> Truth:
     """The available size is exactly the number of free slots."""
     return st.available == st.slots.count(lambda s: st.place(s) == FREE)
@@ -144,5 +152,6 @@ def quiet_is_full(st: MambaSlots, s: Number) -> Truth:
 LAWS = (
     *(places_are_known, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
     *(nodes_have_states_alone, buffer_is_whole, running_is_equipped, names_what_it_owns, row_says_what_is_owned),
+    freed_exactly_once,
 )
 LATENT = (gone_names_nothing,)

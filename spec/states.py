@@ -6,7 +6,8 @@ moment). ``table(owner, role)`` is the state slot that the owner has in a role, 
 owner's own state and the two slots of its track buffer. ``owner(slot)`` and ``role(slot)`` are the inverse. A request
 also has two records of its slots, which can be wrong: ``names`` is what the scheduler's code looks at (does the request
 have a state, a buffer?), and ``row`` is what the kernels read while the request runs. ``next(request)`` is the track, 0
-or 1, that is written next.
+or 1, that is written next. ``owed(slot)`` is the ledger: how often the slot was handed out, less how often a call named
+it to give it back.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class MambaSlots:
     slots: Domain = constant("pages", shared="states")
     owners: Domain = constant("naturals", shared="owners")
     place: Map = total(1)
+    owed: Map = total(1)
     owner: Map = total(1)
     role: Map = total(1)
     table: Map = total(2)
@@ -67,7 +69,7 @@ class MambaSlots:
     available: Number = number()
 
 
-MAPS = ("place", "owner", "role", "table", "names", "row", "next", "phase")
+MAPS = ("place", "owed", "owner", "role", "table", "names", "row", "next", "phase")
 
 
 def initial(size: int, requests: int, sessions: int, nodes: int, kind: tuple[bool, bool, bool]) -> MambaSlots:
@@ -175,7 +177,13 @@ def taken(st: MambaSlots, one: Number, two: Number = ABSENT, three: Number = ABS
 
 def take(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
     """The state after ``o`` took the slot, which was free or set aside for the group."""
-    return but(hold(st, o, k, slot), available=st.available - taken(st, slot).size)
+    held = lent(hold(st, o, k, slot), st.slots.such(lambda s: s == slot, lambda: [slot]))
+    return but(held, available=st.available - taken(st, slot).size)
+
+
+def lent(st: MambaSlots, slots: Set) -> MambaSlots:
+    """The state in which the ledger counts that the slots were handed out."""
+    return but(st, owed=st.owed.where(slots.has, lambda s: st.owed(s) + 1, slots.items))
 
 
 def owned(st: MambaSlots, o: Number) -> Set:
@@ -191,7 +199,7 @@ def only(st: MambaSlots, o: Number, k: Number) -> Set:
 
 
 def drop(st: MambaSlots, gone: Set) -> MambaSlots:
-    """The state after the slots ``gone`` were freed."""
+    """The state after the slots ``gone`` were freed. The ledger counts each named slot, whoever owned it."""
     return but(
         st,
         place=st.place.where(gone.has, FREE, gone.items),
@@ -200,6 +208,7 @@ def drop(st: MambaSlots, gone: Set) -> MambaSlots:
             ABSENT,
             lambda: [(st.owner(s), st.role(s)) for s in gone.items()],
         ),
+        owed=st.owed.where(gone.has, lambda s: st.owed(s) - 1, gone.items),
         available=st.available + gone.size,
     )
 
