@@ -293,7 +293,7 @@ def path_has_every_page(st: CacheState, n: Number) -> Truth:
 
     Where the path goes on below a node, the next node on it is a child of that node.
     """
-    tree = st.tree
+    tree, indices = st.tree, full_pool(st.rows).indices
 
     def has(i: Number) -> Truth:
         c = st.cover(n, i)
@@ -302,9 +302,10 @@ def path_has_every_page(st: CacheState, n: Number) -> Truth:
 
     def goes_on(a: Number) -> Truth:
         c = st.cover(n, tree.stop(a))
-        return implies(over(tree, a, n) & (a != n), lives(tree, c) & (tree.parent(c) == a))
+        on = over(tree, a, n) & (a != n) & indices.has(tree.stop(a))
+        return implies(on, lives(tree, c) & (tree.parent(c) == a))
 
-    return full_pool(st.rows).indices.all(has) & tree.nodes.all(goes_on)
+    return indices.all(has) & tree.nodes.all(goes_on)
 
 
 def inserts_are_numbered(st: CacheState) -> Truth:
