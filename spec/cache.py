@@ -519,5 +519,6 @@ stem.theorem(about=("rows", "tree", "states"))(cache_theorems.states_are_quiesce
 stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_pages)
 stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_window)
 stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
+stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
 
 __all__ = ["CacheState", "initial", "stem"]

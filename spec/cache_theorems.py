@@ -10,8 +10,9 @@ from spec import states
 from spec.cache_state import CacheState, home
 from spec.lengths import Length, at_most, covers, touched
 from spec.logic import Number, Truth, implies, ite, no
-from spec.pool import held
-from spec.rows import IDLE, RUNNING, SAVED, allocated, committed, each_request, full_pool, swa_pool
+from spec.pair import waits
+from spec.pool import PADDING, held
+from spec.rows import IDLE, RUNNING, SAVED, allocated, committed, each_request, each_row, full_pool, swa_pool
 from spec.states import ABSENT, each_role, is_held, is_request
 from spec.tree import lives
 
@@ -89,6 +90,31 @@ def reads_held_window(st: CacheState) -> Truth:
         return implies(read, (rows.pools.now.to_page(st.reads(r, i), o) == page) & held(swa, page))
 
     return each_request(rows, lambda r: full.indices.all(lambda i: full.offsets.all(lambda o: mapped(r, i, o))))
+
+
+def frees_what_it_owns(st: CacheState) -> Truth:
+    """At each index behind its cached prefix, a row in use shows a full page that this row alone holds, there alone.
+
+    A token of this page maps to nothing, into an SWA page that this row alone holds there, or into an SWA page that was
+    freed in the open group. So a caller that reads off its row which slots it frees names each of its pages once, and
+    no page of another owner.
+    """
+    rows, full, swa = st.rows, full_pool(st.rows), swa_pool(st.rows)
+
+    def own(r: Number, i: Number, o: Number) -> Truth:
+        page = st.reads(r, i)
+        mapped = rows.pools.now.to_page(page, o)
+        mine = held(swa, mapped) & (swa.owner(mapped) == r) & (swa.index(mapped) == i)
+        there = (rows.protected(r) <= i) & (i < touched(allocated(rows, r)))
+        return implies(
+            there,
+            held(full, page)
+            & (full.owner(page) == r)
+            & (full.index(page) == i)
+            & ((mapped == PADDING) | mine | waits(swa, mapped)),
+        )
+
+    return each_row(rows, lambda r: full.indices.all(lambda i: full.offsets.all(lambda o: own(r, i, o))))
 
 
 def reads_own_states(st: CacheState) -> Truth:
