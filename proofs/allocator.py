@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Seq, Slots, Step
+from spec.logic import Number, Seq, Slots, Step, but
 from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
@@ -125,6 +125,16 @@ def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, place=lost)))
 
 
+def trims_at_once(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
+    """A trim makes its pages available though a free group is open."""
+    return altered(law.trim(st, row, to), now=law.trim(but(st, group=0), row, to).then.now)
+
+
+def closes_the_group(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A free closes the free group that is open."""
+    return altered(law.free(st, gone, slots), group=0)
+
+
 def frees_twice(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     """A caller frees pages that nobody holds, since they were freed before."""
     return unasked(law.free(st, gone, slots), "every freed page is held by a row")
@@ -172,6 +182,8 @@ MUTANTS = (
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
     Mutant("counts_stray_end", "free_group_end", "pending_in_group", counts_stray_end),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
+    Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
+    Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )

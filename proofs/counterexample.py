@@ -43,7 +43,7 @@ def find(
     hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
-    made = obligations.call(hints, transition, World(dict(hints.sizes)))
+    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
     model = _model(_broken(hints, made, invariant, kept))
     return None if model is None else _execute(hints, name, transition, made, model)
 
@@ -57,9 +57,9 @@ def _model(assertions: Sequence[Any]) -> Any:
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither."""
-    laws = list(hints.stem.invariants)
+    laws = [*hints.stem.invariants, *hints.stem.changes]
     place = laws.index(mutant.invariant)
-    made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)))
+    made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
     for how, more in (("alone", _kept(hints, made, laws[place + 1 :])), ("first", [])):
         if (model := _model([*first, *more])) is not None:
@@ -78,7 +78,12 @@ def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names:
 
 
 def _kept(hints: Hints, made: obligations.SymbolicCall, names: Sequence[str]) -> list[Any]:
-    return [lift(hints.stem.invariants[name].of(made.step.then)) for name in names]
+    laws, changes = hints.stem.invariants, hints.stem.changes
+    return [
+        lift(laws[name].of(made.step.then) if name in laws else changes[name].holds(made.pre, made.step.then))
+        for name in names
+        if name in laws or changes[name].binds(made.name)
+    ]
 
 
 def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
@@ -121,16 +126,18 @@ def _execute(
     arguments = {key: read.value(value) for key, value in made.arguments.items()}
     step = transition(before, **arguments)
     after = explore.after(step, before)
-    found = Counterexample(name, arguments, before, after, _laws_broken(hints, step, before, after))
+    found = Counterexample(name, arguments, before, after, _laws_broken(hints, name, step, before, after))
     if hints.stem.broken(before) or not step.kept or not found.broken:
         raise AssertionError(f"the two readings disagree on {found}")
     return found
 
 
-def _laws_broken(hints: Hints, step: Step[Any], before: Any, after: Any) -> list[tuple[str, str]]:
+def _laws_broken(hints: Hints, name: str, step: Step[Any], before: Any, after: Any) -> list[tuple[str, str]]:
     broken = [(law.name, part) for law, part in hints.stem.broken(after)]
     if not step.fits and explore.key(before) != explore.key(after):
         broken.append((obligations.ATOMIC, ""))
+    if step.granted:
+        broken += [(law.name, "") for law in hints.stem.done_wrong(name, before, after)]
     unlawful = [call for call in step.calls if step.granted and not call.step.granted]
     return broken + [(obligations.CALLS + call.transition.__name__, call.part) for call in unlawful]
 
@@ -195,6 +202,8 @@ def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, 
             if hints.stem.broken(move.after):
                 return True
             known.add(after)
+        if move.granted and hints.stem.done_wrong(move.transition, move.before, move.after):
+            return True
         return not move.granted and explore.key(move.before) != after
 
     along = (

@@ -35,10 +35,14 @@ def active(st: Tree) -> list[int]:
 
 
 def _acquire(st: Tree) -> Iterator[tuple[int, int, int, bool]]:
-    """A new handle, every node, and every node on its path as the top of the window; the law accepts the right one."""
+    """A handle, every node, and every node on its path as the top of the window; the law accepts what is lawful."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
     yield from (
-        (h, n, top, counting) for h in fresh for n in alive(st) for top in path(st, n) for counting in (False, True)
+        (h, n, top, counting)
+        for h in (*fresh, *active(st))
+        for n in alive(st)
+        for top in path(st, n)
+        for counting in (False, True)
     )
 
 
@@ -252,6 +256,12 @@ def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
     return unasked(law.restore(st, node, source), "all other slots of the insert belong to ancestors")
 
 
+def locks_again(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    """A handle that is active is released, and locks another node under the eyes of its owner."""
+    free = law.release(st, handle).only_where(st.active(handle) == 1, st)
+    return law.acquire(free.then, handle, node, top, counting)
+
+
 def _forgets(transition: str, size: str) -> Any:
     """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
@@ -300,6 +310,7 @@ MUTANTS = (
             ("acquire", "mamba_protected"),
         )
     ),
+    Mutant("locks_again", "acquire", "handle_keeps_its_node", locks_again),
     Mutant("restores_under_reader", "restore", "readers_keep_slots", restores_under_reader),
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
 )
@@ -358,7 +369,11 @@ HINTS = Hints(
     moves=MOVES,
     places={"handle": "handles", "node": "nodes", "child": "nodes", "new": "nodes", "leaf": "nodes", "above": "nodes"},
     mutants=MUTANTS,
-    routes={"restore_swa": "add_leaf acquire", "merge": "add_leaf evict_mamba add_leaf acquire"},
+    routes={
+        "acquire": "add_leaf add_leaf acquire",
+        "restore_swa": "add_leaf acquire",
+        "merge": "add_leaf evict_mamba add_leaf acquire",
+    },
     relevant_laws=RELEVANT_LAWS,
     assumptions=COMMON,
 )

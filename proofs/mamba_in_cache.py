@@ -107,8 +107,14 @@ def closes_row_alone(st: CacheState, session: Number, old: Number) -> Step[Cache
     return unasked(cache.close(st, session, old), "the session's slot has no states left")
 
 
+def frees_under_its_row(st: CacheState, request: Number) -> Step[CacheState]:
+    """The states of a request are given back while its row runs."""
+    return unasked(law.state_release(st, request), "the request has no row, or its row is leaving")
+
+
 MUTANTS = (
     Mutant("forgets_slot", "state_evict", "node_has_its_state", forgets_slot),
+    Mutant("frees_under_its_row", "state_release", "running_keeps_its_states", frees_under_its_row),
     Mutant("stays_on_row", "state_release", "states_go_with_rows", stays_on_row),
     Mutant("closes_row_alone", "close", "slot_has_row_and_states", closes_row_alone),
 )

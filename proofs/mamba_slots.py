@@ -22,6 +22,7 @@ from spec.states import (
     MambaSlots,
     drop,
     each_role,
+    hold,
     is_node,
     is_open,
     is_request,
@@ -203,7 +204,22 @@ def counts_the_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlo
     return altered(law.begin_group(st, need, chosen), available=st.available)
 
 
+def passes_its_own(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+    """A running request donates the state that it computes with, and not a state of its track buffer."""
+    old, new = st.table(request, OWN), st.table(node, OWN)
+    swapped = hold(hold(st, node, OWN, old), request, OWN, new)
+    return but(law.donate_and_replace(st, request, node), then=law.written(swapped, request))
+
+
+def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:
+    """The end of a group within a group gives back what the outer group has set aside, too."""
+    given = law.end_group(but(st, group=1)).then
+    return altered(law.end_group(st), place=given.place, available=given.available)
+
+
 MUTANTS = (
+    Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
+    Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),
     Mutant("frees_the_absent", "close", "absent_is_no_slot", frees_the_absent),
     Mutant("shares_the_slot", "alloc_for_match", "one_owner", shares_the_slot),

@@ -14,7 +14,7 @@ from proofs import lemmas
 from proofs.before import looks_ahead
 from proofs.hints import Hints, Transition
 from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
-from spec.logic import Invariant, Stem, Step, implies
+from spec.logic import Change, Invariant, Stem, Step, implies
 
 START = "start"
 ATOMIC = "refused_changes_nothing"
@@ -93,15 +93,20 @@ class Formula:
         return [*self.given, z3.Not(self.goal)]
 
 
-def call(hints: Hints, transition: Transition, world: World) -> SymbolicCall:
-    """One call of ``transition`` on a fresh symbolic state with fresh symbolic arguments."""
+def call(hints: Hints, transition: Transition, world: World, name: str = "") -> SymbolicCall:
+    """One call of ``transition`` on a fresh symbolic state with fresh symbolic arguments.
+
+    ``name``: the transition that it stands for, where it is a wrong one.
+    """
     pre = state(world, hints.stem.state)
     arguments = {}
     for parameter in list(inspect.signature(transition).parameters.values())[1:]:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
         arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
     step = transition(pre, **arguments)
-    return SymbolicCall(transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts))
+    return SymbolicCall(
+        name or transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts)
+    )
 
 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
@@ -171,6 +176,23 @@ def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
     named = [member for members in places.values() for member in members]
     core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))
     return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, core_facts)
+
+
+def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
+    """A granted call in a lawful state changes the state as a law of two states says."""
+    made.afresh()
+    goal = lift(law.holds(made.pre, made.step.then))
+    if z3.is_true(z3.simplify(goal)):
+        return Formula(law.name, list, goal)
+    places = places_of(hints, made)
+    named = [member for members in places.values() for member in members]
+
+    def given(only: frozenset[str] | None = None) -> list[Any]:
+        made.afresh()
+        before = laws_of(hints, made, [made.one, *named], set(hints.stem.parts), only)
+        return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
+
+    return Formula(law.name, given, goal, given(relevant_laws_of(hints, made.name, law.name)))
 
 
 def _facts(
@@ -266,10 +288,11 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
         return
     if ahead := looks_ahead(hints, transition):
         raise TypeError(f"{name}: {'; '.join(map(repr, ahead))} speaks of the state after, which no caller knows")
-    made = checked(hints.stem, call(hints, transition, World()))
+    made = checked(hints.stem, call(hints, transition, World(), name))
     for law in hints.stem.invariants.values():
         if not law.inherited and not law.theorem:
             yield preserved(hints, made, law)
+    yield from (changes_lawfully(hints, made, law) for law in hints.stem.changes.values() if law.binds(name))
     yield from (promised(hints, made, number) for number in range(len(made.step.calls)))
     yield atomic(hints, made)
 

@@ -98,7 +98,7 @@ MOVES = {
     "reserve": _grow,
     "extend": _grow,
     "decode": _decode,
-    "commit": lambda st: ((r, allocated(st, r)) for r in requests(st, RUNNING)),
+    "commit": lambda st: ((r, to) for r in requests(st, RUNNING) for to in (allocated(st, r), NOTHING)),
     "roll_back": _roll_backs,
     "slide": lambda st: ((r, n) for r in requests(st, RUNNING) for n in range(st.committed(r) + 1)),
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
@@ -230,7 +230,30 @@ def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
     return altered(law.release(st, row), slot=st.slot)
 
 
+def commits_less(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A draft is verified, and tokens that were committed before are not committed any more."""
+    return unasked(law.commit(st, row, to), "the new committed length is at least the old one")
+
+
+def slides_back(st: Rows, row: Number, to: Number) -> Step[Rows]:
+    """The window moves back, to tokens whose SWA pages are gone."""
+    return unasked(law.slide(st, row, to), "the new cursor is not below the old one or the cached prefix")
+
+
+def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
+    """A running turn loses its session, which then can have another row."""
+    mine = st.session(row)
+    return altered(
+        law.commit(st, row, to),
+        session=st.session.put(row, 0),
+        slot=st.slot.where(lambda s: (s == mine) & (mine != 0), 0, lambda: [mine]),
+    )
+
+
 MUTANTS = (
+    Mutant("commits_less", "commit", "committed_is_kept", commits_less),
+    Mutant("slides_back", "slide", "cursor_goes_on", slides_back),
+    Mutant("detaches", "commit", "session_is_kept", detaches),
     Mutant("forgets_protected", "release", "phases", forgets_protected),
     Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),

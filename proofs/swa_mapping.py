@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from proofs.allocator import begins, cuts, frees, growths, nothing
-from proofs.hints import COMMON, Hints, Mutant, unasked, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Slots, Step, Truth, ite
+from spec.logic import Number, Slots, Step, Truth, but, ite
 from spec.pool import HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
@@ -284,6 +284,21 @@ def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, 
     return _with(step, swa=lost)
 
 
+def trims_at_once(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+    """A trim makes its pages available though a free group is open."""
+    return altered(law.trim(st, row, to), now=law.trim(but(st, group=0), row, to).then.now)
+
+
+def slides_at_once(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
+    """A window that moves on makes its SWA pages available though a free group is open."""
+    return altered(law.slide(st, row, to), now=law.slide(but(st, group=0), row, to).then.now)
+
+
+def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A free closes the free group that is open."""
+    return altered(law.free(st, gone, slots), group=0)
+
+
 def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A caller frees full pages that nobody holds, since they were freed before."""
     return unasked(law.free(st, gone, slots), "every freed page is held by a row")
@@ -335,6 +350,9 @@ MUTANTS = (
     Mutant("frees_mapped_page", "free_full", "swa_is_reached", frees_mapped_page),
     Mutant("keeps_mapping_of_full", "free_full", "free_maps_to_nothing", keeps_mapping_of_full),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
+    Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
+    Mutant("slides_at_once", "slide", "freed_swa_page_waits", slides_at_once),
+    Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("frees_full_twice", "free_full", "freed_exactly_once", frees_full_twice),
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
@@ -389,6 +407,7 @@ ROUTES = {
     "restore_state": "backup_state alloc",
     "merge_and_sort_free": "alloc free_swa",
     "hand_over_swa": "alloc slide alloc",
+    "free_swa": "alloc free_group_begin free_swa",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
 }
 RELEVANT_LAWS = {

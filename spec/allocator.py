@@ -313,3 +313,30 @@ def backup_still_holds(st: Allocator) -> Truth:
     So a restore takes back only pages that were handed out since.
     """
     return implies(st.backed_up, still_holds(st.saved, st.now))
+
+
+# The laws of two states.
+
+
+def waits_for_the_end(was: Pool, now: Pool, open_before: Number, open_after: Number) -> Truth:
+    """A page that was held, or that waited, is available after the call only where no group is open any more.
+
+    ``open_before``, ``open_after``: how many free groups are open.
+    """
+    ended = (open_before == 0) | (open_after == 0)
+    return ended | was.pages.all(lambda p: implies(open_to(now, p), open_to(was, p)))
+
+
+@stem.change(besides=("restore_state",))
+def freed_page_waits(was: Allocator, now: Allocator) -> Truth:
+    """While a free group is open no page becomes available: what is freed waits until the outermost group ends.
+
+    Only a restore may give back at once the pages that were handed out since the backup.
+    """
+    return waits_for_the_end(was.now, now.now, was.group, now.group)
+
+
+@stem.change(besides=("free_group_begin", "free_group_end", "clear"))
+def groups_are_counted(was: Allocator, now: Allocator) -> Truth:
+    """Only the beginning and the end of a group, and a clear, change how many groups are open."""
+    return was.group == now.group

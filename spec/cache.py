@@ -520,5 +520,6 @@ stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_pages)
 stem.theorem(about=("rows", "tree"))(cache_theorems.reads_held_window)
 stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
 stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
+stem.change()(mamba_in_cache.running_keeps_its_states)
 
 __all__ = ["CacheState", "initial", "stem"]

@@ -212,3 +212,11 @@ SUMS = (
     mamba_evictable_is_sum,
     mamba_protected_is_sum,
 )
+
+
+# The laws of two states.
+
+
+def handle_keeps_its_node(was: Tree, now: Tree) -> Truth:
+    """A lock handle that is active before and after a call is on one node: no call moves the lock of another one."""
+    return was.handles.all(lambda h: implies((was.active(h) == 1) & (now.active(h) == 1), was.node(h) == now.node(h)))

@@ -394,5 +394,6 @@ stem.invariant()(holders.readers_keep_slots)
 for _sum in holders.SUMS:
     stem.invariant()(_sum)
 stem.invariant()(tree.own_slots)
+stem.change()(holders.handle_keeps_its_node)
 
 __all__ = ["Tree", "initial", "stem"]

@@ -234,6 +234,24 @@ def _itself(state: Any) -> list[Part]:
     return [("", state)]
 
 
+@dataclass(frozen=True)
+class Change:
+    """A law of two states: what a granted call may do to the state, besides those of the transitions ``besides``."""
+
+    name: str
+    holds: Callable[[Any, Any], Truth]
+    besides: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The law in English: the docstring, on one line."""
+        return " ".join((self.holds.__doc__ or "").split())
+
+    def binds(self, transition: str) -> bool:
+        """The law speaks of the calls of this transition."""
+        return transition not in self.besides
+
+
 def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) -> Callable[[Any], Truth]:
     """The law on the whole state: ``law`` on each member of the domain."""
 
@@ -257,6 +275,7 @@ class Stem:
     state: Any = None
     start: Callable[[Any], Any] | None = None
     parts: dict[str, Stem] = field(default_factory=dict)
+    changes: dict[str, Change] = field(default_factory=dict)
 
     def part(self, name: str, stem: Stem) -> None:
         """The field ``name`` of the state is a state of ``stem``: only its transitions change the field.
@@ -273,7 +292,7 @@ class Stem:
 
     def _add(self, law: Invariant) -> None:
         """Registers a law. A second law of one name would silently take the place of the first."""
-        if law.name in self.invariants:
+        if law.name in self.invariants or law.name in self.changes:
             raise ValueError(f"{self.name} has a law {law.name} already")
         self.invariants[law.name] = law
 
@@ -295,6 +314,25 @@ class Stem:
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
             self._add(Invariant(function.__name__, function, parts, latent, about=about))
+            return function
+
+        return register
+
+    def change(
+        self, besides: tuple[str, ...] = ()
+    ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
+        """Registers a law of the state before a granted call and the state after it.
+
+        ``besides``: the transitions that may do what the law forbids to all others; its sentence says why.
+        """
+
+        def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
+            name = function.__name__
+            if name in self.invariants or name in self.changes:
+                raise ValueError(f"{self.name} has a law {name} already")
+            if unknown := set(besides) - self.transitions.keys():
+                raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
+            self.changes[name] = Change(name, function, besides)
             return function
 
         return register
@@ -343,6 +381,10 @@ class Stem:
             return function
 
         return register
+
+    def done_wrong(self, transition: str, before: Any, after: Any) -> list[Change]:
+        """The laws of two states that a granted call of the transition breaks (finite reading)."""
+        return [law for law in self.changes.values() if law.binds(transition) and not law.holds(before, after)]
 
     def broken(self, state: Any) -> list[tuple[Invariant, str]]:
         """The laws that ``state`` breaks, each with the part on which it is broken (finite reading)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from spec import lock_ref, mamba_slots, session_trim, states
 from spec.cache_state import CacheState, home
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
-from spec.rows import IDLE, LEAVING, SAVED, each_request, is_row
+from spec.rows import IDLE, LEAVING, RUNNING, SAVED, each_request, is_row
 from spec.states import OWN, is_node, is_request, is_session, owns_nothing
 from spec.tree import lives
 
@@ -289,3 +289,16 @@ def slot_has_row_and_states(st: CacheState) -> Truth:
         return implies(is_session(st.states, o) & no(owns_nothing(st.states, o)), saved)
 
     return st.states.owners.all(with_row)
+
+
+# The law of two states.
+
+
+def running_keeps_its_states(was: CacheState, now: CacheState) -> Truth:
+    """A row whose request runs before and after a call keeps its mamba states: nobody frees them under the request."""
+
+    def kept(r: Number) -> Truth:
+        runs = (was.rows.phase(r) == RUNNING) & (now.rows.phase(r) == RUNNING)
+        return implies(runs & (was.mine(r) != 0), was.mine(r) == now.mine(r))
+
+    return each_request(was.rows, kept)

@@ -305,5 +305,7 @@ stem.invariant()(state_laws.available_counts)
 stem.each(state_laws.slots_of, uses=("no_leak", "group_is_open", "places_are_known", "available_counts"))(
     state_laws.quiet_is_full
 )
+stem.change()(state_laws.running_keeps_its_state)
+stem.change()(state_laws.set_aside_until_the_end)
 
 __all__ = ["MambaSlots", "initial", "running", "stem"]

@@ -264,6 +264,34 @@ def one_row_a_session(st: Rows) -> Truth:
     return mine & st.sessions.all(kept)
 
 
+# The laws of two states.
+
+
+def committed_is_kept(was: Rows, now: Rows) -> Truth:
+    """What a running request has committed stays committed while it goes on running: no token is computed in vain.
+
+    Only a rollback takes tokens back, as it says.
+    """
+    return stays(was, now, lambda r: at_most(committed(was, r), committed(now, r)))
+
+
+def cursor_goes_on(was: Rows, now: Rows) -> Truth:
+    """The cursor of a running request never moves back: what has left the window does not come back."""
+    return stays(was, now, lambda r: at_most(cursor(was, r), cursor(now, r)))
+
+
+def session_is_kept(was: Rows, now: Rows) -> Truth:
+    """A row belongs to one session, or to none, from its admission until it is idle again."""
+    return each_request(
+        was, lambda r: implies((was.phase(r) != IDLE) & (now.phase(r) != IDLE), was.session(r) == now.session(r))
+    )
+
+
+def stays(was: Rows, now: Rows, law: Callable[[Number], Truth]) -> Truth:
+    """``law`` holds for each row whose request runs before and after the call."""
+    return each_request(was, lambda r: implies((was.phase(r) == RUNNING) & (now.phase(r) == RUNNING), law(r)))
+
+
 LAWS = (
     phases,
     others_are_whole,

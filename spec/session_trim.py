@@ -474,5 +474,8 @@ def other(st: Rows, row: Number) -> Requirement:
 
 for _law in rows.LAWS:
     stem.invariant()(_law)
+stem.change(besides=("roll_back",))(rows.committed_is_kept)
+stem.change()(rows.cursor_goes_on)
+stem.change()(rows.session_is_kept)
 
 __all__ = ["Rows", "initial", "stem"]

@@ -149,6 +149,27 @@ def quiet_is_full(st: MambaSlots, s: Number) -> Truth:
     return implies(quiet, (st.place(s) == FREE) & (st.available == st.slots.size))
 
 
+# The laws of two states.
+
+
+def running_keeps_its_state(was: MambaSlots, now: MambaSlots) -> Truth:
+    """A request that runs before and after a call has one state slot of its own: nobody frees or changes it meanwhile.
+
+    A buffered request passes the states of its track buffer on, and never this one.
+    """
+
+    def kept(o: Number) -> Truth:
+        runs = is_request(was, o) & (was.phase(o) == RUNNING) & (now.phase(o) == RUNNING)
+        return implies(runs & (was.table(o, OWN) != ABSENT), now.table(o, OWN) == was.table(o, OWN))
+
+    return was.owners.all(kept)
+
+
+def set_aside_until_the_end(was: MambaSlots, now: MambaSlots) -> Truth:
+    """A slot that is set aside for a group becomes free only where no group is open any more."""
+    return (now.group == 0) | was.slots.all(lambda s: implies(was.place(s) == GROUPED, now.place(s) != FREE))
+
+
 LAWS = (
     *(places_are_known, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
     *(nodes_have_states_alone, buffer_is_whole, running_is_equipped, names_what_it_owns, row_says_what_is_owned),

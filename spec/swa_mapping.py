@@ -15,6 +15,7 @@ from spec.allocator import (
     none_waits,
     shrinking,
     still_holds,
+    waits_for_the_end,
 )
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, same, touched
 from spec.logic import (
@@ -503,3 +504,32 @@ def backup_still_holds(st: SwaMapping) -> Truth:
     """
     kept = still_holds(st.saved.full, st.now.full) & still_holds(st.saved.swa, st.now.swa)
     return implies(st.backed_up, kept)
+
+
+# The laws of two states.
+
+
+@stem.change(besides=("restore_state", "free_full"))
+def freed_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
+    """While a free group is open no full page becomes available: what is freed waits until the outermost group ends.
+
+    A restore may give back at once the pages that were handed out since the backup, and an engine may give back at once
+    full pages whose SWA pages were given back before (``free_full``).
+    """
+    return waits_for_the_end(was.now.full, now.now.full, was.group, now.group)
+
+
+@stem.change(besides=("restore_state", "settle_swa"))
+def freed_swa_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
+    """While a free group is open no SWA page becomes available: what is freed waits until the outermost group ends.
+
+    A restore may give back at once the pages that were handed out since the backup, and an engine may end the wait of
+    an SWA page that no full page needs any more (``settle_swa``).
+    """
+    return waits_for_the_end(was.now.swa, now.now.swa, was.group, now.group)
+
+
+@stem.change(besides=("free_group_begin", "free_group_end", "clear"))
+def groups_are_counted(was: SwaMapping, now: SwaMapping) -> Truth:
+    """Only the beginning and the end of a group, and a clear, change how many groups are open."""
+    return was.group == now.group

@@ -1,7 +1,7 @@
 """The operators that make a wrong transition of a right one: each changes one place of the spec's text.
 
-Changed are the transitions and the functions that make a part of one (a new state, a set, a requirement). Functions that
-answer a truth or a number are left alone, since laws say what they mean with them.
+Changed are the transitions and the functions that make a part of one (a new state, a set, a requirement). Functions
+that answer a truth or a number are left alone, since laws say what they mean with them.
 """
 
 from __future__ import annotations
