@@ -30,6 +30,7 @@ from spec.states import (
     kept,
     recorded,
     take,
+    written,
 )
 
 SIZES = {"states": 3, "owners": 4, "requests": 2, "first_node": 3}
@@ -208,7 +209,7 @@ def passes_its_own(st: MambaSlots, request: Number, node: Number) -> Step[MambaS
     """A running request donates the state that it computes with, and not a state of its track buffer."""
     old, new = st.table(request, OWN), st.table(node, OWN)
     swapped = hold(hold(st, node, OWN, old), request, OWN, new)
-    return but(law.donate_and_replace(st, request, node), then=law.written(swapped, request))
+    return but(law.donate_and_replace(st, request, node), then=written(swapped, request))
 
 
 def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.allocator import begins, cuts, frees, growths, nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
+from proofs.hints import COMMON, Hints, Mutant, altered, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -301,12 +301,12 @@ def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping
 
 def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A caller frees full pages that nobody holds, since they were freed before."""
-    return unasked(law.free(st, gone, slots), "every freed page is held by a row")
+    return unheld(law.free(st, gone, slots))
 
 
 def frees_full_twice(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
     """A caller frees full pages alone that nobody holds, since they were freed before."""
-    return unasked(law.free_full(st, gone, slots, later), "every freed page is held by a row")
+    return unheld(law.free_full(st, gone, slots, later))
 
 
 def frees_swa_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:

@@ -35,6 +35,7 @@ from proofs.symbols import World
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
+from slotproof.headlines import assumptions, theorems
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
@@ -165,7 +166,14 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
     stems = [hints_of(name).stem for name in STEMS]
     parts = _parts(pages, findings)
     made = {
-        "laws.md": {"stems": stems, "atomic": ATOMIC, "step": said_by, "parts": parts_of},
+        "laws.md": {
+            "stems": stems,
+            "atomic": ATOMIC,
+            "step": said_by,
+            "parts": parts_of,
+            "theorems": theorems(STEMS),
+            "assumptions": assumptions(STEMS),
+        },
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
     }
     return [
@@ -209,6 +217,7 @@ def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str
     parts: Any = pages.get_template("parts.md.j2").module
     rows_of = {kept.name: (kept, rows) for kept, rows in findings}
     return {
+        "theorems": lambda: parts.theorems(theorems(STEMS)),
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
         "faults": lambda: parts.faults(kept_faults()),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
@@ -221,7 +230,7 @@ def _stem(name: str) -> dict[str, Any]:
         "name": name,
         "parts": [part["name"] for part in made_of],
         "transitions": len(hints.stem.transitions),
-        "laws": len(own_laws(hints.stem)),
+        "laws": len(own_laws(hints.stem)) + len(hints.stem.changes),
         "inherited": sum(part["laws"] for part in made_of),
         "obligations": obligations_of(name),
         "mutants": len(hints.mutants),
@@ -231,14 +240,18 @@ def _stem(name: str) -> dict[str, Any]:
 def obligations_of(name: str) -> int:
     """How many obligations a stem has.
 
-    For each transition: one for each law of the stem's own, one that a refused call changes nothing, and one for each
-    call that it makes. Beside these: the first state keeps each law, and each theorem follows from the other laws.
+    For each transition: one for each law of the stem's own, one for each law of two states that binds the transition,
+    one that a refused call changes nothing, and one for each call that it makes. Beside these: the first state keeps
+    each law, and each theorem follows from the other laws.
     """
     stem = hints_of(name).stem
     preserved = sum(not law.theorem for law in own_laws(stem)) + 1
-    return len(stem.invariants) + sum(
-        preserved + len(said_by(name, transition).calls) for transition in stem.transitions
-    )
+
+    def of(transition: str) -> int:
+        changes = sum(law.binds(transition) for law in stem.changes.values())
+        return preserved + changes + len(said_by(name, transition).calls)
+
+    return len(stem.invariants) + sum(map(of, stem.transitions))
 
 
 def _replay(kept: Kept, rows: Rows) -> str:

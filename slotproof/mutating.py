@@ -1,4 +1,4 @@
-"""``slotproof mutate spec``: wrong transitions by small changes of the spec's text, and which of them no law refutes."""
+"""``slotproof mutate spec``: wrong transitions by small changes of the spec's text, and which of them survive."""
 
 from __future__ import annotations
 

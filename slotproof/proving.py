@@ -20,6 +20,7 @@ from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import spec_lint
 from slotproof.codes import BROKEN, HOLDS, UNKNOWN
+from slotproof.headlines import assumptions, theorems
 from slotproof.screen import choose, progress, say, show, table, write_json
 
 COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
@@ -171,16 +172,11 @@ def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]
     )
 
 
-def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
-    """What the proofs of these stems assume, each assumption once."""
-    found = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
-    return [{"name": name, "reason": reason} for name, reason in found.items()]
-
-
 def _data(stems: list[str], verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]) -> dict[str, Any]:
     return {
         "obligations": [asdict(v) for v in verdicts],
         "vacuity": witnesses,
         "mutants": mutations,
         "assumptions": assumptions(stems),
+        "theorems": theorems(stems),
     }

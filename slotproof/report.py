@@ -22,8 +22,9 @@ from proofs.registry import STEMS, hints_of
 from slotproof import documents
 from slotproof.codes import HOLDS
 from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
+from slotproof.headlines import assumptions
 from slotproof.output import write_text
-from slotproof.proving import assumptions, mutants, vacuity
+from slotproof.proving import mutants, vacuity
 from slotproof.screen import progress, say
 from spec.logic import Stem
 
@@ -109,7 +110,7 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
         "name": name,
         "spec": hints.stem,
         "parts": parts_of(hints.stem),
-        "laws": [*own, ATOMIC, *((PARTS, CALLED) if hints.stem.parts else ())],
+        "laws": [*own, *hints.stem.changes, ATOMIC, *((PARTS, CALLED) if hints.stem.parts else ())],
         "matrix": matrix,
         "witnesses": vacuity(hints),
         "mutants": mutants(hints),

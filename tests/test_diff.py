@@ -163,7 +163,7 @@ def observable(stem: str) -> set[tuple[type, str]]:
 
 # What the law alone knows: inverses, ghosts, and what no snapshot shows.
 SHOWN_BY_NOBODY = {
-    *("owner", "index", "anchor", "group", "backed_up", "role", "births", "deaths", "inserts"),
+    *("owner", "index", "anchor", "group", "backed_up", "role", "owed", "cover", "inserts"),
     *("parent", "above", "stop", "reads_of", "active", "holder", "mine", "carrier", "text", "text_rest", "session"),
 }
 

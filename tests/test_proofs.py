@@ -31,6 +31,8 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:
     made = obligations.checked(hints.stem, obligations.call(hints, transition, World()))
+    if invariant in hints.stem.changes:
+        return obligations.changes_lawfully(hints, made, hints.stem.changes[invariant])
     return obligations.preserved(hints, made, hints.stem.invariants[invariant])
 
 
@@ -46,6 +48,7 @@ def test_the_allocator_is_proved() -> None:
     proved = {(v.transition, v.invariant) for v in verdicts if v.stem == "allocator"}
     laws = [*stem.invariants, obligations.ATOMIC]
     wanted = {(name, law) for name in stem.transitions for law in laws}
+    wanted |= {(name, law.name) for name in stem.transitions for law in stem.changes.values() if law.binds(name)}
     assert proved == wanted | {(obligations.START, law) for law in stem.invariants}
 
 
@@ -116,14 +119,14 @@ def test_every_invariant_has_its_mutant(stem: str) -> None:
     hints = hints_of(stem)
     # no mutant breaks these first; those of a part have their mutants there
     derived = {n for n, law in hints.stem.invariants.items() if law.uses or law.inherited or law.theorem}
-    assert {m.invariant for m in hints.mutants} == set(hints.stem.invariants) - derived
+    assert {m.invariant for m in hints.mutants} == {*hints.stem.invariants, *hints.stem.changes} - derived
     assert {m.transition for m in hints.mutants} <= set(hints.stem.transitions)
 
 
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant) -> None:
     hints = hints_of(stem)
-    laws = list(hints.stem.invariants)
+    laws = [*hints.stem.invariants, *hints.stem.changes]
     how = counterexample.killed_by(hints, mutant)
     kept = [law for law in laws if law != mutant.invariant] if how == "alone" else laws[: laws.index(mutant.invariant)]
     found = counterexample.find(hints, mutant.transition, mutant.wrong, mutant.invariant, kept)
@@ -318,7 +321,10 @@ def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
     assert path is not None
     assert path[-1].transition == mutant.transition
     if counterexample.killed_by(hints, mutant) == "alone":
-        assert mutant.invariant in {law.name for law, _ in hints.stem.broken(path[-1].after)}
+        last = path[-1]
+        broken = {law.name for law, _ in hints.stem.broken(last.after)}
+        broken |= {law.name for law in hints.stem.done_wrong(last.transition, last.before, last.after)}
+        assert mutant.invariant in broken
     assert all(hints.stem.broken(move.after) == [] for move in path[:-1])
 
 

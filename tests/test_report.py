@@ -52,6 +52,7 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
     yield from ((START, name) for name in law.invariants)
     for name in law.transitions:
         yield from ((name, own.name) for own in documents.own_laws(law) if not own.theorem)
+        yield from ((name, change.name) for change in law.changes.values() if change.binds(name))
         yield from ((name, CALLS + called.split(".")[1]) for called in documents.said_by(stem, name).calls)
         yield name, ATOMIC
 

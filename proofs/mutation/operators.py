@@ -112,7 +112,7 @@ def _edits(node: ast.expr) -> list[Edit]:
         return _of_name(node)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         other = 1 if node.value == 0 else node.value - 1
-        return [(f"{node.value} is {other}", lambda _, other=other: ast.Constant(other))]  # type: ignore[list-item,misc]
+        return [(f"{node.value} is {other}", lambda _, other=other: ast.Constant(other))]
     return []
 
 
@@ -120,11 +120,11 @@ def _of_operator(node: ast.BinOp) -> list[Edit]:
     if isinstance(node.op, ast.BitAnd | ast.BitOr):
         word = "&" if isinstance(node.op, ast.BitAnd) else "|"
         return [
-            (f"drops the right side of {word}", lambda n: n.left),  # type: ignore[attr-defined]
-            (f"drops the left side of {word}", lambda n: n.right),  # type: ignore[attr-defined]
+            (f"drops the right side of {word}", lambda n: n.left),
+            (f"drops the left side of {word}", lambda n: n.right),
         ]
     if isinstance(node.op, ast.Add | ast.Sub):
-        return [("drops what is added or subtracted", lambda n: n.left)]  # type: ignore[attr-defined]
+        return [("drops what is added or subtracted", lambda n: n.left)]
     return []
 
 
@@ -145,29 +145,29 @@ def _of_call(node: ast.Call) -> list[Edit]:
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if called == "but":
         return [
-            (f"does not change {key.arg}", lambda n, at=at: _without_keyword(n, at))  # type: ignore[list-item,misc]
+            (f"does not change {key.arg}", lambda n, at=at: _without_keyword(n, at))
             for at, key in enumerate(node.keywords)
             if key.arg != "then"
         ]
     if called == "Step":
         return [
-            (f"has no {key.arg}", lambda n, at=at: _without_keyword(n, at))  # type: ignore[list-item,misc]
+            (f"has no {key.arg}", lambda n, at=at: _without_keyword(n, at))
             for at, key in enumerate(node.keywords)
             if key.arg in ("fits", "otherwise")
         ]
     if called == "ite":
         return [
-            ("takes the first branch always", lambda n: n.args[1]),  # type: ignore[attr-defined]
-            ("takes the second branch always", lambda n: n.args[2]),  # type: ignore[attr-defined]
+            ("takes the first branch always", lambda n: n.args[1]),
+            ("takes the second branch always", lambda n: n.args[2]),
         ]
     if called == "no":
-        return [("is not negated", lambda n: n.args[0])]  # type: ignore[attr-defined]
+        return [("is not negated", lambda n: n.args[0])]
     if called == "implies":
-        return [("holds without its premise", lambda n: n.args[1])]  # type: ignore[attr-defined]
+        return [("holds without its premise", lambda n: n.args[1])]
     if called == "call":
         return [(f"does not call {ast.unparse(node.args[1])}", _not_made)]
     if method in ("put", "where", "all_to"):
-        return [(f"leaves {ast.unparse(node.func.value)} as it is", lambda n: n.func.value)]  # type: ignore[attr-defined]
+        return [(f"leaves {ast.unparse(node.func.value)} as it is", lambda n: n.func.value)]
     return []
 
 
@@ -178,7 +178,7 @@ def _of_requirements(node: ast.Call) -> list[Edit]:
         if key.arg in ("promises", "choice") and isinstance(key.value, ast.Tuple):
             for item, asked in enumerate(key.value.elts):
                 what = f"does not ask {ast.unparse(asked)[:60]}"
-                found.append((what, lambda n, at=at, item=item: _without_item(n, at, item)))  # type: ignore[arg-type,misc]
+                found.append((what, lambda n, at=at, item=item: _without_item(n, at, item)))
     return found
 
 

@@ -1,0 +1,74 @@
+"""The theorems in the words of users: what each says, which laws say it exactly, and what its callers promise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any
+
+from proofs.obligations import call, changes_lawfully, preserved
+from proofs.registry import hints_of
+from proofs.symbols import World
+from spec.theorems import HEADLINES, Headline
+
+
+def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
+    """What the proofs of these stems assume, each assumption once."""
+    found = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
+    return [{"name": name, "reason": reason} for name, reason in found.items()]
+
+
+def theorems(stems: Collection[str]) -> list[dict[str, Any]]:
+    """The theorems about these stems.
+
+    Of each: its ``name`` and ``sentence``; the ``laws`` that say it, with their sentences; what it ``rests_on``: these
+    laws, and the laws from which those that are theorems follow; and the ``promises`` of callers that its proof uses:
+    of each transition that can touch one of these laws.
+    """
+    return [_theorem(headline) for headline in HEADLINES if {stem for stem, _ in headline.laws} <= set(stems)]
+
+
+def _theorem(headline: Headline) -> dict[str, Any]:
+    rests_on = dict.fromkeys(law for stem, name in headline.laws for law in _rests_on(stem, name))
+    promises = dict.fromkeys(said for stem, name in rests_on for said in _promised(stem, name))
+    return {
+        "name": headline.name,
+        "sentence": headline.sentence,
+        "laws": [{"stem": stem, "name": name, "sentence": _sentence(stem, name)} for stem, name in headline.laws],
+        "rests_on": [f"{stem}.{name}" for stem, name in rests_on],
+        "promises": list(promises),
+    }
+
+
+def _sentence(stem: str, name: str) -> str:
+    laws = hints_of(stem).stem
+    return (laws.invariants.get(name) or laws.changes[name]).sentence
+
+
+def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
+    """The law itself, or, of a theorem, the laws from which it is proved."""
+    hints = hints_of(stem)
+    law = hints.stem.invariants.get(name)
+    if law is None or not law.theorem:
+        return [(stem, name)]
+    known = hints.stem.invariants
+    return [(stem, used) for used in hints.relevant_laws.get(name, "").split() or known if not known[used].theorem]
+
+
+@cache
+def _promised(stem: str, name: str) -> tuple[str, ...]:
+    """What callers promise of each transition after which the law is not plainly what it was before."""
+    hints = hints_of(stem)
+    law, change = hints.stem.invariants.get(name), hints.stem.changes.get(name)
+    if law is not None and law.inherited:
+        return ()  # its own stem says what callers promise
+    found: dict[str, None] = {}
+    for transition, function in hints.stem.transitions.items():
+        made = call(hints, function, World(), transition)
+        if law is not None:
+            touched = not preserved(hints, made, law).frame
+        else:
+            assert change is not None
+            touched = change.binds(transition) and changes_lawfully(hints, made, change).kind == "proof"
+        found |= dict.fromkeys(promise.sentence for promise in made.step.promises) if touched else {}
+    return tuple(found)

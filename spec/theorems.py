@@ -1,0 +1,50 @@
+"""The theorems for which this project exists, in the words of its users, and the proved laws that say each exactly."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Headline(NamedTuple):
+    """A theorem in one sentence, and the laws that say it exactly, each with its stem."""
+
+    name: str
+    sentence: str
+    laws: tuple[tuple[str, str], ...]
+
+
+HEADLINES = (
+    Headline(
+        "cursor_within_committed",
+        "The SWA cursor never exceeds the committed length.",
+        (("session_trim", "cursor_committed_allocated"),),
+    ),
+    Headline(
+        "inc_and_dec_pair_up",
+        "inc and dec pair up: each lock count of each tree node is the number of lock handles that hold the node, and "
+        "with no request and no session every count is zero.",
+        (
+            *(("lock_ref", law) for law in ("full_pairs", "swa_pairs", "mamba_pairs")),
+            ("cache", "every_count_is_zero"),
+        ),
+    ),
+    Headline(
+        "freed_exactly_once",
+        "Every slot is freed exactly once: each page of both pools and each mamba slot that is handed out is given "
+        "back once before it is handed out again, and what a caller reads off its row to free it is what the row owns.",
+        (
+            *((stem, "freed_exactly_once") for stem in ("allocator", "swa_mapping", "mamba_slots")),
+            ("cache", "frees_what_it_owns"),
+            *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
+        ),
+    ),
+    Headline(
+        "no_use_after_free",
+        "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
+        "token in its window maps into a held SWA page, and its mamba states are its own until it leaves.",
+        (
+            *(("cache", law) for law in ("reads_held_pages", "reads_held_window", "reads_own_states")),
+            ("cache", "running_keeps_its_states"),
+        ),
+    ),
+)
