@@ -20,12 +20,19 @@ SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 
 
 
 def small() -> tuple[SwaMapping, ...]:
-    """Three full and two SWA pages of two slots, and two rows, with and without release lists."""
-    return tuple(law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=sorts) for sorts in (True, False))
+    """Three full and two SWA pages of two slots, and two rows, with and without release lists.
+
+    The last is a model without sliding-window layers, which uses no SWA page.
+    """
+    shapes = ((True, True), (False, True), (False, False))
+    return tuple(
+        law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=sorts, windowed=windowed)
+        for sorts, windowed in shapes
+    )
 
 
 def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:
-    return some_open(st.now.full, need), some_open(st.now.swa, need_swa)
+    return some_open(st.now.full, need), some_open(st.now.swa, need_swa if st.windowed else 0)
 
 
 def _alloc(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
@@ -284,6 +291,12 @@ def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, 
     return _with(step, swa=lost)
 
 
+def takes_unused_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A model without sliding-window layers takes SWA pages for the tokens of a row, as if it had such layers."""
+    step = law.alloc_extend(replace(st, windowed=True), row, to, full_pages, swa_pages)
+    return replace(step, then=replace(step.then, windowed=st.windowed))
+
+
 def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
@@ -312,6 +325,7 @@ MUTANTS = (
     Mutant("frees_mapped_page", "free_full", "swa_is_reached", frees_mapped_page),
     Mutant("keeps_mapping_of_full", "free_full", "free_maps_to_nothing", keeps_mapping_of_full),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
+    Mutant("takes_unused_swa", "alloc_extend", "no_swa_without_window", takes_unused_swa),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 

@@ -231,13 +231,13 @@ def holds_window(rows: Rows, tree: Tree, row: Number, handle: Number) -> Truth:
     """The lock handle holds the SWA part of each node of its path with a token in the window before the next token.
 
     ``rows``: with the lengths of the row. A node is behind the window where the row has a whole window of committed
-    tokens after the node's end.
+    tokens after the node's end. In a model without sliding-window layers there is no window to hold.
     """
 
     def kept(n: Number) -> Truth:
         behind = at_most(Length(tree.stop(n) + rows.window, rows.window_rest), committed(rows, row))
         held = between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
-        return implies(over(tree, n, tree.node(handle)) & no(behind), held)
+        return implies(tree.windowed & over(tree, n, tree.node(handle)) & no(behind), held)
 
     return tree.nodes.all(kept)
 

@@ -217,11 +217,15 @@ def full_positions(st: Rows) -> Truth:
 
 
 def swa_positions(st: Rows) -> Truth:
-    """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index."""
+    """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index.
+
+    In a model without sliding-window layers it owns no SWA page.
+    """
 
     def owned(r: Number, i: Number) -> Truth:
         mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
-        return (mine & (st.cursor(r) <= i)) == (swa_pool(st).table(r, i) != PADDING)
+        in_window = mine & (st.cursor(r) <= i) & st.pools.windowed
+        return in_window == (swa_pool(st).table(r, i) != PADDING)
 
     return each_place(st, owned)
 
