@@ -52,7 +52,7 @@ class CacheMachine(RequestRules):
         first = kind % len(BUFFERS)
         for buffer, rows in product((*BUFFERS[first:], *BUFFERS[:first]), range(ROWS, 0, -1)):
             states = {} if buffer is None else dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))
-            components = ["full", "swa", *(["mamba"] if states else [])]
+            components = ["full", *(["swa"] if config["windowed"] else []), *(["mamba"] if states else [])]
             if self.set_up({**config, **states, "components": components, "rows": rows}):
                 self.arrive_now(more, session, 0, chunk)
                 return
