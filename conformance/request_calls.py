@@ -558,7 +558,7 @@ class RequestCalls:
         known.sampled += accepted
 
     def _slide(self, requests: Sequence[int]) -> Calls:
-        for request in requests if self.run.rows.pools.windowed else ():
+        for request in requests:
             yield Call("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
             self._window_moved(request)

@@ -206,6 +206,11 @@ def cursor_is_aligned(st: Rows) -> Truth:
     return each_row(st, lambda r: st.cursor_rest(r) == 0)
 
 
+def no_cursor_without_window(st: Rows) -> Truth:
+    """In a model without sliding-window layers no token has left a window: the cursor of each row is 0."""
+    return each_row(st, lambda r: st.pools.windowed | same(cursor(st, r), NOTHING))
+
+
 def full_positions(st: Rows) -> Truth:
     """A row owns a full page at each index from its cached prefix to its allocated length, and at no other index."""
 
@@ -273,6 +278,7 @@ LAWS = (
     others_are_whole,
     cursor_committed_allocated,
     cursor_is_aligned,
+    no_cursor_without_window,
     full_positions,
     swa_positions,
     tokens_map,

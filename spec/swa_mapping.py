@@ -94,9 +94,7 @@ class SwaMapping:
     group: Number = number()
 
 
-def initial(
-    page_size: int, size: int, size_swa: int, rows: int, need_sort: bool, windowed: bool = True
-) -> SwaMapping:
+def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool, windowed: bool = True) -> SwaMapping:
     """``size`` full pages and ``size_swa`` SWA pages, all free, and ``rows`` empty rows (finite reading)."""
     pair = new_pair(page_size, size, size_swa, rows, need_sort)
     return start(SwaMapping(now=pair, saved=pair, windowed=windowed, backed_up=False, group=0))

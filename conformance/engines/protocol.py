@@ -597,8 +597,8 @@ class RowEngine(Engine, Protocol):
     run), ``sessions`` (numbered from 1), ``need_sort`` (see ``PoolEngine``), and ``tree`` (``unified`` or another
     name: which of several trees, for an engine that has them). ``components``, where there, has ``full`` and, for a
     model with sliding-window layers, ``swa``; without this key the model has such layers. Without them there is one
-    pool, whose snapshot is ``PairSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; and neither
-    ``slide`` nor ``admit_tail`` nor ``release_swa`` is sent.
+    pool, whose snapshot is ``PairSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor moves in
+    ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.
 
     Beside calls, ``lacks`` may name three abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
     ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs).

@@ -227,10 +227,12 @@ class OurCache:
 
     def slide(self, request: int) -> None:
         """Moves the window as the cache itself does, which leaves a page of margin, and then as far as the window
-        allows.
+        allows. A cache without SWA parts moves nothing.
         """
         row, size = self.running[request].row, self.page_size
         self.engine.slide([row])
+        if not self.tree.windowed:
+            return
         reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
         if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
             self.engine.slide_to([row], [reach])
