@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from impl import checks
+from impl.allocator import Backup, SlotAllocator
 from impl.checks import expect
 from impl.host import names, numbers, require, upload
-from impl.allocator import Backup, SlotAllocator
 from impl.rows import IDLE, LEAVING, PHASES, RUNNING, SAVED, Numbers, TokenSlots
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
