@@ -49,8 +49,8 @@ class SessionCache:
 
     ``allocator``: both pools, or the one pool of a model without sliding window attention. ``rows``, ``max_tokens``,
     ``window``: as for ``RequestRows``; with both pools the window has at least one token. ``states``: for a model with
-    recurrent layers, the states of these rows and of the tree, for this cache alone. ``copy_state``: called with two ``[n]`` int64 tensors of state slots; it copies the contents of the first to
-    the second.
+    recurrent layers, the states of these rows and of the tree, for this cache alone. ``copy_state``: called with two
+    ``[n]`` int64 tensors of state slots; it copies the contents of the first to the second.
 
     Parts that the caller has made; each must fit the arguments above, otherwise ValueError. ``request_rows``: idle rows
     over this allocator. ``tree``: an empty tree with a node for each page of the full pool, at least. ``locks``: the
