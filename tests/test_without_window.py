@@ -1,6 +1,4 @@
-"""Models without sliding-window layers: one pool, no SWA slot, and no window that moves, in the law, in our cache and in
-releases.
-"""
+"""Models without sliding-window layers: one pool, no SWA slot, and no window that moves; in our cache and in releases."""
 
 from __future__ import annotations
 
@@ -133,7 +131,7 @@ def test_a_page_that_stays_behind_is_a_finding() -> None:
 
     def make(config: Json) -> Any:
         engine = cache(config)
-        return Variant(engine, evict=lambda full, swa, states=0: engine.tree.evict(full, swa))
+        return Variant(engine, evict=engine.tree.evict)
 
     lock = started("cache", ["full"], make)
     lock.do("admit", request=0, more=5)

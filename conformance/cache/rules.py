@@ -82,9 +82,11 @@ class CacheMachine(RequestRules):
         return not (op == "overlapping_turn" and leaks) and super().offers(op)
 
     def without_session(self, session: int) -> bool:
-        """A new request must come without its session, also where the lazy track buffers of sessions are a known
-        difference.
+        """A new request must come without its session, also where sessions with states, or with lazy track buffers, are a
+        known difference.
         """
+        if self.run.stateful and self.excludes(MambaSlotsExclusion.CLOSE):
+            return bool(session)
         lost = self.excludes(MambaSlotsExclusion.LAZY_SESSION) and self.run.stateful
         return bool(lost and self.run.law.state.states.lazy) or super().without_session(session)
 
