@@ -1,4 +1,4 @@
-"""Models without sliding-window layers: one pool, no SWA slot, and no window that moves; in our cache and in releases."""
+"""Models without sliding-window layers: one pool, no SWA slot, no window that moves; in our cache and in releases."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class CacheMachine(RequestRules):
         return not (op == "overlapping_turn" and leaks) and super().offers(op)
 
     def without_session(self, session: int) -> bool:
-        """A new request must come without its session, also where sessions with states, or with lazy track buffers, are a
-        known difference.
+        """A new request must come without its session, also where sessions with states, or those with lazy track
+        buffers, are a known difference.
         """
         if self.run.stateful and self.excludes(MambaSlotsExclusion.CLOSE):
             return bool(session)
