@@ -8,6 +8,7 @@ within 5 s: the time of a step grows with the number of slots, and with the thir
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, PlainValidator, with_config
@@ -38,7 +39,7 @@ Rows = Annotated[int, whole(1, 16)]
 FewRows = Annotated[int, whole(1, 8)]
 Sessions = Annotated[int, whole(0, 8)]
 Requests = Annotated[int, whole(1, 8)]
-Tree = Literal["unified", "swa_radix"]
+Tree = Literal["unified", "swa_radix", "mamba_radix", "radix"]
 LockedTree = Literal["unified", "swa_radix", "mamba_radix", "radix", "pure_swa"]
 exact = with_config(extra="forbid", strict=True)
 
@@ -57,7 +58,17 @@ def _one_of(*known: list[str]) -> AfterValidator:
 FULL, WINDOWED = ["full"], ["full", "swa"]
 STATEFUL, ALL = ["full", "mamba"], ["full", "swa", "mamba"]
 TreeComponents = Annotated[list[str], _one_of(FULL, WINDOWED, STATEFUL, ALL)]
-CacheComponents = Annotated[list[str], _one_of(WINDOWED, ALL)]
+RowComponents = Annotated[list[str], _one_of(FULL, WINDOWED)]
+
+
+def is_windowed(config: Mapping[str, Any]) -> bool:
+    """The model of a configuration has sliding-window layers. A configuration that names no components has them."""
+    return "swa" in config.get("components", WINDOWED)
+
+
+def swa_size(config: Mapping[str, Any]) -> int:
+    """How many pages the SWA pool of a configuration has; 0 without sliding-window layers."""
+    return int(config["size_swa"]) if is_windowed(config) else 0
 
 
 @exact
@@ -112,7 +123,9 @@ class SessionTrimConfig(TypedDict):
 
     ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``rows``: how many
     requests can run. ``sessions``: how many there are, numbered from 1. ``need_sort``: freed pages go to a release
-    list. ``tree``: which of two trees, for an engine that has both; without it the newest.
+    list. ``tree``: which of several trees, for an engine that has them; without it the newest. ``components``: a model
+    with ``swa`` among them has sliding-window layers, as it has where they are not named. Without such layers there is
+    one pool, and ``size_swa`` and ``window`` mean nothing.
     """
 
     page_size: PageSize
@@ -123,6 +136,7 @@ class SessionTrimConfig(TypedDict):
     window: Tokens
     need_sort: bool
     tree: NotRequired[Tree]
+    components: NotRequired[RowComponents]
 
 
 @exact
@@ -147,8 +161,9 @@ class MambaSlotsConfig(TypedDict):
 class CacheConfig(TypedDict):
     """A whole cache.
 
-    ``components``: whether requests and nodes have mamba states. ``size_mamba`` (states), ``buffered``, ``doubled`` and
-    ``lazy`` (see ``MambaSlotsConfig``) are needed only then. The rest: see ``SessionTrimConfig``.
+    ``components``: whether the model has sliding-window layers (see ``SessionTrimConfig``), and whether requests and
+    nodes have mamba states. ``size_mamba`` (states), ``buffered``, ``doubled`` and ``lazy`` (see ``MambaSlotsConfig``)
+    are needed only with states. The rest: see ``SessionTrimConfig``.
     """
 
     page_size: PageSize
@@ -159,7 +174,7 @@ class CacheConfig(TypedDict):
     window: Tokens
     need_sort: bool
     tree: NotRequired[Tree]
-    components: CacheComponents
+    components: TreeComponents
     size_mamba: NotRequired[States]
     buffered: NotRequired[bool]
     doubled: NotRequired[bool]

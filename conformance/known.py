@@ -83,7 +83,7 @@ class MambaSlotsExclusion(StrEnum):
     SHORT_ADMIT = "mamba_slots.short_admit"  # an admission that may find too few slots
     SLIDE = "mamba_slots.slide"  # a window that moves past what was tracked
     SESSION_ABORT = "mamba_slots.session_abort"  # an abort of a session's turn (also in ``cache``)
-    CLOSE = "mamba_slots.close"  # the close of a session with states
+    CLOSE = "mamba_slots.close"  # the close of a session with states (in ``cache``: such sessions)
     CLEAR_IN_GROUP = "mamba_slots.clear_in_group"  # a new start while a group is open
     NESTED_GROUP = "mamba_slots.nested_group"  # a group within a group
 

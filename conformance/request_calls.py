@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
+from conformance.configs import swa_size
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import (
@@ -232,10 +233,11 @@ class RequestCalls:
         return room and self.run.fits_beside(request, prefix)
 
     def fits(self, growth: Sequence[tuple[int, int]]) -> bool:
-        """Both pools have the pages for rows that grow. ``growth``: pairs of lengths in tokens, before and after."""
+        """Each pool has the pages for rows that grow. ``growth``: pairs of lengths in tokens, before and after."""
         need = sum(touched(in_pages(b, self.page_size)) - touched(in_pages(a, self.page_size)) for a, b in growth)
         rows = self.run.rows
-        return bool(need <= full_pool(rows).available and need <= swa_pool(rows).available)
+        need_swa = need if rows.pools.windowed else 0
+        return bool(need <= full_pool(rows).available and need_swa <= swa_pool(rows).available)
 
     # A request arrives.
 
@@ -468,9 +470,14 @@ class RequestCalls:
         self.law.engine_step(name, row, *to, *pages)
 
     def _chosen(self, row: int, before: int, upto: int, view: RowSnapshot) -> tuple[Seq, Seq]:
-        """The new full pages of a row that grew from ``before`` to ``upto`` tokens, and the SWA page of each."""
+        """The new full pages of a row that grew from ``before`` to ``upto`` tokens, and the SWA page of each.
+
+        In a model without sliding-window layers there are no SWA pages.
+        """
         mapping, size = self.run.rows_seen.pools.mapping, self.page_size
         chosen = row_pages(full_pool(self.run.rows), row, before, view.slots[before:upto])
+        if not self.run.rows.pools.windowed:
+            return Seq(chosen), Seq()
         return Seq(chosen), Seq(swa_slot(mapping, page * size) // size for page in chosen)
 
     @operation
@@ -760,7 +767,7 @@ class RequestCalls:
 
     def _is_quiet(self) -> None:
         seen, tree = self.run.rows_seen, self.run.tree_pages()
-        sides = (("full", seen.pools.full, self.config["size"]), ("SWA", seen.pools.swa, self.config["size_swa"]))
+        sides = (("full", seen.pools.full, self.config["size"]), ("SWA", seen.pools.swa, swa_size(self.config)))
         found = [
             f"{size - len({*lists.free, *lists.released})} {name} pages are leaked"
             for name, lists, size in sides

@@ -29,6 +29,7 @@ CONFIG = {
     "window": st.integers(1, 5),  # tokens
     "need_sort": st.booleans(),
     "tree": st.sampled_from(("unified", "swa_radix")),
+    "windowed": st.sampled_from((True, True, True, False)),  # the model has sliding-window layers
 }
 sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
 picks, few, forks, chunks = st.integers(0, 11), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2)
@@ -53,10 +54,17 @@ class RequestRules(StemMachine):
     page_sizes = (1, 2, 4, 16)
 
     def set_up(self, config: Json) -> bool:
-        """Starts a run of a drawn size. False if the engine does not support it."""
+        """Starts a run of a drawn size. False if the engine does not support it.
+
+        A model without sliding-window layers is told by its ``components``, and has an older tree of its own.
+        """
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
         known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
         known["window"] = self.scaled(config["window"], page_size)
+        if not known.pop("windowed"):
+            parts = known["components"] = known.get("components", ["full"])
+            older = "mamba_radix" if "mamba" in parts else "radix"
+            known["tree"] = "unified" if known["tree"] == "unified" else older
         return self.begin(known)
 
     def teardown(self) -> None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -74,6 +74,9 @@ class Backup:
     serial: int
 
 
+B = TypeVar("B", bound=Backup)
+
+
 class Backups:
     """The backups of ``owner`` that can still be restored: nothing was freed, and no earlier one restored, since."""
 
@@ -92,14 +95,15 @@ class Backups:
         """Something is freed: no backup made before can be restored."""
         self._usable.clear()
 
-    def require(self, state: object, kind: type[Backup]) -> None:
-        """TypeError, ValueError or RuntimeError if ``state`` cannot be restored."""
+    def require(self, state: object, kind: type[B]) -> B:
+        """``state``, which can be restored; otherwise TypeError, ValueError or RuntimeError."""
         if not isinstance(state, kind):
             raise TypeError(f"state must be what backup_state returned, got {type(state).__name__}")
         if state.owner is not self._owner:
             raise ValueError("state must be a backup of this allocator, got one of another")
         if state.serial not in self._usable:
             raise RuntimeError("state: pages were freed since this backup, or an earlier one was restored")
+        return state
 
     def back_to(self, state: Backup) -> None:
         """``state`` is restored: the backups made after it are void."""
@@ -107,9 +111,15 @@ class Backups:
 
 
 class SlotAllocator(ABC):
-    """What one pool and a pair of pools have in common: allocating for rows, freeing, free groups."""
+    """What one pool and a pair of pools have in common: allocating for rows, freeing, free groups.
 
+    ``windowed``: it has an SWA pool beside the full pool.
+    """
+
+    windowed: bool
     page_size: int
+    device: str | torch.device
+    debug: bool
     full_to_swa_index_mapping: Tensor | None = None
     _device: torch.device
     _ops: kernels.Ops
@@ -198,17 +208,17 @@ class SlotAllocator(ABC):
             self.free(every, row_lens=lens, swa_lens=lens)
 
     def _free(self, batch: FreeBatch) -> None:
-        if self._full_pool().debug:
+        if self.full_pool.debug:
             self._check_batch(batch)
         self._void_backups()
         if self._depth:
-            self._full_pool().mark(batch.pages, held=False)
+            self.full_pool.mark(batch.pages, held=False)
             self.pending.append(batch)
         else:
             self._release(batch)
 
     def _batch(self, slots: Tensor, row_lens: Sequence[int] | None, swa_lens: Sequence[int] | None) -> FreeBatch:
-        pool = self._full_pool()
+        pool = self.full_pool
         if row_lens is None:
             batch = FreeBatch(pool.pages_to_free(slots), exact=self._check_content)
         else:
@@ -275,15 +285,32 @@ class SlotAllocator(ABC):
 
     def _check_rows(self, rows: Rows) -> None:
         rows.check(self._device, content=self._check_content)
-        if self._full_pool().debug:
-            checks.last_slots(rows, self._full_pool().held, self.page_size)
+        if self.full_pool.debug:
+            checks.last_slots(rows, self.full_pool.held, self.page_size)
 
     def _check_batch(self, batch: FreeBatch) -> None:  # noqa: B027 (a single pool has nothing to add)
         """Further checks of a free, with ``debug``."""
 
+    @property
     @abstractmethod
-    def _full_pool(self) -> BaseTokenToKVPoolAllocator:
+    def full_pool(self) -> BaseTokenToKVPoolAllocator:
         """The pool that ``free_index`` and the slots returned belong to."""
+
+    @abstractmethod
+    def full_available_size(self) -> int:
+        """How many tokens of the full pool can still be handed out, in whole pages."""
+
+    @abstractmethod
+    def swa_available_size(self) -> int:
+        """How many tokens of the SWA pool can still be handed out, in whole pages; 0 where there is none."""
+
+    @abstractmethod
+    def backup_state(self) -> Backup:
+        """A state for ``restore_state``, usable until the next free."""
+
+    @abstractmethod
+    def restore_state(self, state: Backup) -> Tensor | None:
+        """Make every page free that was handed out since ``state`` was made."""
 
     @abstractmethod
     def _peek(self, full_pages: int, swa_pages: int) -> tuple[Tensor, Tensor | None] | None:
@@ -314,6 +341,8 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     when the free ones run short (as in SGLang). ``debug``: check content on CUDA too, and check more. ``backend``:
     ``torch`` or ``triton``; by default ``triton`` on CUDA.
     """
+
+    windowed = False
 
     def __init__(
         self, size: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any, need_sort: bool,
@@ -354,6 +383,14 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     def available_size(self) -> int:
         """How many tokens can still be handed out, in whole pages."""
         return self.free_count() * self.page_size
+
+    def full_available_size(self) -> int:
+        """How many tokens can still be handed out, in whole pages."""
+        return self.available_size()
+
+    def swa_available_size(self) -> int:
+        """0: there is no SWA pool."""
+        return 0
 
     def debug_print(self) -> str:
         """One line for the engine's log."""
@@ -447,23 +484,25 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """A state for ``restore_state``. Takes constant time and memory, and is usable until the next free."""
         return PoolState(*self.backups.new(), self._stack, self._top, tuple(self._released))
 
-    def restore_state(self, state: PoolState) -> Tensor:
+    def restore_state(self, state: Backup) -> Tensor:
         """Make every page free that was handed out since ``state`` was made.
 
         Returns ``[n]`` int64 pages that include all of those, and none that is handed out. RuntimeError if anything was
         freed since, ValueError for a state of another allocator, TypeError for anything else.
         """
-        self.backups.require(state, PoolState)
-        self.backups.back_to(state)
+        known = self.backups.require(state, PoolState)
+        self.backups.back_to(known)
         # Nothing was freed since, so only allocations moved the top (or a merge built another stack).
-        merged = state.stack is not self._stack
-        self._stack, old_top, self._top = state.stack, self._top, state.top
-        self._released, self._released_count = list(state.released), sum(map(len, state.released))
+        merged = known.stack is not self._stack
+        self._stack, old_top, self._top = known.stack, self._top, known.top
+        self._released, self._released_count = list(known.released), sum(map(len, known.released))
         back = self.all_free() if merged else self._stack[self._top : old_top]
         self.mark(back, held=False)
         return back
 
-    def _full_pool(self) -> BaseTokenToKVPoolAllocator:
+    @property
+    def full_pool(self) -> BaseTokenToKVPoolAllocator:
+        """The pool itself."""
         return self
 
     def _peek(self, full_pages: int, _: int) -> tuple[Tensor, None] | None:

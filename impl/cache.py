@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from impl import checks
+from impl.allocator import BaseTokenToKVPoolAllocator, SlotAllocator
 from impl.checks import expect
 from impl.host import numbers, require
 from impl.lock_ref import LockHandle, LockTree
@@ -46,10 +47,10 @@ class Match(NamedTuple):
 class SessionCache:
     """What an engine has in place of its prefix cache, its session slots and its ``req_to_token`` bookkeeping.
 
-    ``allocator``: both pools. ``rows``, ``max_tokens``, ``window``: as for ``RequestRows``; the window has at least one
-    token. ``states``: for a model with recurrent layers, the states of these rows and of the tree, for this cache
-    alone. ``copy_state``: called with two ``[n]`` int64 tensors of state slots; it copies the contents of the first to
-    the second.
+    ``allocator``: both pools, or the one pool of a model without sliding window attention. ``rows``, ``max_tokens``,
+    ``window``: as for ``RequestRows``; with both pools the window has at least one token. ``states``: for a model with
+    recurrent layers, the states of these rows and of the tree, for this cache alone. ``copy_state``: called with two
+    ``[n]`` int64 tensors of state slots; it copies the contents of the first to the second.
 
     Parts that the caller has made; each must fit the arguments above, otherwise ValueError. ``request_rows``: idle rows
     over this allocator. ``tree``: an empty tree with a node for each page of the full pool, at least. ``locks``: the
@@ -65,17 +66,17 @@ class SessionCache:
     """
 
     def __init__(
-        self, allocator: SWATokenToKVPoolAllocator, rows: int, max_tokens: int, window: int,
+        self, allocator: SlotAllocator, rows: int, max_tokens: int, window: int,
         states: MambaStates | None = None, copy_state: CopyState | None = None, *,
         request_rows: RequestRows | None = None, tree: RadixTree | None = None, locks: LockTree | None = None,
     ) -> None:  # fmt: skip
-        checks.integer("window", window, 1)
+        checks.integer("window", window, int(allocator.windowed))
         self.allocator, self.page_size, self.debug = allocator, allocator.page_size, allocator.debug
         self.rows = request_rows or RequestRows(allocator, rows, max_tokens, window, allocator.device)
         if request_rows is not None:
             self._check_rows(request_rows, rows, max_tokens, window)
         # A node has at least one page, so the tree cannot be full before the pool is.
-        nodes, stateful = allocator.full_attn_allocator.num_pages, states is not None
+        nodes, stateful = allocator.full_pool.num_pages, states is not None
         if tree is not None and locks is not None:
             raise ValueError("locks must be the given tree's own: give either tree or locks")
         self.tree = tree or RadixTree(
@@ -159,7 +160,7 @@ class SessionCache:
         gone = self.tree.evict(full, swa, states)
         self.mamba.drop(gone.states)
         # The SWA sides first: a node that became a tombstone may have left the tree afterwards.
-        if gone.buried:
+        if gone.buried and isinstance(self.allocator, SWATokenToKVPoolAllocator):
             lens = [slots.numel() for slots in gone.buried]
             self.allocator.free_swa(torch.cat(gone.buried), row_lens=lens)
         if gone.dropped:
@@ -225,8 +226,11 @@ class SessionCache:
         The row begins with what the tree has of the prompt before the tail, whose tokens alone get SWA slots. The tail
         holds a window before the last page boundary, so that the tree can take all whole pages. The row holds its
         prefix by a lock, without an SWA part as far as ``release_swa`` says so. ``rows.req_to_token`` says where
-        the tokens are to be sent. ValueError for a prompt without tokens, and for a session that has a row already.
+        the tokens are to be sent. ValueError for a prompt without tokens, for a session that has a row already, and in
+        a cache without an SWA pool, where ``admit`` and ``extend`` do that.
         """
+        if not self.allocator.windowed:
+            raise ValueError("prompt: a cache without an SWA pool has no tail; call admit and extend")
         if not len(prompt):
             raise ValueError("prompt: expected a token, got none")
         to, text = len(prompt), list(prompt)
@@ -304,7 +308,8 @@ class SessionCache:
             before = self.rows.allocated[numbers("rows", rows)]
             after = before + 1 if to is None else numbers("to", to)
             pages = sum((before // -self.page_size - after // -self.page_size).tolist())
-            room = self.make_room(pages * self.page_size, pages * self.page_size)
+            tokens = pages * self.page_size
+            room = self.make_room(tokens, tokens if self.allocator.windowed else 0)
             slots = grow() if room else None
         return self._checked(slots)
 
@@ -566,14 +571,16 @@ class SessionCache:
         nodes = [self._node_pages(node) for node in self.tree.entries if node != ROOT]
         owned = torch.cat([*rows, *nodes])
         waiting = torch.cat([owned[:0], *(slots // self.page_size for slots in self.allocator.free_group)])
-        swa = [self.allocator.translate_loc_from_full_to_swa(p * self.page_size) for p in (owned, waiting)]
-        mapped = [slots[slots > 0] // self.page_size for slots in swa]
-        for name, pool, parts in (
-            ("pages", self.allocator.full_attn_allocator, (owned, waiting)),
-            ("SWA pages", self.allocator.swa_attn_allocator, mapped),
-        ):
-            found = torch.cat([*parts, pool.all_free()]).tolist()
-            expect(f"{name} with an owner, waiting or free", sorted(found), list(range(1, pool.num_pages + 1)))
+        self._check_pages("pages", self.allocator.full_pool, [owned, waiting])
+        if isinstance(self.allocator, SWATokenToKVPoolAllocator):
+            swa = [self.allocator.translate_loc_from_full_to_swa(p * self.page_size) for p in (owned, waiting)]
+            mapped = [slots[slots > 0] // self.page_size for slots in swa]
+            self._check_pages("SWA pages", self.allocator.swa_attn_allocator, mapped)
+
+    @staticmethod
+    def _check_pages(name: str, pool: BaseTokenToKVPoolAllocator, parts: list[Tensor]) -> None:
+        found = torch.cat([*parts, pool.all_free()]).tolist()
+        expect(f"{name} with an owner, waiting or free", sorted(found), list(range(1, pool.num_pages + 1)))
 
     def _row_pages(self, row: int) -> Tensor:
         """The pages that the row owns. What it reads of the tree must be the slots of the node that it holds."""
@@ -589,9 +596,10 @@ class SessionCache:
         """The pages that the node owns: whole ones, with their SWA slots unless the node is a tombstone."""
         slots = self.tree.entries[node].slots
         pages = slots[:: self.page_size] // self.page_size
-        expect(f"node {node}: slots", slots.tolist(), self.allocator.full_attn_allocator.slots(pages).tolist())
-        mapped = self.allocator.translate_loc_from_full_to_swa(slots) > 0
-        expect(f"node {node}: tokens with SWA slots", mapped.tolist(), [self.tree.live(node)] * slots.numel())
+        expect(f"node {node}: slots", slots.tolist(), self.allocator.full_pool.slots(pages).tolist())
+        if isinstance(self.allocator, SWATokenToKVPoolAllocator):
+            mapped = self.allocator.translate_loc_from_full_to_swa(slots) > 0
+            expect(f"node {node}: tokens with SWA slots", mapped.tolist(), [self.tree.live(node)] * slots.numel())
         return pages
 
     def _checked(self, answer: T) -> T:

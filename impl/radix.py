@@ -96,9 +96,10 @@ class Evicted:
 class RadixTree:
     """A tree of up to ``nodes`` nodes. Read ``entries`` (by node number) and ``locks``; only the calls write.
 
-    ``page_size``, ``window``: in tokens. ``stateful``: a request can go on only from a node with a recurrent state.
-    ``locks``: the lock counts, if the caller has made them; a ``LockTree`` on the host without nodes, with this window
-    and ``stateful``, and with room for at least ``nodes`` nodes. Otherwise ValueError.
+    ``page_size``, ``window``: in tokens; a window of 0 makes a tree whose nodes have no SWA part. ``stateful``: a
+    request can go on only from a node with a recurrent state. ``locks``: the lock counts, if the caller has made them;
+    a ``LockTree`` on the host without nodes, with this window and ``stateful``, and with room for at least ``nodes``
+    nodes. Otherwise ValueError.
     """
 
     def __init__(
@@ -106,8 +107,11 @@ class RadixTree:
         stateful: bool = False, debug: bool = False, locks: LockTree | None = None,
     ) -> None:  # fmt: skip
         self.page_size, self.window, self.stateful = page_size, window, stateful
+        self.windowed = window > 0
         self.device = torch.device(device)
-        self.locks = locks or LockTree(nodes, window=window, stateful=stateful, device=checks.HOST, debug=debug)
+        self.locks = locks or LockTree(
+            nodes, window=window, windowed=self.windowed, stateful=stateful, device=checks.HOST, debug=debug
+        )
         if locks is not None:
             self._check_locks(locks, nodes)
         self.entries = {ROOT: Entry([], torch.zeros(0, dtype=torch.int64, device=device), ROOT, 0, 0)}
@@ -117,7 +121,7 @@ class RadixTree:
         checks.part(
             "locks",
             window=(locks.window, self.window),
-            windowed=(locks.windowed, True),
+            windowed=(locks.windowed, self.windowed),
             stateful=(locks.stateful, self.stateful),
             device=(locks.device, checks.HOST),
             nodes=(int(locks.alive.sum()), 0),
@@ -128,8 +132,8 @@ class RadixTree:
     # Looking.
 
     def live(self, node: int) -> bool:
-        """The node has its SWA part; it is not a tombstone."""
-        return bool(self.locks.swa[node])
+        """The node is not a tombstone: a request can read it. In a tree with SWA parts it has its own."""
+        return not self.windowed or bool(self.locks.swa[node])
 
     def held(self, node: int) -> bool:
         """A handle holds the node: somebody reads its full slots."""
@@ -300,10 +304,10 @@ class RadixTree:
         there.
         """
         while True:
-            live, entry = self.live(node), self.entries[node]
+            has_swa, entry = bool(self.locks.swa[node]), self.entries[node]
             self.locks.evict_leaf(node)
             del self.entries[node], self.entries[entry.above].children[self._first(entry.key)]
-            gone.dropped.append((entry.slots, live))
+            gone.dropped.append((entry.slots, has_swa))
             self._take_entry_state(entry, gone)
             node = entry.above
             if self._can_end_match(node) or not self._is_free_leaf(node):

@@ -1,4 +1,4 @@
-"""Request rows and the slots of streaming sessions: batched growth, trims and releases over both pools.
+"""Request rows and the slots of streaming sessions: batched growth, trims and releases over one pool or both.
 
 A row is admitted with a prefix whose pages the radix tree owns, grows, moves its attention window, and leaves: page by
 page to the tree, or by one free. A turn of a streaming session leaves its row in the session's slot, cut to what was
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from impl import checks
+from impl.allocator import Backup, SlotAllocator
 from impl.checks import expect
 from impl.host import names, numbers, require, upload
 from impl.rows import IDLE, LEAVING, PHASES, RUNNING, SAVED, Numbers, TokenSlots
-from impl.swa_mapping import SWAState, SWATokenToKVPoolAllocator
+from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 __all__ = ["LENGTHS", "RequestRows"]
 
@@ -32,8 +33,8 @@ class RequestRows:
     """The rows ``0..rows - 1`` of an engine's ``req_to_token`` table, and the rows in session slots.
 
     Stands in for SGLang's ``ReqToTokenPool`` and the session slots of its session-aware cache. ``max_tokens``: the
-    length of a row of the table. ``window``: tokens of sliding window attention that the next token reads. ``device``:
-    that of the allocator.
+    length of a row of the table. ``window``: tokens of sliding window attention that the next token reads; 0 for a
+    model without such layers, whose allocator has one pool. ``device``: that of the allocator.
 
     Tables to read, which only the calls write. ``req_to_token``: ``[rows, max_tokens]`` int32 on the device, the full
     slot of each token; beyond the allocated length it means nothing. On the host, ``[rows]`` int64: ``phase``, and
@@ -49,12 +50,14 @@ class RequestRows:
     """
 
     def __init__(
-        self, allocator: SWATokenToKVPoolAllocator, rows: int, max_tokens: int, window: int, device: str | torch.device
+        self, allocator: SlotAllocator, rows: int, max_tokens: int, window: int, device: str | torch.device
     ) -> None:
         self.allocator, self.page_size, self.device = allocator, allocator.page_size, torch.device(device)
         self.rows, self.max_tokens = checks.integer("rows", rows, 1), checks.integer("max_tokens", max_tokens, 1)
         self.window = checks.integer("window", window, 0)
-        if not checks.same_device(allocator.full_to_swa_index_mapping.device, self.device):
+        if window and not allocator.windowed:
+            raise ValueError(f"window must be 0 over an allocator without an SWA pool, got {window}")
+        if not checks.same_device(torch.device(allocator.device), self.device):
             raise ValueError(f"device must be the allocator's, {allocator.device}, got {self.device}")
         self._check_content = allocator.debug or self.device.type == "cpu"
         self.token_slots = TokenSlots(rows, max_tokens, self.device)
@@ -97,8 +100,10 @@ class RequestRows:
         Returns the row, and ``[to - len(prefix)]`` int64 slots on the device for the tokens that are sent here. None
         if no row is idle or memory is short. ``prefix``, ``session``: as for ``admit``. ``start``: the tokens before it
         get no SWA slots, since no later token reads them there; whole pages, from ``len(prefix)`` to ``to``. ValueError
-        where the window before ``to`` begins before ``start``, unless ``start`` is the end of the prefix.
+        where the window before ``to`` begins before ``start``, unless ``start`` is the end of the prefix, and over an
+        allocator without an SWA pool.
         """
+        pools = self._pair()
         self._check_admissible(0, prefix, session)
         cached, first, last = self._tail(prefix.numel(), start, to)
         if not self._idle:
@@ -107,7 +112,7 @@ class RequestRows:
         batch = torch.tensor([row], dtype=torch.int64)
         before, after, ends = upload(torch.stack([cached, last, cached]), self.device)
         ends = torch.where(ends > 0, prefix[-1:].to(torch.int64) if prefix.numel() else -1, -1)
-        slots = self.allocator.alloc_extend_swa_tail(
+        slots = pools.alloc_extend_swa_tail(
             before, cached, after, last, ends, int(last - cached), swa_tail_len=int(last - first)
         )
         if slots is None:
@@ -201,9 +206,11 @@ class RequestRows:
         """Move the attention window on: give back the SWA pages before ``window_reach``, in one free.
 
         Nothing is given back before the cursor or of the tree's part. Returns ``[n]`` int64 on the host, the new
-        cursors.
+        cursors. Without an SWA pool nothing moves.
         """
         batch = self.batch(rows, RUNNING)
+        if not self.allocator.windowed:
+            return self.cursor[batch]
         cursor, reach = self.cursor[batch], self.window_reach(batch)
         moves = reach >= torch.maximum(cursor, self.protected[batch])
         return self._slide(batch, torch.where(moves, reach, cursor))
@@ -220,8 +227,9 @@ class RequestRows:
         """Move the attention window on: give back the SWA pages of the tokens before ``to``, in one free.
 
         ``to``: whole pages, at least the cursor and the tree's part, at most the committed length less the window.
-        Returns ``[n]`` int64 on the host, the new cursors.
+        Returns ``[n]`` int64 on the host, the new cursors. ValueError over an allocator without an SWA pool.
         """
+        self._pair()
         batch = self.batch(rows, RUNNING)
         least, most = torch.maximum(self.cursor[batch], self.protected[batch]), self.committed[batch] - self.window
         cursor = self._lengths("to", to, least, most, "past cursor and tree's part, the window is kept")
@@ -249,8 +257,10 @@ class RequestRows:
         """The tree has the tokens from ``protected`` to ``upto`` without SWA slots: it gets those of the row.
 
         The row's full copies are freed, and the row reads the tree's slots. ``upto``, ``tree_slots``: as for
-        ``dedupe``. ValueError also where a token has left the row's window, or has SWA slots in the tree.
+        ``dedupe``. ValueError also where a token has left the row's window, or has SWA slots in the tree, and over an
+        allocator without an SWA pool.
         """
+        pools = self._pair()
         rows, first, last = self._part(row, upto)
         own = self.token_slots.read(rows, first, last)
         self._check_tree_slots("tree_slots", tree_slots, own)
@@ -258,7 +268,7 @@ class RequestRows:
             raise ValueError(f"tree_slots must be {own.numel()} slots, up to upto, got {tree_slots.numel()}")
         if bool((self.cursor[rows] > first).any()):
             raise ValueError(f"row: tokens of row {row} have left its window, so it has no SWA slots for them")
-        self.allocator.move_swa(own, tree_slots)
+        pools.move_swa(own, tree_slots)
         self.allocator.free(own, row_lens=[own.numel()], swa_lens=[0])
         self.token_slots.write(self.token_slots.places(rows, first, last), tree_slots)
         self._set(rows, protected=last)
@@ -364,7 +374,7 @@ class RequestRows:
         """``roll_back`` gives back the pages that have no token before ``to``; a page that has one stays."""
         self._give_back(rows, self.page_ceil(to), self.allocated[rows])
 
-    def undo(self, saved: SWAState, slots: Tensor) -> None:
+    def undo(self, saved: Backup, slots: Tensor) -> None:
         """After an error: ``slots``, which were handed out since ``saved``, are free again. A subclass may override it.
 
         A page that had tokens before ``slots`` stays, with its mapping.
@@ -373,7 +383,7 @@ class RequestRows:
         self.allocator.restore_state(saved)
 
     @contextmanager
-    def _undone_on_error(self, saved: SWAState, slots: Tensor) -> Iterator[None]:
+    def _undone_on_error(self, saved: Backup, slots: Tensor) -> Iterator[None]:
         """Where an error is raised inside, ``slots`` are given back; the error goes on."""
         try:
             yield
@@ -394,6 +404,12 @@ class RequestRows:
         return -(-lengths // self.page_size) * self.page_size
 
     # Changes.
+
+    def _pair(self) -> SWATokenToKVPoolAllocator:
+        """The allocator of both pools; ValueError if there is no SWA pool."""
+        if not isinstance(self.allocator, SWATokenToKVPoolAllocator):
+            raise ValueError("the allocator of these rows has no SWA pool, so no token can be in a window or leave it")
+        return self.allocator
 
     def _longer(self, rows: Tensor, to: Numbers) -> Tensor:
         most = torch.full_like(rows, self.max_tokens)
@@ -421,7 +437,7 @@ class RequestRows:
         stop = torch.maximum(start, to)
         lens = (stop - start).tolist()
         if any(lens):
-            self.allocator.free_swa(self.token_slots.read(rows, start, stop), row_lens=lens)
+            self._pair().free_swa(self.token_slots.read(rows, start, stop), row_lens=lens)
         self._set(rows, cursor=to)
         self._done()
         return to
@@ -515,7 +531,7 @@ class RequestRows:
         checks.page_multiple(f"{name}: the number of slots", slots.numel(), self.page_size)
         if not self._check_content or slots.numel() == 0:
             return
-        full, given = self.allocator.full_attn_allocator, slots.to(torch.int64)
+        full, given = self.allocator.full_pool, slots.to(torch.int64)
         pages = checks.held_pages(name, given, full.held, self.page_size)
         if self.page_size > 1 and not torch.equal(full.slots(given[:: self.page_size] // self.page_size), given):
             raise ValueError(f"{name} must hold the slots of each page in order")
@@ -534,7 +550,7 @@ class RequestRows:
 
     def session_held_swa_tokens(self) -> int:
         """SWA slots (whole pages, in tokens) that the rows in session slots own; the tree's part is not counted."""
-        return self._held(torch.maximum(self.protected, self.cursor))
+        return self._held(torch.maximum(self.protected, self.cursor)) if self.allocator.windowed else 0
 
     def _held(self, start: Tensor) -> int:
         return sum(((self.page_ceil(self.allocated) - start) * (self.phase == SAVED)).tolist())
@@ -556,7 +572,7 @@ class RequestRows:
             mapped += swa
         expect("number of pages that rows own, and of different ones", len(owned), len(set(owned)))
         expect("number of SWA pages that rows own, and of different ones", len(mapped), len(set(mapped)))
-        held = self.allocator.full_attn_allocator.held.tolist()
+        held = self.allocator.full_pool.held.tolist()
         expect("pages of rows that are free", [p for p in owned if held and not held[p]], [])
         expect("idle rows", sorted(self._idle), [r for r, p in enumerate(self.phase.tolist()) if p == IDLE])
         inverse = {s: r for r, s in enumerate(self.session) if s is not None}
@@ -581,9 +597,12 @@ class RequestRows:
         protected, cursor, _, allocated, _ = self.lengths[:, row].tolist()
         slots = self.req_to_token[row, protected:allocated].to(torch.int64)
         pages = slots[:: self.page_size] // self.page_size
-        whole = self.allocator.full_attn_allocator.slots(pages)[: slots.numel()]
+        whole = self.allocator.full_pool.slots(pages)[: slots.numel()]
         expect(f"row {row}: slots of each page in order", slots.tolist(), whole.tolist())
-        swa = self.allocator.translate_loc_from_full_to_swa(slots)
+        if not self.allocator.windowed:
+            expect(f"row {row}: cursor in a cache without an SWA pool", cursor, 0)
+            return pages.tolist(), []
+        swa = self._pair().translate_loc_from_full_to_swa(slots)
         lost = (torch.arange(protected, allocated, device=self.device) < cursor).tolist()
         expect(f"row {row}: tokens without SWA slots", [to == 0 for to in swa.tolist()], lost)
         return pages.tolist(), (swa[:: self.page_size][swa[:: self.page_size] > 0] // self.page_size).tolist()

@@ -50,6 +50,8 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     last entry is -1, so that the ``last_loc`` -1 of a row without tokens maps to -1.
     """
 
+    windowed = True
+
     def __init__(
         self, size: int, size_swa: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any,
         need_sort: bool, *, debug: bool = False, backend: str | None = None,
@@ -314,7 +316,9 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         if pages.numel():
             self.swa_attn_allocator.put(pages)
 
-    def _full_pool(self) -> BaseTokenToKVPoolAllocator:
+    @property
+    def full_pool(self) -> BaseTokenToKVPoolAllocator:
+        """``full_attn_allocator``."""
         return self.full_attn_allocator
 
     def _release(self, batch: FreeBatch) -> None:
@@ -339,20 +343,20 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         full, swa = self.full_attn_allocator.backup_state(), self.swa_attn_allocator.backup_state()
         return SWAState(*self.backups.new(), full, swa)
 
-    def restore_state(self, state: SWAState) -> None:
+    def restore_state(self, state: Backup) -> None:
         """Make every page free, in both pools, that was handed out since ``state``, and unmap those pages.
 
         RuntimeError if anything was freed since, ValueError for a state of another allocator, TypeError for anything
         else.
         """
-        self.backups.require(state, SWAState)
+        known = self.backups.require(state, SWAState)
         full, swa = self.full_attn_allocator, self.swa_attn_allocator
-        full.backups.require(state.full, PoolState)
-        swa.backups.require(state.swa, PoolState)
-        self.backups.back_to(state)
+        full.backups.require(known.full, PoolState)
+        swa.backups.require(known.swa, PoolState)
+        self.backups.back_to(known)
         # The pages that stay handed out keep their mapping: it changes only with the page itself or a free.
-        self.unmap(full.restore_state(state.full))
-        swa.restore_state(state.swa)
+        self.unmap(full.restore_state(known.full))
+        swa.restore_state(known.swa)
 
     def unmap(self, full_pages: Tensor) -> None:
         """The full pages (``[n]`` int64) come back without a free: their slots map to nothing (SGLang PR 25805)."""

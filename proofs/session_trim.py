@@ -25,9 +25,12 @@ SIZES = {
 
 
 def small() -> tuple[Rows, ...]:
-    """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window."""
-    pools = swa_mapping.initial(page_size=2, size=3, size_swa=2, rows=3, need_sort=False)
-    return (law.initial(pools, limit=1, sessions=1, window=Length(0, 1)),)
+    """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window.
+
+    The second is a model without sliding-window layers, which uses no SWA page.
+    """
+    pools = [swa_mapping.initial(2, size=3, size_swa=2, rows=3, need_sort=False, windowed=w) for w in (True, False)]
+    return tuple(law.initial(one, limit=1, sessions=1, window=Length(0, 1)) for one in pools)
 
 
 def requests(st: Rows, *phases: int) -> list[int]:
@@ -43,7 +46,7 @@ def others(st: Rows) -> list[int]:
 def growth(st: Rows, row: int, to: Length) -> tuple[Seq, Seq]:
     """Pages that a row which grows to ``to`` may get."""
     need = touched(to) - touched(allocated(st, row))
-    return some_open(full_pool(st), need), some_open(swa_pool(st), need)
+    return some_open(full_pool(st), need), some_open(swa_pool(st), need if st.pools.windowed else 0)
 
 
 def _grow(st: Rows) -> Iterator[tuple[Any, ...]]:
@@ -192,6 +195,11 @@ def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return but(step, promises=(*step.promises, inside))
 
 
+def slides_without_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
+    """A row's cursor moves in a model that has no sliding-window layers."""
+    return unasked(law.slide(st, row, to), "the model has sliding-window layers")
+
+
 def starts_at_prefix(
     st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
 ) -> Step[Rows]:
@@ -263,6 +271,7 @@ MUTANTS = (
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
+    Mutant("slides_without_window", "slide", "no_cursor_without_window", slides_without_window),
     Mutant("starts_at_prefix", "admit_tail", "swa_positions", starts_at_prefix),
     Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),
     Mutant("takes_back_into_window", "roll_back", "window_is_kept", takes_back_into_window),

@@ -20,12 +20,19 @@ SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 
 
 
 def small() -> tuple[SwaMapping, ...]:
-    """Three full and two SWA pages of two slots, and two rows, with and without release lists."""
-    return tuple(law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=sorts) for sorts in (True, False))
+    """Three full and two SWA pages of two slots, and two rows, with and without release lists.
+
+    The last is a model without sliding-window layers, which uses no SWA page.
+    """
+    shapes = ((True, True), (False, True), (False, False))
+    return tuple(
+        law.initial(page_size=2, size=3, size_swa=2, rows=2, need_sort=sorts, windowed=windowed)
+        for sorts, windowed in shapes
+    )
 
 
 def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:
-    return some_open(st.now.full, need), some_open(st.now.swa, need_swa)
+    return some_open(st.now.full, need), some_open(st.now.swa, need_swa if st.windowed else 0)
 
 
 def _alloc(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
@@ -322,6 +329,12 @@ def frees_swa_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]
     return _with(step, swa=drop(pair.swa, gone_swa, ite(st.group > 0, PENDING, resting(pair.swa))))
 
 
+def takes_unused_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A model without sliding-window layers takes SWA pages for the tokens of a row, as if it had such layers."""
+    step = law.alloc_extend(replace(st, windowed=True), row, to, full_pages, swa_pages)
+    return replace(step, then=replace(step.then, windowed=st.windowed))
+
+
 def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
@@ -356,6 +369,7 @@ MUTANTS = (
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("frees_full_twice", "free_full", "freed_exactly_once", frees_full_twice),
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
+    Mutant("takes_unused_swa", "alloc_extend", "no_swa_without_window", takes_unused_swa),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )
 

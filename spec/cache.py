@@ -63,7 +63,7 @@ def admit(
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     return Step(
         calls=(locked, begun),
-        promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
+        promises=(*begun.step.promises, new_handle(st, handle, found)),
         choice=(*matched(st, locked, node, pages), nothing, window_found(st, node, top, Length(end(st.tree, node), 0))),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
     )
@@ -89,7 +89,7 @@ def admit_tail(
     shown = held_by(read_path(but(st, rows=begun.then), row, pages), row, handle)
     return Step(
         calls=(locked, begun),
-        promises=(*begun.step.promises, new_handle(st, handle, found), windowed(st, found)),
+        promises=(*begun.step.promises, new_handle(st, handle, found)),
         choice=(
             *matched(st, locked, node, pages),
             nothing,
@@ -236,15 +236,9 @@ def has_handle(st: CacheState, row: Number, handle: Number) -> Requirement:
     return requires(st.handle(row) == handle, "the given handle is the row's lock handle, 0 where it has none")
 
 
-def windowed(st: CacheState, asked: Truth = True) -> Requirement:
-    """The model has sliding-window layers."""
-    return requires(implies(asked, st.tree.windowed), "the tree keeps SWA pages")
-
-
 def fresh_leaf(st: CacheState, row: Number, leaf: Number, pages: Number) -> tuple[Requirement, ...]:
     """What a caller promises about a new leaf for the row's pages up to the page index ``pages``."""
     return (
-        windowed(st),
         requires(st.tree.nodes.has(leaf) & (st.tree.alive(leaf) != 1), "the leaf is a new node"),
         requires(full_pool(st.rows).rows.has(home(st, leaf)), "the leaf has a row in the pools"),
         requires(
@@ -284,7 +278,7 @@ def continue_prefill(
     begun = call("rows", session_trim.come_back, st.rows, row)
     return Step(
         calls=(locked, let_go, begun),
-        promises=(leaving(st, row), has_handle(st, row, old), new_handle(st, handle, True), windowed(st)),
+        promises=(leaving(st, row), has_handle(st, row, old), new_handle(st, handle, True)),
         choice=(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
@@ -298,7 +292,10 @@ def continue_prefill(
 def insert_leaf(
     st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
 ) -> Step[CacheState]:
-    """A leaving row donates whole pages to a new leaf; pages below the cursor make a leaf that is a tombstone."""
+    """A leaving row donates whole pages to a new leaf; pages below the cursor make a leaf that is a tombstone.
+
+    In a model without sliding-window layers no leaf has an SWA part, and ``live`` has no meaning.
+    """
     grown = call("tree", lock_ref.add_leaf, st.tree, under, leaf, pages, st.inserts + 1, live, False)
     given = call("rows", session_trim.donate, st.rows, row, home(st, leaf), pages)
     side = ite(live, st.rows.cursor(row) <= st.rows.protected(row), pages <= st.rows.cursor(row))
@@ -309,7 +306,7 @@ def insert_leaf(
             requires((under == ROOT) | lives(st.tree, under), "the leaf's parent is in the tree"),
             requires(end(st.tree, under) == st.rows.protected(row), "the leaf begins where the row's own pages begin"),
             *fresh_leaf(st, row, leaf, pages),
-            requires(side, "all pages of the leaf are on one side of the cursor"),
+            requires(implies(st.tree.windowed, side), "all pages of the leaf are on one side of the cursor"),
         ),
         then=but(
             st,

@@ -229,12 +229,13 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
 def window_in(st: CacheState, node: Number, to: Length, held: Callable[[Number], Truth]) -> Truth:
     """``held`` is true of each node on the path to ``node`` with a token in the window before the token at ``to``.
 
-    A node is behind this window where a whole window of tokens fits between the node's end and ``to``.
+    A node is behind this window where a whole window of tokens fits between the node's end and ``to``. A model without
+    sliding-window layers has no window.
     """
 
     def kept(n: Number) -> Truth:
         behind = at_most(Length(st.tree.stop(n) + st.rows.window, st.rows.window_rest), to)
-        return implies(over(st.tree, n, node) & no(behind), held(n))
+        return implies(st.tree.windowed & over(st.tree, n, node) & no(behind), held(n))
 
     return st.tree.nodes.all(kept)
 

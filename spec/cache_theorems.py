@@ -78,7 +78,8 @@ def reads_held_pages(st: CacheState) -> Truth:
 def reads_held_window(st: CacheState) -> Truth:
     """A token in the window of a row that is read maps into an SWA page that is held: of the row, or of the tree.
 
-    So no request reads an SWA page after it was freed. A page is behind the window where a whole window of committed
+    So no request reads an SWA page after it was freed. This is said of models with sliding-window layers, since others
+    have no SWA pages. A page is behind the window where a whole window of committed
     tokens follows it.
     """
     rows, full, swa = st.rows, full_pool(st.rows), swa_pool(st.rows)
@@ -86,7 +87,7 @@ def reads_held_window(st: CacheState) -> Truth:
     def mapped(r: Number, i: Number, o: Number) -> Truth:
         page = swa.table(place_of(st, r, i), i)
         behind = at_most(Length(i + 1 + rows.window, rows.window_rest), committed(rows, r))
-        read = reader(st, r) & no(behind) & covers(allocated(rows, r), i, o)
+        read = st.tree.windowed & reader(st, r) & no(behind) & covers(allocated(rows, r), i, o)
         return implies(read, (rows.pools.now.to_page(st.reads(r, i), o) == page) & held(swa, page))
 
     return each_request(rows, lambda r: full.indices.all(lambda i: full.offsets.all(lambda o: mapped(r, i, o))))

@@ -206,6 +206,11 @@ def cursor_is_aligned(st: Rows) -> Truth:
     return each_row(st, lambda r: st.cursor_rest(r) == 0)
 
 
+def no_cursor_without_window(st: Rows) -> Truth:
+    """In a model without sliding-window layers no token has left a window: the cursor of each row is 0."""
+    return each_row(st, lambda r: st.pools.windowed | same(cursor(st, r), NOTHING))
+
+
 def full_positions(st: Rows) -> Truth:
     """A row owns a full page at each index from its cached prefix to its allocated length, and at no other index."""
 
@@ -217,11 +222,15 @@ def full_positions(st: Rows) -> Truth:
 
 
 def swa_positions(st: Rows) -> Truth:
-    """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index."""
+    """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index.
+
+    In a model without sliding-window layers it owns no SWA page.
+    """
 
     def owned(r: Number, i: Number) -> Truth:
         mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
-        return (mine & (st.cursor(r) <= i)) == (swa_pool(st).table(r, i) != PADDING)
+        in_window = mine & (st.cursor(r) <= i) & st.pools.windowed
+        return in_window == (swa_pool(st).table(r, i) != PADDING)
 
     return each_place(st, owned)
 
@@ -297,6 +306,7 @@ LAWS = (
     others_are_whole,
     cursor_committed_allocated,
     cursor_is_aligned,
+    no_cursor_without_window,
     full_positions,
     swa_positions,
     tokens_map,

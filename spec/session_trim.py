@@ -114,6 +114,7 @@ def admit_tail(
         calls=(rows_begun, grown),
         promises=(
             *begun.promises,
+            swa_mapping.has_window(st.pools),
             requires(formed(to, full_pool(st).page_size), "the length is well formed"),
             requires(full_pool(st).indices.has(to.pages + ite(to.rest > 0, 1, 0)), "the row has room for the length"),
         ),
@@ -218,6 +219,7 @@ def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
         calls=(moved,),
         promises=(
             at_work(st, row),
+            swa_mapping.has_window(st.pools),
             requires(
                 (st.cursor(row) <= to) & (st.protected(row) <= to),
                 "the new cursor is not below the old one or the cached prefix",

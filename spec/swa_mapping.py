@@ -1,4 +1,7 @@
-"""The SWA mapping: every token has a slot in the full pool; a token in the window also has one in the SWA pool."""
+"""The SWA mapping: every token has a slot in the full pool; a token in the window also has one in the SWA pool.
+
+A model without sliding-window layers (``windowed`` is false) uses the full pool alone: no token has an SWA slot.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ from spec.allocator import (
     still_holds,
     waits_for_the_end,
 )
-from spec.lengths import NOTHING, Length, at_most, formed, next_token, same, touched
+from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, touched
 from spec.logic import (
     Number,
     Part,
+    Requirement,
     Seq,
     Set,
     Slots,
@@ -28,6 +32,7 @@ from spec.logic import (
     Step,
     Truth,
     but,
+    constant,
     implies,
     ite,
     no,
@@ -66,6 +71,7 @@ from spec.pool import (
     in_range,
     length,
     merged,
+    open_to,
     resting,
     settle,
     waiting,
@@ -77,24 +83,28 @@ stem = Stem("swa_mapping")
 
 @dataclass(frozen=True)
 class SwaMapping:
-    """The pair of pools, a copy of it from the last backup, and how deep free groups are nested."""
+    """The pair of pools, a copy of it from the last backup, and how deep free groups are nested.
+
+    ``windowed``: the model has sliding-window layers.
+    """
 
     now: Pair
     saved: Pair
+    windowed: Truth = constant("truth", shared="windowed")
     backed_up: Truth = truth()
     group: Number = number()
 
 
-def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool) -> SwaMapping:
+def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool, windowed: bool = True) -> SwaMapping:
     """``size`` full pages and ``size_swa`` SWA pages, all free, and ``rows`` empty rows (finite reading)."""
     pair = new_pair(page_size, size, size_swa, rows, need_sort)
-    return start(SwaMapping(now=pair, saved=pair, backed_up=False, group=0))
+    return start(SwaMapping(now=pair, saved=pair, windowed=windowed, backed_up=False, group=0))
 
 
 def start(st: SwaMapping) -> SwaMapping:
     """Before the first call: all pages are free, all rows are empty, no slot is mapped, there is no backup."""
     empty = blank(st.now)
-    return SwaMapping(now=empty, saved=empty, backed_up=False, group=0)
+    return but(st, now=empty, saved=empty, backed_up=False, group=0)
 
 
 stem.state, stem.start = SwaMapping, start
@@ -119,13 +129,14 @@ def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages
 def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
     """A row grows to ``to`` tokens in both pools, and every new token is mapped.
 
-    If either pool has too few pages, nothing changes.
+    Without sliding-window layers no new token is mapped. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
     old = length(full, row)
     first = touched(old)
     need = touched(to) - first
-    fills = (old.rest > 0) & no_shorter(old, to)
+    need_swa = ite(st.windowed, need, 0)
+    fills = (old.rest > 0) & no_shorter(old, to) & st.windowed
     return Step(
         promises=(
             *growing(full, row, to),
@@ -136,10 +147,10 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
         ),
         choice=(
             *lawful_choice(full, full_pages, need, "full pages"),
-            *lawful_choice(swa, swa_pages, need, "SWA pages"),
+            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
         ),
-        fits=(need <= full.available) & (need <= swa.available),
-        then=but(st, now=grow(st.now, row, old, to, first, full_pages, swa_pages)),
+        fits=(need <= full.available) & (need_swa <= swa.available),
+        then=but(st, now=grow(st.now, row, pick(st.windowed, old, to), to, first, full_pages, swa_pages)),
     )
 
 
@@ -166,6 +177,7 @@ def alloc_extend_swa_tail(
     return Step(
         promises=(
             *growing(full, row, to),
+            has_window(st),
             requires(old.rest == 0, "the row has no partial page"),
             requires(
                 formed(start, full.page_size) & at_most(old, start) & at_most(start, to),
@@ -179,6 +191,11 @@ def alloc_extend_swa_tail(
         fits=(need <= full.available) & (need_swa <= swa.available),
         then=but(st, now=grow(st.now, row, start, to, start.pages, full_pages, swa_pages)),
     )
+
+
+def has_window(st: SwaMapping) -> Requirement:
+    """Only in a model with sliding-window layers can a token be in the window or leave it."""
+    return requires(st.windowed, "the model has sliding-window layers")
 
 
 @stem.transition
@@ -494,6 +511,13 @@ def pending_in_group(st: SwaMapping) -> Truth:
     """Pages are pending only while a free group is open."""
     idle = none_waits(st.now.full) & none_waits(st.now.swa)
     return (st.group >= 0) & implies(st.group == 0, idle)
+
+
+@stem.invariant()
+def no_swa_without_window(st: SwaMapping) -> Truth:
+    """In a model without sliding-window layers every SWA page can be handed out, and is never handed out."""
+    swa, saved = st.now.swa, st.saved.swa
+    return st.windowed | (swa.pages.all(lambda s: open_to(swa, s)) & saved.pages.all(lambda s: open_to(saved, s)))
 
 
 @stem.invariant()

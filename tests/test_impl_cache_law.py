@@ -16,7 +16,7 @@ from test_impl_cache import PAGES, drained, new
 from conformance.swa_mapping.seen import waiting_alone
 from impl.lock_ref import LockHandle
 from spec import cache as law
-from spec import cache_theorems, mamba_in_cache, rows, swa_mapping, tree
+from spec import cache_state, cache_theorems, mamba_in_cache, rows, swa_mapping, tree
 from spec.finite import Seq, Set
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING

@@ -46,6 +46,7 @@ READ: list[tuple[str, StrEnum]] = [
     *(("session_trim", member) for member in SessionTrimExclusion if member not in PAST),
     *(("cache", member) for member in CacheExclusion),
     ("cache", LockRefExclusion.RESTORE_HELD),
+    ("cache", MambaSlotsExclusion.CLOSE),
     ("cache", MambaSlotsExclusion.LAZY_SESSION),
     ("cache", MambaSlotsExclusion.SESSION_ABORT),
 ]

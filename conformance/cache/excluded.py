@@ -41,7 +41,7 @@ def _under_reader(run: CacheRun, request: int) -> bool:
 def _bare(run: CacheRun, node: int) -> bool:
     """Somebody holds the node, and its SWA pages are gone or may be evicted."""
     tree = run.law.state.tree
-    return bool(tree.full_ref(node) > 0 and (tree.swa(node) != 1 or tree.swa_ref(node) == 0))
+    return bool(tree.windowed and tree.full_ref(node) > 0 and (tree.swa(node) != 1 or tree.swa_ref(node) == 0))
 
 
 def _along(run: CacheRun, text: Sequence[int]) -> list[tuple[int, int]]:
@@ -57,7 +57,7 @@ def _matched(run: CacheRun, text: Sequence[int]) -> int:
     state.
     """
     tree, along = run.law.state.tree, _along(run, text)
-    live = {i: tree.swa(n) == 1 for n, pages in along for i in range(begin(tree, n), pages)}
+    live = {i: tree.swa(n) == 1 or not tree.windowed for n, pages in along for i in range(begin(tree, n), pages)}
     states = {pages for n, pages in along if pages == tree.stop(n) and tree.mamba(n) == 1}
     ends = (end for end in range(len(live), 0, -1) if end in states or not run.stateful)
     return next((end for end in ends if all(live[i] for i in range(max(0, end - tree.window), end))), 0)

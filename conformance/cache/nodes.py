@@ -135,9 +135,9 @@ class CacheNodes:
         return {key for key in self.at if key not in self.seen or self._other(key)}
 
     def _other(self, key: Key) -> bool:
-        """The node has its SWA pages in the law, and the engine's node has other full pages."""
-        number = self.at[key]
-        live = self.state.tree.swa(number) == 1
+        """The node is no tombstone in the law, and the engine's node has other full pages."""
+        number, tree = self.at[key], self.state.tree
+        live = tree.swa(number) == 1 or not tree.windowed
         return bool(live) and not self._same(key, number)
 
     # What rows insert.

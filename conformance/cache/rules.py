@@ -52,7 +52,7 @@ class CacheMachine(RequestRules):
         first = kind % len(BUFFERS)
         for buffer, rows in product((*BUFFERS[first:], *BUFFERS[:first]), range(ROWS, 0, -1)):
             states = {} if buffer is None else dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))
-            components = ["full", "swa", *(["mamba"] if states else [])]
+            components = ["full", *(["swa"] if config["windowed"] else []), *(["mamba"] if states else [])]
             if self.set_up({**config, **states, "components": components, "rows": rows}):
                 self.arrive_now(more, session, 0, chunk)
                 return
@@ -82,9 +82,11 @@ class CacheMachine(RequestRules):
         return not (op == "overlapping_turn" and leaks) and super().offers(op)
 
     def without_session(self, session: int) -> bool:
-        """A new request must come without its session, also where the lazy track buffers of sessions are a known
-        difference.
+        """A new request must come without its session, also where sessions with states, or those with lazy track
+        buffers, are a known difference.
         """
+        if self.run.stateful and self.excludes(MambaSlotsExclusion.CLOSE):
+            return bool(session)
         lost = self.excludes(MambaSlotsExclusion.LAZY_SESSION) and self.run.stateful
         return bool(lost and self.run.law.state.states.lazy) or super().without_session(session)
 

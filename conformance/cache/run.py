@@ -10,6 +10,7 @@ from __future__ import annotations
 from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
+from conformance.configs import is_windowed, swa_size
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, LockHold, Misuse, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -39,7 +40,8 @@ def first_state(config: Json, stateful: bool) -> CacheState:
     row that continues its prefill holds two handles for a moment.
     """
     nodes = config["size"]
-    kept = tree.initial(nodes, config["rows"] + 1, -(-config["window"] // config["page_size"]), True, stateful)
+    window = -(-config["window"] // config["page_size"])
+    kept = tree.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
     count = config["size_mamba"] if stateful else 1
     slots = states.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
@@ -185,8 +187,10 @@ class CacheRun:
         return handle, held.node, top, bool(counts), read
 
     def _window_top(self, node: int) -> int:
-        """The node at which the window of a lock on ``node`` ends, 0 if there is no such node."""
+        """The node at which the window of a lock on ``node`` ends, 0 if there is no such node, or no window."""
         st = self.law.state.tree
+        if not st.windowed:
+            return tree.ROOT
         return next((top for top in tree.path(st, node) if tree.window_top(st, top, node)), tree.ROOT)
 
     def resume_row(self, request: int, session: int) -> None:
@@ -317,6 +321,7 @@ class CacheRun:
     @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
+        swa = swa if self.rows.pools.windowed else 0
         yield Call("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
@@ -328,8 +333,8 @@ class CacheRun:
 
     def evict_everything(self) -> None:
         """Asks the tree to free as many tokens as both pools have."""
-        size, size_swa = (self.config[name] * self.tree.page_size for name in ("size", "size_swa"))
-        self.engine.evict(size, size_swa, 0)
+        size = self.tree.page_size
+        self.engine.evict(self.config["size"] * size, swa_size(self.config) * size, 0)
 
     def tree_pages(self) -> list[int]:
         """The full pages that the tree has."""

@@ -63,7 +63,8 @@ def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
         node, row = view.nodes[key], home(st, number)
         first = (len(key) - len(node.key)) // view.page_size
         for side in SIDES:
-            pages = whole_pages(node.parts[side].slots or [], view.page_size, f"node {list(key)}")
+            slots = _slots(node, side) or []
+            pages = whole_pages(slots, view.page_size, f"node {list(key)}")
             table = tables[side]
             for i in pair.full.indices.items():
                 page = pages[i - first] if first <= i < first + len(pages) else 0
@@ -75,6 +76,12 @@ def _with_nodes(st: CacheState, view: CacheView) -> CacheState:
         return st
     sides = {side: but(getattr(pair, side), table=table) for side, table in changed.items()}
     return but(st, rows=but(st.rows, pools=but(st.rows.pools, now=but(pair, **sides))))
+
+
+def _slots(node: NodeSnapshot, side: str) -> list[int] | None:
+    """The slots of a part of a node; ``None`` also where the tree has no such parts."""
+    part = node.parts.get(side)
+    return None if part is None else part.slots
 
 
 def _with_locks(st: CacheState, view: CacheView) -> Tree:
@@ -133,12 +140,12 @@ def node_problems(view: CacheView) -> list[str]:
     for key, number in view.numbers.items():
         node = view.nodes[key]
         for side in SIDES:
-            slots = node.parts[side].slots
+            slots = _slots(node, side)
             if slots is not None and len(slots) != len(node.key):
                 found.append(f"node {list(key)} ({number}) has {len(slots)} {side} slots for {len(node.key)} tokens")
     for which, sizes in (("evictable", view.tree.evictable), ("protected", view.tree.protected)):
         for side in SIDES:
-            if sizes[side] % view.page_size:
+            if sizes.get(side, 0) % view.page_size:
                 found.append(f"the {which} {side} size is {sizes[side]} tokens, no whole pages")
     return found
 

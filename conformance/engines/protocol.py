@@ -209,6 +209,13 @@ class PairSnapshot:
     swa: PoolSnapshot
     mapping: list[int]
 
+    @classmethod
+    def without_swa(cls, full: PoolSnapshot) -> PairSnapshot:
+        """One pool, as the memory of a model without sliding-window layers: the SWA pool has no page, and no slot is
+        mapped.
+        """
+        return cls(full, PoolSnapshot([], [], 0), [])
+
 
 class PairEngine(Engine, Protocol):
     """One allocator of a full pool and a sliding-window (SWA) pool, and the mapping from full slots to SWA slots.
@@ -587,8 +594,11 @@ class RowEngine(Engine, Protocol):
     the tree: ``cache`` does that, in a call of its own.
 
     Configuration: ``page_size``, ``window`` (tokens), ``size``, ``size_swa`` (pages), ``rows`` (how many requests can
-    run), ``sessions`` (numbered from 1), ``need_sort`` (see ``PoolEngine``), and ``tree`` (``unified`` or
-    ``swa_radix``: which of two trees, for an engine that has both).
+    run), ``sessions`` (numbered from 1), ``need_sort`` (see ``PoolEngine``), and ``tree`` (``unified`` or another
+    name: which of several trees, for an engine that has them). ``components``, where there, has ``full`` and, for a
+    model with sliding-window layers, ``swa``; without this key the model has such layers. Without them there is one
+    pool, whose snapshot is ``PairSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor moves in
+    ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.
 
     Beside calls, ``lacks`` may name three abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
     ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs).

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from conformance.faults.fault import Fault
-from impl.rows import Numbers
+from impl.allocator import Backup
+from impl.rows import RUNNING, Numbers
 from impl.session_trim import RequestRows
-from impl.swa_mapping import SWAState
 from proofs import session_trim as wrong
 
 
@@ -114,6 +114,21 @@ class FreesRejectedPage(RequestRows):
         super().free_unused(rows, self.page_floor(to))
 
 
+class SlidesWithoutWindow(RequestRows):
+    """The cursor of a row moves also where the model has no sliding-window layers. A later cut of the row then takes
+    the window for gone.
+    """
+
+    def slide(self, rows: Numbers) -> Tensor:
+        """Moves the cursor as far as it can."""
+        if self.allocator.windowed:
+            return super().slide(rows)
+        batch = self.batch(rows, RUNNING)
+        reach = torch.maximum(self.window_reach(batch), self.cursor[batch])
+        self.cursor[batch] = reach
+        return reach
+
+
 class FreesInterrupted(RequestRows):
     """After an exception the new slots are freed as they are, so that a page goes back which begins with other tokens.
 
@@ -121,11 +136,11 @@ class FreesInterrupted(RequestRows):
     if the pool of auxiliary lengths raises.
     """
 
-    def undo(self, saved: SWAState, slots: Tensor) -> None:
+    def undo(self, saved: Backup, slots: Tensor) -> None:
         """Frees the pages in which the new slots lie."""
         del saved
         pages = torch.unique(slots // self.page_size)
-        self.allocator.free(self.allocator.full_attn_allocator.slots(pages))
+        self.allocator.free(self.allocator.full_pool.slots(pages))
 
 
 FAULTS = (
@@ -177,6 +192,13 @@ FAULTS = (
         sentence="A request that ends early leaves its draft slots behind.",
         spec={"release": wrong.releases_committed_part},
         parts={"rows": ForgetsDraft},
+    ),
+    Fault(
+        name="window_without_layers",
+        stem="session_trim",
+        sentence="A window moves in a model that has no sliding-window layers.",
+        spec={"slide": wrong.slides_without_window},
+        parts={"rows": SlidesWithoutWindow},
     ),
     Fault(
         name="tail_starts_at_prefix",

@@ -5,6 +5,7 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
+from conformance.configs import is_windowed, swa_size
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -25,9 +26,10 @@ from spec.rows import Rows, full_pool
 
 def first_rows(config: Json, others: int) -> Rows:
     """The law's state before the first call: idle rows over full pools, and ``others`` rows for the tree's pages."""
-    sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"] + others, config["need_sort"])
+    sizes = (config["page_size"], config["size"], swa_size(config), config["rows"] + others, config["need_sort"])
     window = in_pages(config["window"], config["page_size"])
-    return noun.initial(swa_mapping.initial(*sizes), config["rows"], config["sessions"], window)
+    pools = swa_mapping.initial(*sizes, windowed=is_windowed(config))
+    return noun.initial(pools, config["rows"], config["sessions"], window)
 
 
 def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:
@@ -83,6 +85,7 @@ class SessionTrimRun:
     @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and chooses which."""
+        swa = swa if self.rows.pools.windowed else 0
         yield Call("evict", lambda: self.engine.evict(full, swa))
         self.law.counts["evict", "done"] += 1
 
@@ -164,8 +167,8 @@ class SessionTrimRun:
 
     def evict_everything(self) -> None:
         """Asks the tree to free as many tokens as both pools have."""
-        size, size_swa = (self.config[name] * self.calls.page_size for name in ("size", "size_swa"))
-        self.engine.evict(size, size_swa)
+        size = self.calls.page_size
+        self.engine.evict(self.config["size"] * size, swa_size(self.config) * size)
 
     def tree_pages(self) -> list[int]:
         """The full pages that the tree has."""

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from conformance.engines.adapters import PairAdapter
-from conformance.engines.ours.pools import pair
+from conformance.configs import is_windowed
+from conformance.engines.adapters import PairAdapter, PoolAdapter
+from conformance.engines.ours.pools import pair, single
 from conformance.engines.protocol import (
     Admission,
     Arrival,
@@ -23,6 +24,7 @@ from conformance.engines.protocol import (
     LockHold,
     NodePart,
     NodeSnapshot,
+    PairSnapshot,
     RowSnapshot,
     RowsSnapshot,
     SlotNames,
@@ -32,6 +34,8 @@ from conformance.engines.protocol import (
     TreeSnapshot,
     Unsupported,
 )
+from conformance.swa_mapping.seen import swa_slot
+from impl.allocator import SlotAllocator
 from impl.cache import SessionCache
 from impl.lock_ref import LockHandle, LockTree
 from impl.mamba_slots import Holder, MambaStates
@@ -65,14 +69,17 @@ class OurCache:
     def __init__(self, engine: SessionCache, lacks: Collection[str] = ()) -> None:
         self.engine, self.rows, self.tree, self.locks = engine, engine.rows, engine.tree, engine.locks
         self.page_size = engine.page_size
-        self.pools = PairAdapter(engine.allocator, engine.page_size, str(engine.rows.device))
+        adapter = PairAdapter if engine.allocator.windowed else PoolAdapter
+        self.pools = adapter(engine.allocator, engine.page_size, str(engine.rows.device))
         self.states: MambaStates | None = engine.mamba.states
-        self.sides = ("full", "swa", "mamba") if self.tree.stateful else ("full", "swa")
+        has = {"full": True, "swa": self.tree.windowed, "mamba": self.tree.stateful}
+        self.sides = [side for side, there in has.items() if there]
         self.running: dict[int, Running] = {}
         untracked = {"track"} if self.states is None or not self.states.buffer_size else set()
+        windowless = set() if self.tree.windowed else {"admit_tail", "release_swa"}
         not_lazy = {"boundary", "settle"} if self.states is None or not self.states.lazy else set()
         # A session has one turn at a time. To turn other requests away is the task of a server, which we do not have.
-        self.lacks = frozenset({*lacks, *untracked, *not_lazy, "overlapping_turn", "close_running"})
+        self.lacks = frozenset({*lacks, *windowless, *untracked, *not_lazy, "overlapping_turn", "close_running"})
 
     # A request arrives.
 
@@ -101,7 +108,7 @@ class OurCache:
         """
         before, size = int(self.rows.committed[self.rows.slot[session]]), self.page_size
         room = (-(-upto // size) - -(-before // size)) * size
-        if not self.engine.make_room(room, room):
+        if not self.engine.make_room(room, room if self.tree.windowed else 0):
             return None
         text = int(self.rows.text[self.rows.slot[session]])
         (row,) = self.engine.resume([session], [len(tokens)])
@@ -220,10 +227,12 @@ class OurCache:
 
     def slide(self, request: int) -> None:
         """Moves the window as the cache itself does, which leaves a page of margin, and then as far as the window
-        allows.
+        allows. A cache without SWA parts moves nothing.
         """
         row, size = self.running[request].row, self.page_size
         self.engine.slide([row])
+        if not self.tree.windowed:
+            return
         reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
         if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
             self.engine.slide_to([row], [reach])
@@ -319,7 +328,7 @@ class OurCache:
         rows = self._rows()
         size, mapping = self.page_size, rows.pools.mapping
         tree = {
-            slot // size: TreePage(entry.start // size + i, mapping[slot] != 0)
+            slot // size: TreePage(entry.start // size + i, swa_slot(mapping, slot) != 0)
             for entry in self.tree.entries.values()
             for i, slot in enumerate(entry.slots.tolist()[::size])
         }
@@ -328,6 +337,7 @@ class OurCache:
     def _rows(self) -> RowsSnapshot:
         lengths: list[list[int]] = self.rows.lengths[:4].T.tolist()
         table: list[list[int]] = self.rows.req_to_token.tolist()
+        seen = self.pools.snapshot()
 
         def row_snapshot(row: int) -> RowSnapshot:
             known = Lengths(*lengths[row])
@@ -337,7 +347,7 @@ class OurCache:
             requests={request: row_snapshot(one.row) for request, one in self.running.items()},
             sessions={session: row_snapshot(row) for session, row in self._saved().items()},
             free_rows=[row for row, phase in enumerate(self.rows.phase.tolist()) if phase == IDLE],
-            pools=self.pools.snapshot(),
+            pools=seen if isinstance(seen, PairSnapshot) else PairSnapshot.without_swa(seen),
         )
 
     def _saved(self) -> dict[int, int]:
@@ -354,14 +364,15 @@ class OurCache:
 
     def _tree(self, rows: RowsSnapshot) -> TreeSnapshot:
         locks, mapping = self.locks, rows.pools.mapping
-        flags = {side: getattr(locks, side).tolist() for side in self.sides[1:]}
+        flags = {side: getattr(locks, side).tolist() for side in self.sides if side != "full"}
         refs = {side: getattr(locks, f"{side}_ref").tolist() for side in self.sides}
         nodes = [NodeSnapshot(ROOT, None, [], {side: NodePart(None, 0) for side in self.sides})]
         for node in sorted((n for n in self.tree.entries if n != ROOT), key=lambda n: self.tree.entries[n].stop):
             entry = self.tree.entries[node]
             slots = entry.slots.tolist()
             there: dict[str, list[int] | None] = {"full": slots}
-            there["swa"] = [mapping[slot] for slot in slots] if flags["swa"][node] else None
+            if self.tree.windowed:
+                there["swa"] = [mapping[slot] for slot in slots] if flags["swa"][node] else None
             if self.tree.stateful:
                 there["mamba"] = None if entry.state is None or not flags["mamba"][node] else [int(entry.state)]
             parts = {side: NodePart(there[side], refs[side][node]) for side in self.sides}
@@ -370,7 +381,7 @@ class OurCache:
             {side: int(getattr(locks, f"{side}_{which}_size")()) for side in self.sides}
             for which in ("evictable", "protected")
         )
-        pools = {"full": rows.pools.full, "swa": rows.pools.swa}
+        pools = {side: getattr(rows.pools, side) for side in self.sides if side != "mamba"}
         return TreeSnapshot(nodes, evictable, protected, {n: [*p.free, *p.released] for n, p in pools.items()})
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
@@ -423,16 +434,17 @@ def cache(
 
     ``allocator``, ``rows`` and ``locks`` make its parts, which may be faulty variants. With ``mamba`` among the
     ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what track buffer a
-    request has.
+    request has. Without ``swa`` among them it has one pool, and ``allocator`` is not asked.
     """
-    tokens, window = config["size"] * config["page_size"], config["window"]
-    pools = pair(config, device, allocator, **options)
+    windowed = is_windowed(config)
+    tokens, window = config["size"] * config["page_size"], config["window"] if windowed else 0
+    pools: SlotAllocator = pair(config, device, allocator, **options) if windowed else single(config, device, **options)
     states = _mamba(config, device, **options) if "mamba" in config.get("components", ()) else None
-    nodes = pools.full_attn_allocator.num_pages
+    shape = {"window": window, "windowed": windowed, "stateful": states is not None}
     engine = SessionCache(
         *(pools, config["rows"], tokens, window, states),
         request_rows=rows(pools, config["rows"], tokens, window, pools.device),
-        locks=locks(nodes, window=window, stateful=states is not None, debug=pools.debug),
+        locks=locks(pools.full_pool.num_pages, **shape, debug=pools.debug),
     )
     return OurCache(engine, lacks)
 

@@ -9,17 +9,22 @@ import torch
 
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.protocol import Json
-from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from impl.allocator import BaseTokenToKVPoolAllocator, PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 
 def allocator(config: Json, device: str = "cpu", lacks: Collection[str] = (), **options: Any) -> PoolAdapter:
+    """The paged allocator, at page size 1 the token allocator, as a ``PoolEngine``."""
+    return PoolAdapter(single(config, device, **options), config["page_size"], device, lacks)
+
+
+def single(config: Json, device: str = "cpu", **options: Any) -> BaseTokenToKVPoolAllocator:
     """The paged allocator, at page size 1 the token allocator. ``size`` counts pages."""
     page_size, tokens = config["page_size"], config["size"] * config["page_size"]
     common = (torch.float16, device, None, config["need_sort"])
     if page_size == 1:
-        return PoolAdapter(TokenToKVPoolAllocator(tokens, *common, **options), 1, device, lacks)
-    return PoolAdapter(PagedTokenToKVPoolAllocator(tokens, page_size, *common, **options), page_size, device, lacks)
+        return TokenToKVPoolAllocator(tokens, *common, **options)
+    return PagedTokenToKVPoolAllocator(tokens, page_size, *common, **options)
 
 
 def pair(

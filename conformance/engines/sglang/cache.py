@@ -1,7 +1,7 @@
 """Requests and sessions of one SGLang server, by number: the ``RowEngine`` and the ``CacheEngine`` of a release.
 
-One class serves both stems. ``session_trim`` runs it on a cache of full and SWA parts, ``cache`` with mamba states
-too; with ``mamba`` among the components the tree is the unified one.
+One class serves both stems. ``session_trim`` runs it on a cache of full parts, with or without SWA parts, ``cache``
+with mamba states too; with all three the tree is the unified one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from conformance.configs import swa_size
 from conformance.engines.protocol import (
     Admission,
     Arrival,
@@ -32,6 +33,8 @@ from conformance.engines.sglang.reading import slot_names, slots_in_row, text, t
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
 
+# The tree that releases without the unified one have for these components.
+OLDER = {("full",): "radix", ("full", "swa"): "swa_radix", ("full", "mamba"): "mamba_radix"}
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
 
@@ -39,9 +42,15 @@ def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGL
     """The memory of a server without states. Its tree is the one that the configuration names, or else the newest.
     ``core``: the core of a unified tree.
     """
-    asked = config.get("tree")
-    kind = asked if asked and release.has_unified_tree else "unified" if release.has_unified_tree else "swa_radix"
-    return _memory(release, config, kind, ("full", "swa"), {"core": core})
+    components = tuple(config.get("components", ("full", "swa")))
+    return _memory(release, config, _kind(release, config, components), components, {"core": core})
+
+
+def _kind(release: Release, config: Json, components: tuple[str, ...]) -> str:
+    """The kind of tree that the configuration names; in a release without the unified tree the older one."""
+    if not release.has_unified_tree:
+        return OLDER[components]
+    return str(config.get("tree", "unified"))
 
 
 def cache_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
@@ -54,7 +63,9 @@ def cache_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> S
     if config["rows"] * (STATES_A_ROW + buffers.slots) > config["size_mamba"]:
         raise Unsupported("an engine has no more rows than it has states for")
     more = {"states": config["size_mamba"], "buffers": buffers, "core": core}
-    return _memory(release, config, "unified", tuple(config["components"]), more)
+    components = tuple(config["components"])
+    kind = "unified" if "swa" in components else _kind(release, config, components)
+    return _memory(release, config, kind, components, more)
 
 
 def _memory(
@@ -68,7 +79,7 @@ def _memory(
         components,
         page_size,
         size=config["size"] * page_size,
-        size_swa=config["size_swa"] * page_size,
+        size_swa=swa_size(config) * page_size,
         window=config["window"],
         row_count=config["rows"],
         need_sort=config["need_sort"],
@@ -281,8 +292,7 @@ class CacheEngine:
 
     def _pools(self) -> PairSnapshot:
         pools = self.memory.pools.snapshot()
-        assert isinstance(pools, PairSnapshot), "requests have full and SWA slots"
-        return pools
+        return pools if isinstance(pools, PairSnapshot) else PairSnapshot.without_swa(pools)
 
     def _rows(self, pools: PairSnapshot, pages: dict[int, TreePage]) -> RowsSnapshot:
         running = {n: known for n, known in self.requests.items() if n in self.running}
@@ -335,11 +345,13 @@ class CacheEngine:
         if node is None or not reader.number(node):
             return None
         nodes = reader.path(node)
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        if not self.scheduler.windowed:
+            return LockHold(reader.number(node), None, text(nodes), state)
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
             tops = self._full_window(nodes)
-        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
     def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:

@@ -121,14 +121,15 @@ def text(nodes: list[TreeNode]) -> list[int]:
 
 
 def tree_pages(tree: TreeSnapshot, page_size: int) -> dict[int, TreePage]:
-    """The pages of a tree that has the components full and swa, by full page."""
+    """The pages of a tree, by full page."""
     found, ends = {}, {0: 0}
     for node in tree.nodes[1:]:
         start = ends[node.parent or 0]
         ends[node.id] = start + len(node.key)
         slots = node.parts["full"].slots or []
+        has_swa = "swa" in node.parts and node.parts["swa"].slots is not None
         for at, slot in enumerate(slots[::page_size]):
-            found[slot // page_size] = TreePage(start // page_size + at, node.parts["swa"].slots is not None)
+            found[slot // page_size] = TreePage(start // page_size + at, has_swa)
     return found
 
 
