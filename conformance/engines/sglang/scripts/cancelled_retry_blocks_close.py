@@ -45,16 +45,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)
@@ -75,17 +71,12 @@ def admit(request: Req, sampled: int) -> None:
     checkpoint_kv_cache(request, cache)
 
 
-def abort_waiting(request: Req) -> None:
-    """What the scheduler does when a client leaves while its request waits in the queue."""
-    scheduler = MagicMock(tree_cache=cache, waiting_queue=[request], chunked_req=None)
-    scheduler._release_aborted_request = lambda aborted: Scheduler._release_aborted_request(scheduler, aborted)
-    Scheduler.abort_request(scheduler, AbortReq(rid=request.rid))
-
-
 first = turn("first", [1, 2, 3])
 admit(first, sampled=50)
 batch_of(first).release_req(0, 0)  # the retract: the turn gives its memory up, and waits again
-abort_waiting(first)
+scheduler = MagicMock(tree_cache=cache, waiting_queue=[first], chunked_req=None)  # what an abort reads of it
+scheduler._release_aborted_request = lambda request: Scheduler._release_aborted_request(scheduler, request)
+Scheduler.abort_request(scheduler, AbortReq(rid=first.rid))
 
 sessions.close(CloseSessionReqInput(session_id="chat"))
 sessions.maybe_reap(1e9)  # what the scheduler calls each second, for sessions whose close was put off

@@ -34,16 +34,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)
@@ -64,15 +60,10 @@ def admit(request: Req, sampled: int) -> None:
     checkpoint_kv_cache(request, cache)
 
 
-def finish(request: Req) -> None:
-    """The result of a step shows that the request has ended: its memory goes to the session, or is freed."""
-    request.update_finish_state()
-    release_kv_cache(request, cache, checkpoint=True)
-
-
 first = turn("first", [1], longest=0)
 admit(first, sampled=50)
-finish(first)
+first.update_finish_state()  # its longest answer is reached
+release_kv_cache(first, cache, checkpoint=True)
 second = turn("second", [])
 refused = ""
 try:

@@ -44,16 +44,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)
@@ -76,23 +72,18 @@ def admit(request: Req, sampled: int) -> ScheduleBatch:
     return batch
 
 
-def finish(request: Req) -> None:
-    """The result of a step shows that the request has ended: its memory goes to the session, or is freed."""
-    request.update_finish_state()
-    release_kv_cache(request, cache, checkpoint=True)
-
-
-first = turn("first", [1, 2, 3], longest=1)
+first = turn("first", [1], longest=4)
 batch = admit(first, sampled=50)
 with envs.SGLANG_SWA_EVICTION_INTERVAL.override(1):  # the window moves in each step, not in some of them
-    for sampled in (51, 52, 53):  # the answer ends with 50; these tokens are past it
+    for sampled in range(51, 57):  # the answer ends with 53; three tokens are past its end
         batch.prepare_for_decode()
         first.output_ids.append(sampled)
-finish(first)
+first.update_finish_state()  # its longest answer is reached
+release_kv_cache(first, cache, checkpoint=True)
 
 second = turn("second", [4])
 second.init_next_round_input(cache)
-start = max(0, second.prefix_len - WINDOW + 1)
+start = max(0, second.prefix_len - WINDOW)  # the next token reads so many tokens before it
 window = rows.req_to_token[second.kv.req_pool_idx, start : second.prefix_len].long()
 lost = (allocator.translate_loc_from_full_to_swa(window) == 0).sum().item()
 assert not lost, (

@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.common import checkpoint_kv_cache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_context
+from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.session.session_controller import SessionController
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -38,16 +38,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)
@@ -71,7 +67,8 @@ def admit(request: Req, sampled: int) -> None:
 first = turn("first", [1, 2, 3])
 admit(first, sampled=50)
 batch_of(first).release_req(0, 0)  # the retract: the turn gives its memory up, and waits again
-second = turn("second", [4])
+with get_parallel().override(tp_rank=0):  # a launcher sets it; it decides who writes log messages
+    second = turn("second", [4])
 if second.to_finish is None:  # the session did not turn it away
     admit(second, sampled=60)
 admit(first, sampled=51)

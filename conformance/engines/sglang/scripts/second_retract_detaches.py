@@ -37,16 +37,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)

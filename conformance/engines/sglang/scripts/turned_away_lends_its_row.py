@@ -15,7 +15,6 @@ from sglang.srt.managers.io_struct import OpenSessionReqInput, SessionParams, To
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.common import checkpoint_kv_cache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -37,16 +36,12 @@ def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
     """What the session makes of a client's message: its text and the new tokens are the input."""
     sampling = SamplingParams(max_new_tokens=longest)
     sampling.normalize(None)
-    unused = dict.fromkeys(("input_text", "input_embeds", "mm_inputs", "token_type_ids", "token_ids_logprob"))
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
     message = TokenizedGenerateReqInput(
-        **unused,
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
         rid=name,
         input_ids=array("q", new_tokens),
         sampling_params=sampling,
-        return_logprob=False,
-        logprob_start_len=-1,
-        top_logprobs_num=0,
-        stream=False,
         session_params=SessionParams(),
     )
     return sessions.get("chat").create_req(message, None, 1000)
@@ -57,22 +52,21 @@ def batch_of(request: Req) -> ScheduleBatch:
     return ScheduleBatch.init_new([request], rows, allocator, cache, model, False, SpeculativeAlgorithm.NONE)
 
 
-def admit(request: Req, sampled: int) -> None:
-    """Matches and prefills a request as the scheduler does. Its answer goes on with the token ``sampled``."""
+def admit(request: Req) -> None:
+    """Matches and prefills a request as the scheduler does."""
     request.init_next_round_input(cache)
-    request.extend_end = len(request.origin_input_ids) + len(request.output_ids)
-    request.lock = cache.lock(request.last_node)
+    if hasattr(request, "set_extend_range"):  # in 0.5.21, where nothing is wrong
+        request.set_extend_range(0, len(request.origin_input_ids))
+    request.extend_end = len(request.origin_input_ids)
     batch_of(request).prepare_for_extend()
-    request.output_ids.append(sampled)
-    checkpoint_kv_cache(request, cache)
 
 
 first = turn("first", [1, 2, 3])  # it waits
 with get_parallel().override(tp_rank=0):  # a launcher sets it; it decides who writes log messages
     second = turn("second", [4])
 assert second.to_finish is not None, "the session takes one turn at a time"
-admit(second, sampled=0)  # a request that is turned away runs one token, and then answers with an error
-admit(first, sampled=50)
+admit(second)  # a request that is turned away runs one token, and then answers with an error
+admit(first)
 row, text = first.kv.req_pool_idx, len(first.origin_input_ids)
 assert row != second.kv.req_pool_idx, (
     f"two running requests share row {row}, and the first turn of {text} tokens begins with the KV of the other one"
