@@ -1,6 +1,6 @@
-"""A waiting turn of a streaming session is aborted: its input stays in the text of the session, on models with mamba states.
+"""With mamba states, a turn that is aborted while it waits leaves its input in the text of its session.
 
-A client that leaves sends it, while its turn waits in the queue.
+A client of a streaming session sends it that aborts its turn while the turn is in the queue.
 """
 
 import os

@@ -1,6 +1,7 @@
 """A turn of a streaming session with speculative decoding ends: the next turn skips a token that was never computed.
 
-The end of a turn sends it where no verify step is in flight by then: EAGLE without the overlap schedule, or with a grammar.
+The end of a turn sends it where no verify step is in flight then: with EAGLE and no overlap schedule, or with NGRAM and
+a grammar.
 """
 
 import os

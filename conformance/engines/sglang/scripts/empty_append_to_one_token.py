@@ -1,4 +1,7 @@
-"""A client sends one token to a streaming session and wants no answer, then a turn without a token: the server stops."""
+"""A turn of one token and no answer, and then a turn without a token, stop a server with streaming sessions.
+
+One client sends both.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A turn of one token is retracted before the first token of its answer is known, and admitted again: the server stops.
+"""A turn of one token that is retracted before its answer begins, and admitted again, stops the server.
 
 ScheduleBatch.retract_decode sends it with the overlap schedule, for the first turn of a streaming session.
 """

@@ -1,4 +1,4 @@
-"""A turn of a streaming session decodes past the end of its answer: the next turn goes on with a window that lacks slots.
+"""A turn of a session decodes past the end of its answer: the window of the next turn lacks SWA slots.
 
 The overlap schedule and speculative decoding both decode past the end of an answer.
 """

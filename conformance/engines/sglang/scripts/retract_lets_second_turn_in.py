@@ -1,7 +1,7 @@
 """A turn of a streaming session is retracted, and the session takes another turn: both run on one row.
 
-The retract comes from ScheduleBatch.retract_decode when memory is short, the other turn from a client that does not wait
-for its answer.
+The retract comes from ScheduleBatch.retract_decode when memory is short, the other turn from a client that does not
+wait for its answer.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A turn of a streaming session is retracted twice: it loses its session, and its answer is missing in the next turn.
+"""A turn of a streaming session is retracted twice: it loses its session, and runs on a second row with the same text.
 
 ScheduleBatch.retract_decode sends it when memory is short for long.
 """

@@ -1,6 +1,6 @@
-"""A session's first turn waits, and its client sends a second one, which is turned away: both run on one row.
+"""A turn that is turned away lends its row to the session: the session's first turn runs on it, too.
 
-A client that does not wait for its answer sends it, while the server is busy.
+A client sends it that does not wait for its answer: the first turn is in the queue when the second one comes.
 """
 
 import os

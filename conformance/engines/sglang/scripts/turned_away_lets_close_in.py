@@ -1,7 +1,6 @@
-"""A turn of a streaming session runs, its client sends another one, which is turned away, and closes the session: the
-memory of the turn that runs is freed.
+"""A turn that is turned away lets a close of its session free the row of the turn that runs.
 
-A client that does not wait for its answer sends it.
+A client of a streaming session sends it that does not wait for its answer, and then closes the session.
 """
 
 import os

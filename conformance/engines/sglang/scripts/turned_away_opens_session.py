@@ -1,7 +1,6 @@
-"""A turn of a streaming session runs, and its client sends two more: the first of them is turned away, and the second runs
-on the row of the turn that runs.
+"""A turn that is turned away lets the next one in, which runs on the row of the turn that runs already.
 
-A client that does not wait for its answer sends it.
+A client of a streaming session sends it that does not wait for its answers.
 """
 
 import os
