@@ -51,11 +51,12 @@ def test_each_known_difference_of_the_newest_release_has_a_script_and_a_repair()
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_script_can_be_pasted(file: Path) -> None:
-    """It imports nothing of ours, says in its first line what goes wrong, and is no longer than an issue may be."""
+    """It imports nothing of ours, says in its first line what goes wrong, has one assertion, and fits into an issue."""
     text = file.read_text(encoding="utf-8")
     assert not [name for name in ("slotproof", "conformance", "spec.", "impl.") if name in text]
     assert (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0].endswith(".")
     assert len(text.splitlines()) <= MOST_LINES
+    assert sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) == 1, "one says what is wrong"
 
 
 @pytest.mark.engine

@@ -64,7 +64,8 @@ def admit(request: Req) -> None:
 first = turn("first", [1, 2, 3])  # it waits
 with get_parallel().override(tp_rank=0):  # a launcher sets it; it decides who writes log messages
     second = turn("second", [4])
-assert second.to_finish is not None, "the session takes one turn at a time"
+if second.to_finish is None:
+    raise RuntimeError("the session took both turns, so nothing is shown")
 admit(second)  # a request that is turned away runs one token, and then answers with an error
 admit(first)
 row, text = first.kv.req_pool_idx, len(first.origin_input_ids)
