@@ -37,8 +37,8 @@ Text = Annotated[str, StringConstraints(max_length=2000)]
 
 @exact
 class TraceFile(TypedDict):
-    """A trace as a file. ``config`` and ``steps`` are checked for the stem. ``law``, ``why``, ``caller``: see
-    ``conformance.traces.Kept``.
+    """A trace as a file. ``config`` and ``steps`` are checked for the stem. The texts ``law``, ``why``, ``caller``,
+    ``harm``, ``expected``, ``elsewhere``: see ``conformance.traces.Kept``.
     """
 
     stem: str
@@ -47,6 +47,9 @@ class TraceFile(TypedDict):
     law: NotRequired[Text]
     why: NotRequired[Text]
     caller: NotRequired[Text]
+    harm: NotRequired[Text]
+    expected: NotRequired[Text]
+    elsewhere: NotRequired[Text]
 
 
 def read(data: bytes) -> Json:

@@ -1,7 +1,7 @@
 """Traces: the configuration and the operations of one run, as plain data that can be kept, replayed and shrunk.
 
 A kept trace is a file ``traces/NAME.json`` in the folder of the engine on which it was found. Beside the run it has
-the law that breaks (``law``), what goes wrong in plain words (``why``) and who can send it (``caller``).
+texts in plain words: the law that breaks, what goes wrong, who can send it, and others (``Kept``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.naming import UsageError, unknown
+
+TEXTS = ("law", "why", "caller", "harm", "expected", "elsewhere")  # the texts of a kept trace
 
 
 @dataclass
@@ -34,8 +36,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Kept:
-    """A kept trace with its name. ``law``: the law that it breaks. ``why``: what goes wrong. ``caller``: who can send
-    it.
+    """A kept trace with its name. ``law``: the law that it breaks. ``why``: what goes wrong on the newest release that
+    breaks it. ``caller``: who can send it. ``harm``: what that does to users. ``expected``: what should happen instead,
+    where the sentence of the law does not say it. ``elsewhere``: what other releases show on the trace, where that is
+    something else. Texts that a file lacks are empty.
     """
 
     name: str
@@ -43,6 +47,14 @@ class Kept:
     why: str
     caller: str
     trace: Trace
+    harm: str = ""
+    expected: str = ""
+    elsewhere: str = ""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts that are not empty, by the names that they have in a file."""
+        return {name: text for name in TEXTS if (text := getattr(self, name))}
 
 
 def _files() -> Iterator[Path]:
@@ -87,4 +99,4 @@ def _read(path: Path, text: bytes) -> Kept:
     except UsageError as error:
         raise UsageError(f"{path} is no trace: {error}") from error
     trace = Trace(data["stem"], data["config"], data["steps"])
-    return Kept(path.stem, data.get("law", ""), data.get("why", ""), data.get("caller", ""), trace)
+    return Kept(path.stem, trace=trace, **{name: data.get(name, "") for name in TEXTS})

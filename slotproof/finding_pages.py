@@ -5,6 +5,7 @@ A finding is a kept trace with its rows: what the trace shows on our own impleme
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -74,6 +75,11 @@ class Finding:
         """The law in English; empty where no invariant of the stem is broken, but an answer or a transition."""
         law = hints_of(self.kept.trace.stem).stem.invariants.get(self.gravest["law"])
         return law.sentence if law else ""
+
+    @property
+    def title(self) -> str:
+        """The title of the text to file: the first line of the script's docstring; empty where it has none."""
+        return (ast.get_docstring(ast.parse(self.script)) or "").partition("\n")[0].rstrip(".")
 
     @property
     def before(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,22 @@ def test_a_script_makes_a_text_to_file() -> None:
     found = finding("...v")
     page = documents.environment().get_template("finding.md.j2")
     assert "To file upstream" not in page.render(finding=found)
-    with_script = Finding(found.kept, None, found.rows, "print('shown')\n")
+    kept = replace(found.kept, harm="The server stops.", expected="It goes on.", elsewhere="In 1 a page leaks.")
+    with_script = Finding(kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
     text = page.render(finding=with_script)
-    assert "To file upstream" in text
-    assert "```python\nprint('shown')\n```" in text
+    about, _, filed = text.partition("To file upstream")
+    assert "e 4: A page is lost\n" in filed
+    assert "What should hold: It goes on.\n" in filed
+    assert '```python\n"""A page is lost.\n' in filed
+    assert "In 1 a page leaks." not in filed
+    assert "Other releases: In 1 a page leaks.\n" in about
+    for part in (about, filed):
+        assert "What it does to users: The server stops.\n" in part
+
+
+def test_a_text_that_a_trace_lacks_leaves_no_line() -> None:
+    kept = replace(finding("...v").kept, harm="", expected="", elsewhere="")
+    text = documents.environment().get_template("finding.md.j2").render(finding=Finding(kept, None, rows("...v")))
+    assert "What it does" not in text
+    assert "Other releases" not in text
+    assert "\n\n\n" not in text

@@ -80,7 +80,7 @@ def well_formed(data: bytes) -> bool:
 def originals() -> list[Json]:
     """The kept traces, and those of the planted faults, as they stand in files."""
     kept = [traces.load(name) for name in traces.names()]
-    texts = [{**k.trace.as_json(), "law": k.law, "why": k.why, "caller": k.caller} for k in kept]
+    texts = [{**k.trace.as_json(), **k.texts} for k in kept]
     stems = {fault.name: fault.stem for fault in ALL}
     shown = json.loads((HERE / "fault_traces.json").read_text(encoding="utf-8"))
     return [*texts, *({"stem": stems[name], **run} for name, run in shown.items())]

@@ -1,43 +1,61 @@
-"""Runs a script on a release alone: ``python -m conformance.engines.sglang.alone RELEASE SCRIPT``.
+"""Runs scripts on a release alone: ``python -m conformance.engines.sglang.alone RELEASE SCRIPT [SCRIPT ...]``.
 
 A script of the folder ``scripts/`` shows a finding with nothing but SGLang, so that it can be filed upstream. It
 imports ``sglang`` as usual. Here the release is imported from the cache, with stubs for the packages that are not
 installed. Where SGLang itself is installed, ``python SCRIPT`` does it.
+
+Several scripts run in one process, one after the other, since the import of a release takes seconds. Each prints one
+line: ``NAME: what goes wrong``, ``NAME: nothing is wrong on RELEASE``, or ``NAME: cannot run: why``.
 """
 
 from __future__ import annotations
 
 import runpy
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
+from conformance import no_verdict
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import download
 from conformance.engines.sglang.release import load
+from conformance.plain import first_line, message_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
+KEEPS, SHOWS, CANNOT_RUN = 0, 1, 3  # what a script tells of a release; the exit status is the largest of its scripts
 
 
-def run(release: str, script: Path) -> None:
-    """Runs the script on the release. What it raises goes to the caller."""
-    load(download.release(release), release)
-    runpy.run_path(str(script), run_name="__main__")
+def run(release: str, script: Path) -> tuple[int, str]:
+    """What the script tells of the release that is loaded: KEEPS, SHOWS or CANNOT_RUN, and the line that it prints.
 
-
-def main() -> int:
-    """1 if the script shows its finding (an ``AssertionError``), 0 if the release keeps the law, 3 if it cannot run."""
-    release, script = sys.argv[1], Path(sys.argv[2])
+    A script shows its finding by an assertion of its own. An assertion of the release that the script does not expect
+    says that the release has other calls than the script knows, as does any other error.
+    """
     try:
-        run(release, script)
-    except AssertionError as shown:
-        print(f"{script.stem}: {shown}")
-        return 1
+        with no_verdict.watched():
+            runpy.run_path(str(script), run_name="__main__")
+    except Exception as error:
+        if isinstance(error, AssertionError) and traceback.extract_tb(error.__traceback__)[-1].filename == str(script):
+            return SHOWS, f"{script.stem}: {error}"
+        return CANNOT_RUN, f"{script.stem}: cannot run: {type(error).__name__}: {first_line(message_of(error))}"
+    return KEEPS, f"{script.stem}: nothing is wrong on {release}"
+
+
+def main(release: str, scripts: Sequence[str]) -> int:
+    """1 if a script shows its finding, 0 if the release keeps the law, 3 if a script cannot run."""
+    try:
+        load(download.release(release), release)
     except EngineError as error:
         print(error, file=sys.stderr)
-        return 3
-    print(f"{script.stem}: nothing is wrong on {release}")
-    return 0
+        return CANNOT_RUN
+    worst = KEEPS
+    for script in scripts:
+        status, line = run(release, Path(script))
+        print(line)
+        worst = max(worst, status)
+    return worst
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

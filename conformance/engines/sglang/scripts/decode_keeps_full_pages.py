@@ -1,4 +1,7 @@
-"""A decode that the SWA pool refuses keeps the full pages that it took: they leak."""
+"""A decode that the SWA pool refuses keeps the full pages that it took: they leak.
+
+The decode of a running batch sends it, when eviction could not make room in the SWA pool.
+"""
 
 import os
 

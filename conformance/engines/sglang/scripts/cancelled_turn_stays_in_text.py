@@ -1,0 +1,101 @@
+"""With mamba states, a turn that is aborted while it waits leaves its input in the text of its session.
+
+A client of a streaming session sends it that aborts its turn while the turn is in the queue.
+"""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # only where there is no GPU
+
+from array import array
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import torch
+from sglang.srt.managers.io_struct import AbortReq, OpenSessionReqInput, SessionParams, TokenizedGenerateReqInput
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.runtime_context import get_context
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.session.session_controller import SessionController
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+PAGE, SLOTS, STATES = 1, 16, 4  # tokens of a page; KV slots and slots of mamba states of the server
+get_context().override_server_args(
+    page_size=PAGE,
+    attention_backend="torch_native",
+    mamba_radix_cache_strategy="no_buffer",
+    _mamba_cache_chunk_size=PAGE,
+).install()
+state = SimpleNamespace(  # of one layer, as small as it can be
+    shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
+    dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
+)
+rows = HybridReqToTokenPool(
+    size=4,
+    max_context_len=SLOTS,
+    device="cpu",
+    enable_memory_saver=False,
+    mamba_size=STATES,
+    mamba_spec_state_size=1,
+    cache_params=state,
+    mamba_layer_ids=[0],
+    enable_mamba_extra_buffer=False,
+)
+allocator = TokenToKVPoolAllocator(SLOTS, torch.bfloat16, "cpu", None, False)
+parts = (ComponentType.FULL, ComponentType.MAMBA)
+cache = UnifiedRadixCache(CacheInitParams(False, rows, allocator, PAGE, tree_components=parts))
+sessions = SessionController(cache)
+sessions.open(OpenSessionReqInput(session_id="chat", capacity_of_str_len=0, streaming=True))
+
+
+def turn(name: str, new_tokens: list[int], longest: int = 8) -> Req:
+    """What the session makes of a client's message: its text and the new tokens are the input."""
+    sampling = SamplingParams(max_new_tokens=longest)
+    sampling.normalize(None)
+    unused = "input_text input_embeds mm_inputs token_type_ids return_logprob logprob_start_len top_logprobs_num"
+    message = TokenizedGenerateReqInput(
+        **dict.fromkeys((unused + " token_ids_logprob stream").split()),
+        rid=name,
+        input_ids=array("q", new_tokens),
+        sampling_params=sampling,
+        session_params=SessionParams(),
+    )
+    return sessions.get("chat").create_req(message, None, 1000)
+
+
+def batch_of(request: Req) -> ScheduleBatch:
+    model = SimpleNamespace(is_encoder_decoder=False, vocab_size=1000)
+    return ScheduleBatch.init_new([request], rows, allocator, cache, model, False, SpeculativeAlgorithm.NONE)
+
+
+def admit(request: Req, sampled: int) -> None:
+    """Matches and prefills a request as the scheduler does. Its answer goes on with the token ``sampled``."""
+    request.init_next_round_input(cache)
+    request.extend_end = len(request.origin_input_ids) + len(request.output_ids)
+    request.lock = cache.lock(request.last_node)
+    batch_of(request).prepare_for_extend()
+    request.output_ids.append(sampled)
+    checkpoint_kv_cache(request, cache)
+
+
+first = turn("first", [1, 2, 3], longest=1)
+admit(first, sampled=50)
+first.update_finish_state()  # its longest answer is reached
+release_kv_cache(first, cache, checkpoint=True)
+second = turn("second", [4, 5])
+second.init_next_round_input(cache)  # the scheduler matches it, has no room, and leaves it in the queue
+scheduler = MagicMock(tree_cache=cache, waiting_queue=[second], chunked_req=None)  # what an abort reads of it
+scheduler._release_aborted_request = lambda request: Scheduler._release_aborted_request(scheduler, request)
+Scheduler.abort_request(scheduler, AbortReq(rid=second.rid))
+
+third = turn("third", [6])
+assert 4 not in third.origin_input_ids, (
+    f"the input of the next turn is {third.origin_input_ids.tolist()}: tokens 4 and 5 are of the aborted turn"
+)
