@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import spec
@@ -24,6 +24,12 @@ FAULTY = f"{__package__}.faults"  # engines with known bugs
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "triton", "numpy"})
 ANSWERS = (OutOfMemory, TurnedAway)  # by these an adapter says what the engine has answered
 _WRONG_CALL = re.compile(r"([\w.<>]+)\(\) (?:takes|missing|got) ")  # Python's words for arguments that do not fit
+
+
+class StandIn(SimpleNamespace):
+    """An object with the fields that an engine reads of an object of its own. An engine that reads another field has no
+    verdict.
+    """
 
 
 def must_be_the_engines(error: BaseException, call: str) -> None:

@@ -103,6 +103,10 @@ def stand_in_lacks_an_attribute() -> None:
     side_by_side.Side("one", None).nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
+def fields_of_a_stand_in_do_not_suffice() -> None:
+    origin.StandIn(page_size=1).size_of_a_page  # noqa: B018
+
+
 def stand_in_takes_other_arguments() -> None:
     origin.drives()  # type: ignore[call-arg]
 
@@ -133,6 +137,7 @@ SLOTPROOFS: dict[Does, str] = {
     adapter_passes_a_wrong_argument: "conformance/engines/adapters.py:",
     adapter_misuses_torch: "conformance/engines/adapters.py:",
     stand_in_lacks_an_attribute: "which uses Slotproof's Side",
+    fields_of_a_stand_in_do_not_suffice: "which uses Slotproof's StandIn",
     stand_in_takes_other_arguments: "which uses Slotproof's drives",
     method_of_a_stand_in_takes_other_arguments: "which uses Slotproof's _Calls.begin_group",
     kernels_cannot_be_run: "conformance/array_tl/memory.py:",
