@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from conformance import no_verdict
+from conformance import no_verdict, origin
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.plain import first_line, message_of
@@ -353,8 +353,8 @@ def _sent_to_engine(call: Call) -> Any:
     """The answer of the engine, where an exception is a finding.
 
     ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
-    for, so there is no verdict. Nor is there one where the engine hides this error, or where it imports a package that
-    is not installed.
+    for, so there is no verdict. Nor is there one where the engine hides this error, where it imports a package that
+    is not installed, or where Slotproof's own code raised the exception (``conformance.origin``).
     """
     try:
         with no_verdict.watched():
@@ -364,6 +364,7 @@ def _sent_to_engine(call: Call) -> Any:
     except Exception as error:
         if call.refusable and isinstance(error, OutOfMemory):
             return REFUSAL
+        origin.must_be_the_engines(error, call.name)
         if call.declinable and isinstance(error, CLEAR_ERRORS) and message_of(error).strip():
             return REFUSAL
         what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
@@ -385,7 +386,8 @@ def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
     def send() -> None:
         try:
             call()
-        except (ValueError, TypeError, RuntimeError):
+        except (ValueError, TypeError, RuntimeError) as error:
+            origin.must_be_the_engines(error, kind)
             return
         raise Finding(BAD_INPUT, "Bad input is answered with a clear error.", f"{kind} was accepted")
 

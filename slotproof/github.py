@@ -13,6 +13,7 @@ from pathlib import Path
 from conformance.engines.protocol import Json
 from conformance.lockstep import VIOLATION
 from conformance.plain import printable
+from conformance.ran import in_words
 from slotproof import weigh
 from slotproof.junit import told
 from slotproof.screen import broken
@@ -134,6 +135,8 @@ def _parts(report: Json) -> Iterator[str]:
         verdict = weigh.undecided(r, report) or r["verdict"]
         cells = [r["stem"], verdict, *(r[key] for key in ("runs", "steps", "refused", *LISTS))]
         yield f"| {' | '.join(str(cell) for cell in cells)} |\n"
+    for line in (*_ran(report), *subject["notes"]):
+        yield f"\n{_code(line)}\n"
     for name in LISTS:
         for row in report[name]:
             if name == "known" and not weigh.fails(name, row, report):
@@ -142,6 +145,15 @@ def _parts(report: Json) -> Iterator[str]:
             title = f"{sign} {name}: {row['stem']}: {_code(broken(row['law'], row['kind']))} ({row['severity']})"
             yield f"\n<details><summary>{title}</summary>\n\n{_fenced(told(row))}\n</details>\n"
     yield "\n"
+
+
+def _ran(report: Json) -> Iterator[str]:
+    """What of the engine ran, a line for all stems on which it was one and the same."""
+    stems: dict[str, list[str]] = {}
+    for result in report["results"]:
+        if result["ran"]:
+            stems.setdefault(in_words(result["ran"]), []).append(result["stem"])
+    yield from (f"ran: {words} ({', '.join(names)})" for words, names in stems.items())
 
 
 def _code(text: str) -> str:

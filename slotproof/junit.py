@@ -1,7 +1,8 @@
 """The report of ``slotproof check`` as a JUnit XML file.
 
 Each stem is a test case, and so is each finding that fails the check. All other findings stand in the output of the
-test case of their stem. So the file shows a failure or an error if and only if the exit code is not 0.
+test case of their stem. So the file shows a failure or an error if and only if the exit code is not 0. Properties
+of the file say what of the engine ran, such as which core.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from conformance.engines.protocol import Json
 from conformance.lockstep import UNSUPPORTED
 from conformance.plain import printable
+from conformance.ran import in_words
 from conformance.traces import Trace
 from slotproof import weigh
 from slotproof.screen import broken
@@ -25,12 +27,22 @@ def text(report: Json) -> str:
     suite = TestSuite(_plain(f"slotproof check {report['subject']['label']}"))
     suite.add_property("slotproof", report["slotproof"])
     suite.add_property("reason", _plain(report["reason"]))
+    for name, value in _properties(report):
+        suite.add_property(_line(name), _line(value))
     suite.add_testcases(list(_cases(report)))
     document = JUnitXml("slotproof")
     document.add_testsuite(suite)
     document.update_statistics()
     made: bytes = document.tostring()
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{made.decode()}\n'
+
+
+def _properties(report: Json) -> Iterator[tuple[str, str]]:
+    """What of the engine ran, and what is to be read beside the verdict."""
+    for result in report["results"]:
+        yield from ((f"ran.{result['stem']}.{name}", ", ".join(values)) for name, values in result["ran"].items())
+    for number, note in enumerate(report["subject"]["notes"], start=1):
+        yield f"note.{number}", note
 
 
 def _cases(report: Json) -> Iterator[TestCase]:
@@ -63,6 +75,7 @@ def _stem(result: Json, where: str, report: Json) -> TestCase:
     missed = ", ".join(result["never_reached"]) or "none"
     looked = f"{result['runs']} runs, {result['steps']} operations, {result['refused']} refused"
     lines = [f"verdict: {result['verdict']}; {looked}; transitions that no run reached: {missed}"]
+    lines += [f"ran: {in_words(result['ran'])}"] if result["ran"] else []
     for name, row in _rows(result["stem"], report):
         if not weigh.fails(name, row, report):
             lines += ["", f"{name}: {broken(row['law'], row['kind'])} ({row['severity']})", *told(row)]
@@ -94,3 +107,8 @@ def told(row: Json) -> list[str]:
 
 def _plain(said: str) -> str:
     return printable(said, None)
+
+
+def _line(said: str) -> str:
+    """A text as the value of an attribute, in which a reader of XML would lose a line end."""
+    return " ".join(_plain(said).split())

@@ -1,5 +1,11 @@
 """Kernels on arrays against Triton's interpreter: random kernels, our own, and those of releases, also out of bounds.
 
+The kernels of every release are compared, from 0.5.10 to 0.5.23. Runs of a release on CPU tensors launch them up to
+0.5.21 alone. From 0.5.22 on the paged allocator takes a kernel only where its platform supports Triton, and calls
+functions of plain torch elsewhere (``alloc_extend_naive``, ``alloc_decode_naive``). So a run on CPU says nothing about
+the kernels of these releases; the tests here say that arrays would run them as Triton does. The kernel
+``get_and_clear_swa_pages_kernel`` (from 0.5.21 on) is launched on CUDA tensors alone, and is not compared.
+
 What is outside a tensor is not determined in Triton. So the tensors that the interpreter is given lie in a frame of
 ``garbage`` of ``NEAR`` bytes. Then both must read the same numbers, and a write to the frame must be an ``OutOfBounds``
 on arrays.
@@ -33,7 +39,7 @@ if torch.cuda.is_available():
 import array_kernels as by_hand
 import numpy as np
 import triton
-from driven import some
+from driven import driven, some
 from test_kernels import BATCHES, World
 from triton.runtime.errors import InterpreterError
 
@@ -405,18 +411,19 @@ def downloaded(release: str) -> Path:
         pytest.skip(str(error))
 
 
-KERNELS = RELEASES[: RELEASES.index("0.5.14") + 1]  # later releases keep these kernels in other folders
+FOLDERS = ("srt/mem_cache", "kernels/ops/memory")  # where a release has these kernels: up to 0.5.16, and from 0.5.17 on
+LAUNCHED = "0.5.21"  # the last release whose allocators launch kernels on CPU tensors
 
 
-@pytest.fixture(scope="module", params=some(KERNELS))
+@pytest.fixture(scope="module", params=some(RELEASES))
 def released(request: pytest.FixtureRequest, paths: Iterator[Path]) -> dict[str, ArrayKernel]:
     """The release's kernels, with their own source."""
-    root = downloaded(request.param)
+    root = downloaded(request.param) / "sglang"
     found = {}
-    for file in sorted((root / "sglang" / "srt" / "mem_cache").rglob("*.py")):
+    for file in sorted(file for folder in FOLDERS for file in (root / folder).rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         for node in ast.parse(text).body:
-            if isinstance(node, ast.FunctionDef) and node.name in NAMES and "mem_cache" in str(file):
+            if isinstance(node, ast.FunctionDef) and node.name in NAMES:
                 source = f"import triton\nimport triton.language as tl\n{ast.get_source_segment(text, node)}\n"
                 found[node.name] = ArrayKernel(vars(module_of(source, next(paths)))[node.name], triton.jit)
     assert set(found) == set(NAMES)
@@ -480,16 +487,39 @@ print(json.dumps([[r["verdict"], r["step"], r["law"]] for r in rows]))
 """
 
 
+LAUNCHES = """
+import json, sys
+from conformance.array_tl import launch
+from conformance.engines import registry
+names = []
+real = launch.ArrayKernel.run
+launch.ArrayKernel.run = lambda kernel, *args, **more: (names.append(kernel.fn.__name__), real(kernel, *args, **more))
+engine = registry.load("sglang", release=sys.argv[1]).makers["allocator"]({
+    "page_size": 2, "size": 4, "rows": 2, "need_sort": False})
+engine.decode([4], engine.extend([0], [3], [-1])[-1:])
+print(json.dumps(names))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("release", "names"), [(LAUNCHED, ["alloc_extend_kernel", "alloc_decode_kernel"]), (RELEASES[-1], [])]
+)
+def test_which_releases_launch_kernels_on_the_cpu(release: str, names: list[str]) -> None:
+    launched: Any = driven(release, LAUNCHES)
+    assert launched == names
+
+
 def replayed(kernels_on: str) -> subprocess.CompletedProcess[str]:
     """The verdicts of the traces of allocators, in a process of its own."""
     environment = {**os.environ, "SLOTPROOF_KERNELS": kernels_on}
-    command = [sys.executable, "-c", REPLAY, KERNELS[-1]]
+    command = [sys.executable, "-c", REPLAY, LAUNCHED]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.engine
 def test_traces_have_the_verdicts_that_they_have_in_triton() -> None:
-    downloaded(KERNELS[-1])
+    downloaded(LAUNCHED)
     on_arrays, in_triton = replayed("array"), replayed("triton")
     assert on_arrays.stdout == in_triton.stdout != "", on_arrays.stderr
     assert "lawful_call_is_answered" in on_arrays.stdout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import html
 import json
 import os
 import re
@@ -103,6 +104,8 @@ def many(leaks: Checked) -> Any:
     report["known"][0]["story"] = report["gone"][0]["story"] = []
     report["new"].append({**copy.deepcopy(row), "severity": "latent"})
     cut = {**copy.deepcopy(report["results"][0]), "stem": "lock_ref", "verdict": "conforms", "law": None, "kind": None}
+    cut["ran"] = {"core": ["rust", "python"], "device": ["cpu"]}
+    report["subject"]["notes"] = ["one core is not judged"]
     report["results"].append({**cut, "cut_short": True, "enough": False, "steps": 7, **dict.fromkeys(LISTS, 0)})
     for name in LISTS:
         report["results"][0][name] = len(report[name])
@@ -322,6 +325,32 @@ def test_what_does_not_fail_the_check_is_output_of_its_stem(many: Any, tmp_path:
     assert read_by_another(text, tmp_path)["lock_ref: every finding"] == "failed"
 
 
+def properties(text: str) -> dict[str, str]:
+    return {each.attrib["name"]: each.attrib["value"] for each in cases_of(text).iter("property")}
+
+
+def test_properties_say_what_ran(many: Any, leaks: Checked) -> None:
+    found = properties(junit.text(many))
+    assert {name: value for name, value in found.items() if name.startswith(("ran.", "note"))} == {
+        **{"ran.lock_ref.core": "rust, python", "ran.lock_ref.device": "cpu"},
+        "note.1": "one core is not judged",
+    }
+    said = next(case for case in cases_of(junit.text(many)).iter("testcase") if "lock_ref" in case.attrib["name"])
+    assert "\nran: core: rust, python; device: cpu" in (said.findtext("system-out") or "")
+    assert [name for name in properties(leaks.junit) if name.startswith(("ran.", "note"))] == []
+
+
+@pytest.mark.parametrize("text", ["a\nb", machine_engine.EVIL])
+def test_an_engine_may_say_anything_of_what_ran(text: str, many: Any) -> None:
+    many["results"][0]["ran"] = {text: [text]}
+    many["subject"]["notes"] = [text]
+    values = properties(junit.text(many)).values()
+    assert all(value.isprintable() for value in values)
+    outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", github.summary(many), flags=re.DOTALL | re.MULTILINE)
+    assert "::" not in outside
+    assert "<b>" not in outside
+
+
 def test_a_file_shows_a_failure_exactly_if_the_check_fails(many: Any) -> None:
     for own in (True, False):
         for base in (many["base"], None):
@@ -480,6 +509,14 @@ def test_the_summary_shows_findings_as_code(leaks: Checked, raises: Checked) -> 
     assert "set-output" not in outside
     assert "</details>\\x00" not in outside
     assert all(line.isprintable() for line in raises.summary.splitlines())
+
+
+def test_the_summary_says_what_ran(many: Any, leaks: Checked) -> None:
+    many["results"].append({**many["results"][-1], "stem": "cache"})
+    shown = html.unescape(github.summary(many))
+    assert "\n<code>ran: core: rust, python; device: cpu (lock_ref, cache)</code>\n" in shown
+    assert "\n<code>one core is not judged</code>\n" in shown
+    assert "ran:" not in html.unescape(leaks.summary)
 
 
 @pytest.mark.parametrize("text", ["a\n```\n# not a heading\n", "`````\n# not a heading", "</details># not a heading"])

@@ -44,7 +44,7 @@ def on_arrays(function: FunctionType, kernel_of: Callable[[Any], Callable[..., A
         _check(node, found, definition)
     wanted = _Assigned().visit(definition)
     module = ast.fix_missing_locations(ast.Module([wanted], []))
-    scope: dict[str, Any] = {"__builtins__": {}, **found, _TYPED: _typed}
+    scope: dict[str, Any] = {"__builtins__": {}, "__name__": function.__module__, **found, _TYPED: _typed}
     exec(compile(module, function.__code__.co_filename, "exec"), scope)
     made: FunctionType = scope[function.__name__]
     made.__defaults__ = tuple(_constant("a default", given) for given in function.__defaults__ or ()) or None

@@ -27,7 +27,8 @@ driver then tries another configuration or skips the run.
 An engine may refuse a call for lack of memory, and for nothing else. How it refuses (``None``, ``False`` or
 ``OutOfMemory``) stands at each call; a call without such an answer cannot be refused. A refused call must change
 nothing, except that the engine may have evicted unlocked parts of its tree to make room. A call that is refused
-although there is room is a finding. Any other exception is a finding too, except from ``bad``.
+although there is room is a finding. Any other exception is a finding too, except from ``bad``. An exception that the
+code of Slotproof raised, such as that of an adapter, is no verdict (``conformance.origin``).
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class OutOfMemory(Exception):
 
     An engine raises this where the answer of the call has no value for "refused".
     """
+
+
+class TurnedAway(Exception):
+    """The engine did not take a request that it must take. An adapter raises this, with what the engine said."""
 
 
 OPTIONAL = frozenset({"free_segment", "free_swa_segment", "overwrite"})

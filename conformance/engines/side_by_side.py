@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from conformance import origin
 from conformance.engines.protocol import EngineError, NodePart, TreeSnapshot
 from conformance.lockstep import Finding
 from conformance.plain import first_line, message_of
@@ -61,7 +62,7 @@ class SideBySide:
 
     def _call(self, name: str, call: Callable[[Any], Any]) -> Any:
         """The first engine's answer to a call that both have answered alike."""
-        first, second = (_Outcome.of(call, side.engine) for side in self._sides)
+        first, second = (_Outcome.of(name, call, side.engine) for side in self._sides)
         if (first.error is None) != (second.error is None):
             raise self._disagree(name, [(first.told(), second.told())])
         if first.error is not None:
@@ -87,13 +88,16 @@ class _Outcome(NamedTuple):
     error: Exception | None
 
     @staticmethod
-    def of(call: Callable[[Any], Any], engine: Any) -> _Outcome:
-        """The outcome of a call to an engine. ``EngineError`` is no answer: there is no verdict then."""
+    def of(name: str, call: Callable[[Any], Any], engine: Any) -> _Outcome:
+        """The outcome of a call to an engine. ``EngineError`` is no answer: there is no verdict then, nor where the
+        code of an adapter failed.
+        """
         try:
             return _Outcome(call(engine), None)
         except EngineError:
             raise
         except Exception as error:
+            origin.must_be_the_engines(error, name)
             return _Outcome(None, error)
 
     def told(self) -> str:

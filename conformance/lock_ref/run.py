@@ -267,7 +267,7 @@ class LockRefRun:
         steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in order}
         lawful = [choice for choice, step in steps.items() if step.kept]
         explains = (c for c in lawful if not shown_locks(steps[c].then, self.seen.nodes, self.numbers))
-        return next(explains, lawful[0])
+        return next(explains, next(iter(lawful or steps)))
 
     # What the engine has done.
 

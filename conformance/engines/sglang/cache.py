@@ -24,6 +24,7 @@ from conformance.engines.protocol import (
     StatesSnapshot,
     TreePage,
     TreeSnapshot,
+    TurnedAway,
     Unsupported,
 )
 from conformance.engines.sglang import cores, records
@@ -388,10 +389,6 @@ class CacheEngine:
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
         )
-
-
-class TurnedAway(RuntimeError):
-    """The engine did not take a request of a session; the message is the engine's own."""
 
 
 def _name(session: int) -> str:

@@ -16,7 +16,6 @@ from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +29,7 @@ from conformance.engines.sglang.nodes import Nodes, OlderNodes, PlainNodes, Unif
 from conformance.engines.sglang.rust_nodes import RustNodes
 from conformance.engines.sglang.serving import Serving
 from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
+from conformance.origin import StandIn
 
 # Modules of SGLang that are stubs, none of them bookkeeping: the processors of logits, which pickle themselves; and
 # the registry of model configurations (its __init__ alone: the modules below `configs` are the release's own).
@@ -211,9 +211,9 @@ class Release:
 
     def row_pool_with_states(self, rows: int, tokens: int, states: int, buffers: TrackBuffers) -> Any:
         """A HybridReqToTokenPool: rows, and a pool of mamba states. The content of a state is one number."""
-        state = SimpleNamespace(
-            shape=SimpleNamespace(conv=[(1, 1)], temporal=(1, 1, 1)),
-            dtype=SimpleNamespace(conv=torch.float32, temporal=torch.float32),
+        state = StandIn(
+            shape=StandIn(conv=[(1, 1)], temporal=(1, 1, 1)),
+            dtype=StandIn(conv=torch.float32, temporal=torch.float32),
         )
         return self._memory_pool.HybridReqToTokenPool(
             size=rows,

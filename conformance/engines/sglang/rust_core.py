@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -28,6 +27,7 @@ from conformance.cache_folder import checkout
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.cores import PYTHON, REGISTRY, RUST, RUST_PACKAGE, SWITCH
 from conformance.engines.sglang.importing import Imported
+from conformance.origin import StandIn
 
 _LOADER = f"{RUST_PACKAGE}.extension"
 _TORCH_RANGE = "rust_extensions.torch_build"
@@ -83,9 +83,9 @@ def _shared_objects(imported: Imported) -> list[Path]:
 # When the release takes its Python core.
 
 
-def _params(**more: Any) -> SimpleNamespace:
+def _params(**more: Any) -> StandIn:
     usual = {"enable_session_radix_cache": False, "tree_components": None, "component_registry_override": None}
-    return SimpleNamespace(**{**usual, "token_to_kv_pool_allocator": None, **more})
+    return StandIn(**{**usual, "token_to_kv_pool_allocator": None, **more})
 
 
 @contextmanager
@@ -107,7 +107,7 @@ SITUATIONS: Mapping[str, tuple[Any, Any]] = {
     "another component than full, SWA and mamba": (_params(tree_components=("other",)), _PLAIN),
     "a component of one's own class": (_params(component_registry_override={"full": object}), _PLAIN),
     "tensors on another device than cpu and cuda": (
-        _params(token_to_kv_pool_allocator=SimpleNamespace(device="meta")),
+        _params(token_to_kv_pool_allocator=StandIn(device="meta")),
         _PLAIN,
     ),
     "another system than Linux": (_params(), mock.patch.object(sys, "platform", "darwin")),

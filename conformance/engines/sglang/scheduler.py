@@ -19,6 +19,7 @@ from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKED, TRACKS
 from conformance.engines.sglang.rehearsal import granted
+from conformance.origin import StandIn
 
 ENDLESS = 1 << 20  # the longest answer of a request: it ends when the driver says so
 OUT_OF_STATES = "Can not alloc mamba cache"  # the assertion of a match that finds no slot for the copy of a state
@@ -326,7 +327,7 @@ def track(memory: SGLangMemory, request: Any) -> None:
 
 def before_boundary(memory: SGLangMemory, session_cache: Any, request: Any) -> None:
     """Before a step that tracks, a lazy buffer gets its second slot, if there is room."""
-    batch = SimpleNamespace(
+    batch = StandIn(
         req_to_token_pool=memory.rows,
         reqs=[request],
         seq_lens_cpu=torch.tensor([memory.page_size]),
@@ -337,4 +338,4 @@ def before_boundary(memory: SGLangMemory, session_cache: Any, request: Any) -> N
 
 def after_boundary(memory: SGLangMemory, request: Any) -> None:
     """After the step a lazy buffer gives one slot back."""
-    memory.release.serving.after_boundary(request, SimpleNamespace(req_to_token_pool=memory.rows))
+    memory.release.serving.after_boundary(request, StandIn(req_to_token_pool=memory.rows))

@@ -38,8 +38,10 @@ class ServedStates:
     # A request comes.
 
     def match(self, request: int, tokens: Sequence[int], session: int, again: bool) -> Key | None:
-        """``init_next_round_input`` of a request that comes, or comes again after a retract."""
-        if not (again and request in self.waiting):
+        """``init_next_round_input`` of a request that comes, or comes again after a retract. A turn that was retracted
+        does not come again as a request of no session, since its record is the session's: a new request comes.
+        """
+        if not (again and request in self.waiting and not self.turns[request]):
             self.requests[request] = self._new(tokens, session)
             self.turns[request] = str(session) if session else ""
         self.waiting.discard(request)

@@ -9,19 +9,19 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import records
 from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.records import NEXT_TRACK
+from conformance.origin import StandIn
 
 SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
 ALLOCATION = ("mem_cache.allocation", "mem_cache.common")  # where slots for a batch are allocated
 AFTER_BOUNDARY = "mamba_lazy_post_decode_at_boundary"
 # The model of a server, as far as batches read it.
-MODEL = SimpleNamespace(is_encoder_decoder=False, vocab_size=1 << 20)
+MODEL = StandIn(is_encoder_decoder=False, vocab_size=1 << 20)
 
 
 class Serving:
@@ -90,13 +90,13 @@ class Serving:
         """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
         cls = self.imported.module("managers.scheduler").Scheduler
         found: Any = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
-        nobody = SimpleNamespace(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
+        nobody = StandIn(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
         vars(found).update(
             tree_cache=session_cache,
             waiting_queue=[],
             chunked_req=None,
             _pending_chunked_abort_req=None,
-            running_batch=SimpleNamespace(reqs=[]),
+            running_batch=StandIn(reqs=[]),
             cur_batch=None,
             last_batch=None,
             result_queue=(),
@@ -109,9 +109,9 @@ class Serving:
             enable_hicache_storage=False,
             enable_hisparse=False,
             enable_continuous_input_polling=False,
-            ps=SimpleNamespace(pp_size=1),
+            ps=StandIn(pp_size=1),
             send_to_tokenizer=nobody,
-            ipc_channels=SimpleNamespace(send_to_tokenizer=nobody),
+            ipc_channels=StandIn(send_to_tokenizer=nobody),
             grammar_manager=nobody,
             beam_coordinator=nobody,
         )
@@ -142,20 +142,20 @@ class Serving:
         """``ScheduleBatch.release_req`` of the one request of a batch: it gives its memory up and is reset."""
         known = inspect.signature(batch.release_req).parameters
         # Older releases ask the server's arguments whether its decode is disaggregated.
-        more = {"server_args": SimpleNamespace(disaggregation_mode="null")} if "server_args" in known else {}
+        more = {"server_args": StandIn(disaggregation_mode="null")} if "server_args" in known else {}
         batch.release_req(0, 0, **more)
 
     # Admission.
 
     def hold(self, session_cache: Any, node: Any) -> AbstractContextManager[None]:
         """``PrefillAdder._lock_node``: the lock on a matched node while the scheduler decides about its request."""
-        held: AbstractContextManager[None] = self._adder._lock_node(SimpleNamespace(tree_cache=session_cache), node)
+        held: AbstractContextManager[None] = self._adder._lock_node(StandIn(tree_cache=session_cache), node)
         return held
 
     def lock(self, session_cache: Any, request: Any, windowed: bool) -> None:
         """The lock that an admitted request takes on the node that it matched (``PrefillAdder``)."""
         if hasattr(self._adder, "_req_inc_lock_ref"):
-            adder = SimpleNamespace(tree_cache=session_cache, is_hybrid_swa=windowed)
+            adder = StandIn(tree_cache=session_cache, is_hybrid_swa=windowed)
             self._adder._req_inc_lock_ref(adder, request)
         else:
             records.write(request, lock=session_cache.lock(request.last_node))

@@ -8,11 +8,11 @@ a stub of ``server_args`` returns; it has the fields that their bookkeeping read
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.importing import Imported
+from conformance.origin import StandIn
 
 SERVER_ARGS = "sglang.srt.server_args"  # the command line, which imports half of the engine in older releases
 ATTENTION = "torch_native"  # rows are then written by plain torch
@@ -35,7 +35,7 @@ class Settings:
         self._imported = imported
         self._real = has_context(imported.root)
         self._installed: dict[Any, dict[str, Any]] = {}
-        self._server: SimpleNamespace | None = None
+        self._server: StandIn | None = None
         self._now: tuple[int, bool, bool] | None = None
         if not self._real:
             imported.answer(SERVER_ARGS, "get_global_server_args", self._server_arguments)
@@ -57,8 +57,8 @@ class Settings:
             self._server.speculative_algorithm = algorithm
 
     @staticmethod
-    def _stand_in(page_size: int, buffered: bool, lazy: bool) -> SimpleNamespace:
-        return SimpleNamespace(
+    def _stand_in(page_size: int, buffered: bool, lazy: bool) -> StandIn:
+        return StandIn(
             attention_backend=ATTENTION,
             page_size=page_size,
             mamba_cache_chunk_size=page_size,
@@ -72,7 +72,7 @@ class Settings:
             disaggregation_mode="null",
         )
 
-    def _server_arguments(self) -> SimpleNamespace:
+    def _server_arguments(self) -> StandIn:
         if self._server is None:
             raise EngineError("SGLang reads the arguments of its server, and there is none yet")
         return self._server

@@ -8,7 +8,6 @@ did not take.
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from conformance.engines.sglang.cores import DEFAULT, RUST
 from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import ONE_LOCK, Release, TrackBuffers
+from conformance.origin import StandIn
 from spec.lengths import pages_needed
 
 
@@ -103,8 +103,8 @@ class TreeEngine:
         """``match_prefix`` with ``cow_mamba``: the request gets a copy of the state, and the tree may lock and evict
         for it. The request ends at once, so the copy is freed.
         """
-        record = SimpleNamespace(mamba_pool_idx=None, holds_mamba=False)  # of the request; a part of it, or all
-        request = SimpleNamespace(mamba_pool_idx=None, session=None, kv=record)
+        record = StandIn(mamba_pool_idx=None, holds_mamba=False)  # of the request; a part of it, or all
+        request = StandIn(mamba_pool_idx=None, session=None, kv=record)
         found = self._matched(tokens, cow_mamba=True, req=request)
         for holder in (request, record):
             self._free_state(holder.mamba_pool_idx)
