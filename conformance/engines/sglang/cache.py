@@ -88,6 +88,7 @@ class CacheEngine:
         self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
         self.running: set[int] = set()
         self.prefilling: set[int] = set()
+        self.prebuilt: set[int] = set()  # those whose prompt a prefill server has computed, and that no batch has yet
         self.resumed: dict[int, int] = {}  # how many tokens of a request's answer are in its input since a retract
 
     def _lacks(self) -> Collection[str]:
@@ -99,7 +100,9 @@ class CacheEngine:
             "settle": self.stateful and buffers.lazy,
             "bad": False,
             "compact": False,
-            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
+            "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
+            "checkpoint": self.memory.release.serving.checkpoints,
+            **{name: hasattr(self, name) for name in ("roll_back", "release_swa")},
             **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }
         return frozenset(name for name, offered in has.items() if not offered)
@@ -119,6 +122,16 @@ class CacheEngine:
             self.running.add(request)
             self.prefilling.add(request)
         return answer
+
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """A request whose prompt a prefill server has computed is matched and, if there is room, admitted."""
+        known = self._known(request, session, tokens)
+        if not self.scheduler.decode_server.admit(known):
+            return Admission(0, False)
+        self.running.add(request)
+        self.prefilling.add(request)
+        self.prebuilt.add(request)
+        return Admission(records.lengths(known).protected, True)
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
         """``Session.create_req`` while the session has a request, or for one that replaces the session's text: the
@@ -156,7 +169,13 @@ class CacheEngine:
 
     def cache(self, request: int, sampled: int | None) -> None:
         """After a prefill the prompt goes to the cache."""
-        self.scheduler.computed(self._running(request), sampled)
+        known = self._running(request)
+        if request in self.prebuilt:
+            assert sampled is not None, "the prompt is computed to its end"
+            self.scheduler.decode_server.start(known, sampled)
+            self.prebuilt.remove(request)
+        else:
+            self.scheduler.computed(known, sampled)
         self.prefilling -= set() if sampled is None else {request}
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
@@ -171,6 +190,10 @@ class CacheEngine:
     def reserve(self, request: int, more: int) -> bool:
         """Slots for draft tokens."""
         return self.scheduler.reserve(self._running(request), more)
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """A request that runs puts its first ``upto`` tokens into the tree."""
+        self.scheduler.checkpoint(self._running(request), upto)
 
     def commit(self, request: int, accepted: list[int]) -> None:
         """A draft is verified."""
