@@ -7,6 +7,7 @@ too; with ``mamba`` among the components the tree is the unified one.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import accumulate
 from typing import Any
 
 from conformance.engines.protocol import (
@@ -83,6 +84,9 @@ class CacheEngine:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
+        locks = memory.release.locks(memory.tree)
+        self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
+        self.window_ends: dict[Any, int] = {}  # for each mark of a window's end: how many tokens lie above it
         self.lacks = self._lacks()
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
@@ -98,6 +102,7 @@ class CacheEngine:
             "track": self.stateful and buffers.buffered,
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
+            "counts_missing": self.counts_missing,
             "bad": False,
             "compact": False,
             "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
@@ -358,23 +363,24 @@ class CacheEngine:
         if node is None or not reader.number(node):
             return None
         nodes = reader.path(node)
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        if records.window_released(holder):
+            return LockHold(reader.number(node), None, text(nodes), state and not self.state_goes_early)
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
-            tops = self._full_window(nodes)
-        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+            tops = self._marked(nodes, token)
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
-    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
+    def _marked(self, nodes: list[TreeNode], mark: Any) -> list[TreeNode]:
         """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
-        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
+        it is the node that the law demanded when the lock was taken, or the upper part of that node since a split. A
+        lock that ends elsewhere shows in the sizes of locked parts.
         """
-        long = 0
-        for node in nodes:
-            long += len(node.key)
-            if long >= self.memory.window:
-                return [node]
-        return nodes[-1:]
+        below = list(accumulate(len(node.key) for node in nodes))
+        full = next((long for long in below if long >= self.memory.window), below[-1])
+        end = self.window_ends.setdefault(mark, below[-1] - full)
+        return [node for node, long in zip(nodes, below, strict=True) if below[-1] - long <= end][:1]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
