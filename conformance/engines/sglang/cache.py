@@ -106,7 +106,7 @@ class CacheEngine:
             "bad": False,
             "compact": False,
             "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
-            "checkpoint": self.memory.release.serving.checkpoints,
+            "checkpoint": self.memory.release.serving.checkpoints_answers,
             **{name: hasattr(self, name) for name in ("roll_back", "release_swa")},
             **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }

@@ -191,15 +191,24 @@ class Serving:
     # Results.
 
     @cached_property
-    def checkpoints(self) -> bool:
-        """The cache promises a checkpoint of any request that runs, up to any length that is computed. Older releases
-        call what they have instead for prompts alone, and promise nothing for the rest.
-        """
+    def has_checkpoints(self) -> bool:
+        """The cache of the release takes what a request has computed up to a length that the caller says."""
         return hasattr(self.common, "checkpoint_kv_cache")
+
+    @cached_property
+    def checkpoints_answers(self) -> bool:
+        """A checkpoint may end anywhere in what a running request has computed. 0.5.22 looks for the node of the
+        checkpoint by a match, which finds less where the window before that node is gone; older releases call what they
+        have for prompts alone.
+        """
+        if not self.has_checkpoints:
+            return False
+        tree = self.imported.module("mem_cache.unified_radix_cache").UnifiedRadixCache
+        return "_match_tree(" not in inspect.getsource(tree.checkpoint_into_tree)
 
     def cache_unfinished(self, request: Any, session_cache: Any, chunked: bool) -> None:
         """The prompt of a request that goes on is put into the cache, as the scheduler does after a prefill."""
-        if self.checkpoints:
+        if self.has_checkpoints:
             self.common.checkpoint_kv_cache(request, session_cache)
             return
         more = {"chunked": True} if chunked else {}
@@ -211,7 +220,7 @@ class Serving:
 
     def release_memory(self, request: Any, session_cache: Any, insert: bool) -> None:
         """``release_kv_cache``. ``insert``: the tree may keep what the request has computed."""
-        option = "checkpoint" if self.checkpoints else "is_insert"
+        option = "checkpoint" if self.has_checkpoints else "is_insert"
         self.common.release_kv_cache(request, session_cache, **{option: insert})
 
     @staticmethod
