@@ -217,7 +217,11 @@ class Scheduler:
             self.serving.cache_unfinished(request, self.cache, chunked=sampled is None)
 
     def checkpoint(self, request: Any, upto: int) -> None:
-        """A request that goes on puts its first ``upto`` tokens into the cache, those of its answer among them."""
+        """A request that goes on puts its first ``upto`` tokens into the cache, those of its answer among them. Where
+        the tree has them all, nothing is sent: the release's callers send lengths that grow.
+        """
+        if upto < records.lengths(request).protected:
+            return
         records.refresh_input(request)
         records.limit_input(request, upto)
         self.serving.cache_unfinished(request, self.cache, chunked=False)
