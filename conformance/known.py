@@ -69,6 +69,8 @@ class SessionTrimExclusion(StrEnum):
     GROUP = "session_trim.group"  # free groups
     OVERLAPPING_TURN = "session_trim.overlapping_turn"  # a second request of a session
     UNSUPPORTED_TURN = "session_trim.unsupported_turn"  # a request that streaming sessions do not serve
+    TAIL_WITHOUT_ROOM = "session_trim.tail_without_room"  # a computed prompt for which not both pools have room
+    TAIL_OF_PART_PAGES = "session_trim.tail_of_part_pages"  # a computed prompt where a window is no whole pages
     SHORT = "session_trim.short"  # the finding that a call was refused though it fits
     STALE = "session_trim.stale"  # the latent finding that a free slot keeps its mapping
     INHERITED = "session_trim.inherited"  # what comes of such a mapping when the page is handed out again

@@ -218,9 +218,17 @@ class RequestRules(StemMachine):
         if drawn % 2 or asked is None or not self.offers("admit_tail"):
             return
         long = min(max(asked["more"], 1) + pages * self.calls.page_size, self.most)
+        if self.tail_is_known(long):
+            return
         self.do("admit_tail", **{**asked, "more": long})
         if drawn % 3 == 0 and asked["request"] in self.decoding and self.room(asked["request"], 1):
             self.do("decode", requests=[asked["request"]], slide=True)
+
+    def tail_is_known(self, long: int) -> bool:
+        """The admission of a prompt of ``long`` tokens that is computed elsewhere is a known difference."""
+        short = self.excludes(Exclusion.TAIL_WITHOUT_ROOM) and not self.calls.fits([(0, long)])
+        parts = int(self.run.config["window"]) % self.calls.page_size > 0
+        return short or (self.excludes(Exclusion.TAIL_OF_PART_PAGES) and parts)
 
     @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
     @precondition(started)

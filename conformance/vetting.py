@@ -43,8 +43,10 @@ NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
+ABILITIES_OF_ROWS = {"abort_chunked", "close_waiting", "close_running"}
 ABILITIES = {  # what ``lacks`` may name beside calls
-    **{stem: {"abort_chunked", "close_waiting", "close_running"} for stem in ROWS},
+    "session_trim": ABILITIES_OF_ROWS,
+    "cache": ABILITIES_OF_ROWS | {"counts_missing"},
     "swa_mapping": {"free_unmapped"},
     "lock_ref": {"state_goes_early", "counts_missing"},
 }

@@ -67,3 +67,109 @@ def test_what_is_lawful_is_followed(release: str) -> None:
     assert lazy == {"unsupported": "the release has no lazy buffer"} or {"state_second", "state_give_second"} <= set(
         lazy
     )
+
+
+# A request whose prompt is computed elsewhere, another one that reads its pages, and one that is refused. What the rows
+# and the pools look like after every step.
+TAILS = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    config = {"page_size": 4, "size": 9, "size_swa": 9, "window": 4, "need_sort": False, "rows": 3, "sessions": 2,
+              "components": ["full", "swa"]}
+    run = start("cache", make, config, strict=True)
+    if "admit_tail" in run.run.lacks:
+        print(json.dumps([{}]))
+        sys.exit()
+    said = []
+
+    def do(op, **arguments):
+        run.do(op, **arguments)
+        rows = run.run.seen.rows
+        said.append({"op": op, "rows": {n: list(row.lengths) for n, row in rows.requests.items()},
+                     "free": [len(pool.free) + len(pool.released) for pool in (rows.pools.full, rows.pools.swa)]})
+
+    do("admit_tail", request=0, more=26)
+    do("admit_tail", request=1, more=30)
+    do("admit_tail", request=2, more=12, fork=4)
+    do("decode", requests=[0, 1], slide=True)
+    do("finish", request=1)
+    do("finish", request=0)
+    run.do("quiesce")
+    said.append({name: n for (name, outcome), n in run.law.counts.items() if outcome == "done"})
+    print(json.dumps(said))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", ["0.5.18", "0.5.21", "0.5.22", "0.5.23"])
+def test_a_prompt_that_is_computed_elsewhere_has_swa_slots_for_its_tail_alone(release: str) -> None:
+    first, *later = driven(release, TAILS)
+    if release < "0.5.22":
+        assert not first, "a server of this release ends at the start, or locks more than the request reads"
+        return
+    second, refused, _, _, _, counts = later
+    # Of 26 tokens the last 6 have SWA slots: a window before the last whole page is what a later match needs.
+    assert first["rows"] == {"0": [24, 20, 26, 26]}
+    assert first["free"] == [2, 7]
+    # The second request reads the 24 tokens that the tree has by now, and takes 2 pages of each pool for the rest.
+    assert second["rows"]["1"] == [28, 24, 30, 30]
+    assert second["free"] == [0, 5]
+    assert "2" not in refused["rows"], "no page is free, and the tree can give up none"
+    assert counts["admit_tail"] == 2
+    assert counts["continue_prefill"] == 2
+
+
+# A request that decodes puts a part of its answer into the tree, and goes on; a turn of a session its input alone.
+CHECKPOINTS = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    config = {"page_size": 2, "size": 24, "size_swa": 24, "window": 4, "need_sort": False, "rows": 3, "sessions": 2,
+              "components": ["full", "swa"]}
+    run = start("cache", make, config, strict=True)
+    if "checkpoint" in run.run.lacks:
+        print(json.dumps([{}]))
+        sys.exit()
+    said = []
+
+    def shows():
+        rows, tree = run.run.seen.rows, run.run.seen.tree
+        said.append({"protected": {n: row.lengths.protected for n, row in rows.requests.items()},
+                     "tree": sum(len(node.key) for node in tree.nodes)})
+
+    run.do("admit", request=0, more=5)
+    run.do("admit", request=1, more=3, session=1, fork=2)
+    for _ in range(6):
+        run.do("decode", requests=[0, 1], slide=True)
+    shows()
+    run.do("checkpoint", request=0, upto=9)
+    run.do("checkpoint", request=1, upto=3)
+    shows()
+    run.do("decode", requests=[0, 1], slide=True)
+    run.do("checkpoint", request=0, upto=12)
+    shows()
+    run.do("finish", request=0)
+    run.do("finish", request=1)
+    run.do("quiesce")
+    said.append({name: n for (name, outcome), n in run.law.counts.items() if outcome == "done"})
+    print(json.dumps(said))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", ["0.5.22", "0.5.23"])
+def test_a_request_that_decodes_puts_what_it_has_computed_into_the_tree(release: str) -> None:
+    before, *later = driven(release, CHECKPOINTS)
+    if release < "0.5.23":
+        assert not before, "the tree of this release looks for the node again, and may not find it"
+        return
+    after, again, counts = later
+    assert before == {"protected": {"0": 4, "1": 2}, "tree": 6}
+    assert after == {"protected": {"0": 8, "1": 2}, "tree": 10}
+    assert again == {"protected": {"0": 12, "1": 2}, "tree": 14}
+    assert counts["continue_prefill"] == 4

@@ -152,7 +152,7 @@ class CacheRun:
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
-        lock = self._lock(request, pages, "admit") if pages else (0, 0, 0, False, Seq())
+        lock = self._lock(request, row, pages, "admit") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit", row, session, *lock)
         if self.stateful:
             self.states.begin(request, row)
@@ -161,14 +161,14 @@ class CacheRun:
         """Explains that a row begins with the pages of the node that was matched, and has slots for what is computed
         elsewhere.
         """
-        lock = self._lock(request, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
+        lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit_tail", row, session, *lock, *tail)
         if self.stateful:
             self.states.begin(request, row)
 
-    def _lock(self, request: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
-        """A new handle, the node and the window's end that it holds, whether it counts a missing state, and the first
-        ``pages`` pages that the request reads.
+    def _lock(self, request: int, row: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
+        """A new handle for the row, the node and the window's end that it holds, whether it counts what is missing, and
+        the first ``pages`` pages that the request reads.
 
         Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
         """
@@ -182,9 +182,26 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
         top = held.top if held.top != tree.ROOT else self._window_top(held.node)
+        counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
+        counts = counts or self._counts(row, top, held.node)
         return handle, held.node, top, bool(counts), read
+
+    def _counts(self, row: int, top: int, node: int) -> bool:
+        """The lock of a row that the engine has just taken from ``node`` to ``top`` counts tombstones: it raised their
+        lock counts. An engine that does not show these says by the ability ``counts_missing`` what it does.
+        """
+        st, old = self.law.state.tree, self.law.state.handle(row)
+        numbers = {number: key for key, number in self.tree.at.items()}
+        for n in tree.path(st, node):
+            if st.swa(n) == 1 or not tree.between(st, top, n, node):
+                continue
+            shown = self.tree.seen[numbers[n]].parts["swa"].lock if numbers[n] in self.tree.seen else None
+            if shown is None:
+                return "counts_missing" not in self.lacks
+            if shown > st.swa_ref(n) - bool(tree.holds_swa(st, old, n)):
+                return True
+        return False
 
     def _window_top(self, node: int) -> int:
         """The node at which the window of a lock on ``node`` ends, 0 if there is no such node, or no window."""
@@ -221,7 +238,7 @@ class CacheRun:
         if self.stateful:
             self.states.share(request)
         old = self.law.state.handle(row)
-        self.law.engine_step("continue_prefill", row, old, *self._lock(request, upto, "continue_prefill"))
+        self.law.engine_step("continue_prefill", row, old, *self._lock(request, row, upto, "continue_prefill"))
 
     def save_row(self, row: int, session: int, text: list[int]) -> None:
         """Explains that a session's slot has the row and its states. A state cannot be cut, so the row may be cut

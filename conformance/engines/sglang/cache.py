@@ -7,6 +7,7 @@ with mamba states too; with all three the tree is the unified one.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import accumulate
 from typing import Any
 
 from conformance.configs import swa_size
@@ -95,11 +96,15 @@ class CacheEngine:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
+        locks = memory.release.locks(memory.tree)
+        self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
+        self.window_ends: dict[Any, int] = {}  # for each mark of a window's end: how many tokens lie above it
         self.lacks = self._lacks()
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
         self.running: set[int] = set()
         self.prefilling: set[int] = set()
+        self.prebuilt: set[int] = set()  # those whose prompt a prefill server has computed, and that no batch has yet
         self.resumed: dict[int, int] = {}  # how many tokens of a request's answer are in its input since a retract
 
     def _lacks(self) -> Collection[str]:
@@ -109,9 +114,12 @@ class CacheEngine:
             "track": self.stateful and buffers.buffered,
             "boundary": self.stateful and buffers.lazy,
             "settle": self.stateful and buffers.lazy,
+            "counts_missing": self.counts_missing,
             "bad": False,
             "compact": False,
-            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
+            "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
+            "checkpoint": self.memory.release.serving.checkpoints_answers,
+            **{name: hasattr(self, name) for name in ("roll_back", "release_swa")},
             **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
         }
         return frozenset(name for name, offered in has.items() if not offered)
@@ -131,6 +139,16 @@ class CacheEngine:
             self.running.add(request)
             self.prefilling.add(request)
         return answer
+
+    def admit_tail(self, request: int, session: int, tokens: list[int]) -> Admission:
+        """A request whose prompt a prefill server has computed is matched and, if there is room, admitted."""
+        known = self._known(request, session, tokens)
+        if not self.scheduler.decode_server.admit(known):
+            return Admission(0, False)
+        self.running.add(request)
+        self.prefilling.add(request)
+        self.prebuilt.add(request)
+        return Admission(records.lengths(known).protected, True)
 
     def overlapping_turn(self, request: int, session: int, new: list[int], unsupported: bool) -> Arrival:
         """``Session.create_req`` while the session has a request, or for one that replaces the session's text: the
@@ -168,7 +186,13 @@ class CacheEngine:
 
     def cache(self, request: int, sampled: int | None) -> None:
         """After a prefill the prompt goes to the cache."""
-        self.scheduler.computed(self._running(request), sampled)
+        known = self._running(request)
+        if request in self.prebuilt:
+            assert sampled is not None, "the prompt is computed to its end"
+            self.scheduler.decode_server.start(known, sampled)
+            self.prebuilt.remove(request)
+        else:
+            self.scheduler.computed(known, sampled)
         self.prefilling -= set() if sampled is None else {request}
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:
@@ -183,6 +207,10 @@ class CacheEngine:
     def reserve(self, request: int, more: int) -> bool:
         """Slots for draft tokens."""
         return self.scheduler.reserve(self._running(request), more)
+
+    def checkpoint(self, request: int, upto: int) -> None:
+        """A request that runs puts its first ``upto`` tokens into the tree."""
+        self.scheduler.checkpoint(self._running(request), upto)
 
     def commit(self, request: int, accepted: list[int]) -> None:
         """A draft is verified."""
@@ -349,22 +377,23 @@ class CacheEngine:
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         if not self.scheduler.windowed:
             return LockHold(reader.number(node), None, text(nodes), state)
+        if records.window_released(holder):
+            return LockHold(reader.number(node), None, text(nodes), state and not self.state_goes_early)
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
-            tops = self._full_window(nodes)
+            tops = self._marked(nodes, token)
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
-    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
+    def _marked(self, nodes: list[TreeNode], mark: Any) -> list[TreeNode]:
         """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
-        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
+        it is the node that the law demanded when the lock was taken, or the upper part of that node since a split. A
+        lock that ends elsewhere shows in the sizes of locked parts.
         """
-        long = 0
-        for node in nodes:
-            long += len(node.key)
-            if long >= self.memory.window:
-                return [node]
-        return nodes[-1:]
+        below = list(accumulate(len(node.key) for node in nodes))
+        full = next((long for long in below if long >= self.memory.window), below[-1])
+        end = self.window_ends.setdefault(mark, below[-1] - full)
+        return [node for node, long in zip(nodes, below, strict=True) if below[-1] - long <= end][:1]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what

@@ -13,7 +13,7 @@ import inspect
 import logging
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +63,7 @@ TREES = {
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
+DECODE = "disaggregation.decode"  # a server that gets prompts from a prefill server
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
 
 
@@ -128,6 +129,20 @@ class Release:
     def has_tail_allocation(self) -> bool:
         """The SWA allocator has ``alloc_extend_swa_tail``."""
         return hasattr(self._swa_class, "alloc_extend_swa_tail")
+
+    def serves_tails(self, components: Collection[str], page_size: int) -> bool:
+        """A decode server of the release, which gets prompts from a prefill server, may have a tree of these components
+        and pages of this size, and locks no more of the tree than the request reads.
+
+        Older releases end at the start where the tree has an SWA part. Later ones match the whole prompt, lock the node
+        where it ends, and then let the request read less, where a tail with SWA slots follows: pages of one token have
+        no such tail.
+        """
+        if not (self.settings.in_context and self.imported.has(DECODE)) or "mamba" in components:
+            return False
+        queue = self.imported.module(DECODE).DecodePreallocQueue
+        cuts_the_match = "max_prefix_len" in inspect.signature(queue._build_decode_prefix_match).parameters
+        return hasattr(queue, "_radix_full_evictable") and (cuts_the_match or page_size == 1)
 
     @cached_property
     def _tokens_are_arrays(self) -> bool:

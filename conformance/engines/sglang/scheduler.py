@@ -9,6 +9,7 @@ are done here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from conformance.engines.protocol import Admission
 from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
+from conformance.engines.sglang.prebuilt import DecodeServer
 from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKED, TRACKS
 from conformance.engines.sglang.rehearsal import granted
 from conformance.origin import StandIn
@@ -172,6 +174,11 @@ class Scheduler:
         paged = self.serving.allocation.alloc_paged_token_slots_extend
         return paged(self.cache, old, old, new, new, torch.tensor([last]), after - before)
 
+    @cached_property
+    def decode_server(self) -> DecodeServer:
+        """What admits requests whose prompt is computed elsewhere."""
+        return DecodeServer(self.memory, self.cache)
+
     # They grow.
 
     def extend(self, request: Any, upto: int) -> None:
@@ -209,6 +216,16 @@ class Scheduler:
             request.output_ids.append(sampled)
         if request.to_finish is None:
             self.serving.cache_unfinished(request, self.cache, chunked=sampled is None)
+
+    def checkpoint(self, request: Any, upto: int) -> None:
+        """A request that goes on puts its first ``upto`` tokens into the cache, those of its answer among them. Where
+        the tree has them all, nothing is sent: the release's callers send lengths that grow.
+        """
+        if upto < records.lengths(request).protected:
+            return
+        records.refresh_input(request)
+        records.limit_input(request, upto)
+        self.serving.cache_unfinished(request, self.cache, chunked=False)
 
     def decode(self, requests: Sequence[Any]) -> bool:
         """``prepare_for_decode``: one more slot for each request; false: out of memory (``check_decode_mem``)."""

@@ -90,7 +90,7 @@ class Serving:
         """A ``Scheduler`` that only aborts requests: it has its queues and the cache, and nobody to answer to."""
         cls = self.imported.module("managers.scheduler").Scheduler
         found: Any = object.__new__(type(cls.__name__, (_Aborting, cls), {}))
-        nobody = StandIn(send_output=_ignore, abort_requests=_ignore, retire_group=_ignore)
+        nobody = StandIn(send_output=ignore, abort_requests=ignore, retire_group=ignore)
         vars(found).update(
             tree_cache=session_cache,
             waiting_queue=[],
@@ -100,7 +100,7 @@ class Serving:
             cur_batch=None,
             last_batch=None,
             result_queue=(),
-            send_abort_output=_ignore,
+            send_abort_output=ignore,
             running_mbs=[],
             mbs=[],
             disaggregation_mode=self._modes.NULL,
@@ -171,7 +171,7 @@ class Serving:
             tree_cache=session_cache,
             model_config=MODEL,
             enable_overlap=False,
-            spec_algorithm=self._no_drafts,
+            spec_algorithm=self.no_drafts,
         )
         modes = self._forward_modes
         batch.forward_mode = modes.DECODE if decodes else modes.EXTEND
@@ -190,9 +190,25 @@ class Serving:
 
     # Results.
 
+    @cached_property
+    def has_checkpoints(self) -> bool:
+        """The cache of the release takes what a request has computed up to a length that the caller says."""
+        return hasattr(self.common, "checkpoint_kv_cache")
+
+    @cached_property
+    def checkpoints_answers(self) -> bool:
+        """A checkpoint may end anywhere in what a running request has computed. 0.5.22 looks for the node of the
+        checkpoint by a match, which finds less where the window before that node is gone; older releases call what they
+        have for prompts alone.
+        """
+        if not self.has_checkpoints:
+            return False
+        tree = self.imported.module("mem_cache.unified_radix_cache").UnifiedRadixCache
+        return "_match_tree(" not in inspect.getsource(tree.checkpoint_into_tree)
+
     def cache_unfinished(self, request: Any, session_cache: Any, chunked: bool) -> None:
         """The prompt of a request that goes on is put into the cache, as the scheduler does after a prefill."""
-        if hasattr(self.common, "checkpoint_kv_cache"):
+        if self.has_checkpoints:
             self.common.checkpoint_kv_cache(request, session_cache)
             return
         more = {"chunked": True} if chunked else {}
@@ -204,7 +220,7 @@ class Serving:
 
     def release_memory(self, request: Any, session_cache: Any, insert: bool) -> None:
         """``release_kv_cache``. ``insert``: the tree may keep what the request has computed."""
-        option = "checkpoint" if hasattr(self.common, "checkpoint_kv_cache") else "is_insert"
+        option = "checkpoint" if self.has_checkpoints else "is_insert"
         self.common.release_kv_cache(request, session_cache, **{option: insert})
 
     @staticmethod
@@ -240,7 +256,7 @@ class Serving:
         return self.imported.module("managers.schedule_policy").PrefillAdder
 
     @cached_property
-    def _no_drafts(self) -> Any:
+    def no_drafts(self) -> Any:
         return self.imported.module("speculative.spec_info").SpeculativeAlgorithm.NONE
 
     @cached_property
@@ -265,5 +281,5 @@ class _Aborting:
         raise EngineError(f"the scheduler of the release reads {name}, which it was not given here")
 
 
-def _ignore(*_args: object, **_more: object) -> None:
+def ignore(*_args: object, **_more: object) -> None:
     """Nobody listens."""

@@ -7,6 +7,8 @@ a stub of ``server_args`` returns; it has the fields that their bookkeeping read
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,18 @@ class Settings:
 
     def __init__(self, imported: Imported) -> None:
         self._imported = imported
-        self._real = has_context(imported.root)
+        self.in_context = has_context(imported.root)
         self._installed: dict[Any, dict[str, Any]] = {}
         self._server: StandIn | None = None
         self._now: tuple[int, bool, bool] | None = None
-        if not self._real:
+        self._algorithm, self._decodes = "", False
+        if not self.in_context:
             imported.answer(SERVER_ARGS, "get_global_server_args", self._server_arguments)
 
     def serve(self, page_size: int, buffered: bool, lazy: bool) -> None:
         """From now on SGLang reads the settings of a server with this page size and these buffers."""
         self._now = (page_size, buffered, lazy)
-        if self._real:
+        if self.in_context:
             self._install("")
         else:
             self._server = self._stand_in(page_size, buffered, lazy)
@@ -51,10 +54,23 @@ class Settings:
     def drafts(self, wanted: bool) -> None:
         """From now on the server has a draft model, or none."""
         algorithm = "EAGLE" if wanted else None
-        if self._real:
+        if self.in_context:
             self._install(algorithm or "")
         elif self._server is not None:
             self._server.speculative_algorithm = algorithm
+
+    @contextmanager
+    def decode_server(self) -> Iterator[None]:
+        """While this lasts, the server gets prompts from a prefill server, and keeps a tree. Only releases that keep
+        their settings in a runtime context have such a server.
+        """
+        self._decodes = True
+        try:
+            self._install(self._algorithm)
+            yield
+        finally:
+            self._decodes = False
+            self._install(self._algorithm)
 
     @staticmethod
     def _stand_in(page_size: int, buffered: bool, lazy: bool) -> StandIn:
@@ -80,7 +96,8 @@ class Settings:
     def _install(self, algorithm: str) -> None:
         """Puts settings into the release's context; the same settings are built once, since that is slow."""
         assert self._now is not None, "drafts need a server"
-        key = (*self._now, algorithm)
+        self._algorithm = algorithm
+        key = (*self._now, algorithm, self._decodes)
         context = self._imported.module("runtime_context").get_context()
         parts = ((context, _CONTEXT), (context.parallel, _PARALLEL))
         if key not in self._installed:
@@ -92,7 +109,7 @@ class Settings:
                 if name in self._installed[key]:
                     setattr(part, name, self._installed[key][name])
 
-    def _build(self, context: Any, page_size: int, buffered: bool, lazy: bool, algorithm: str) -> None:
+    def _build(self, context: Any, page_size: int, buffered: bool, lazy: bool, algorithm: str, decodes: bool) -> None:
         strategy = "extra_buffer_lazy" if lazy else "extra_buffer" if buffered else "no_buffer"
         fields = {
             "page_size": page_size,
@@ -102,5 +119,7 @@ class Settings:
             "speculative_algorithm": algorithm or None,
             "_mamba_cache_chunk_size": page_size,  # the release's own way to do without a model's configuration
         }
+        if decodes:
+            fields |= {"disaggregation_mode": "decode", "disaggregation_decode_enable_radix_cache": True}
         context.override_server_args(**fields).install()
         context.parallel._overrides = dict(RANKS)
