@@ -31,6 +31,7 @@ from conformance.engines.sglang.nodes import TreeNode
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
+from conformance.engines.sglang.undoing import Undoing
 
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
@@ -83,6 +84,8 @@ class CacheEngine:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
+        self.undoing = Undoing(self.scheduler)
+        self.state_goes_early = memory.release.locks(memory.tree).state_goes_early
         self.lacks = self._lacks()
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
@@ -99,8 +102,8 @@ class CacheEngine:
             "settle": self.stateful and buffers.lazy,
             "bad": False,
             "compact": False,
-            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint", "roll_back", "release_swa")},
-            **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
+            **{name: hasattr(self, name) for name in ("admit_tail", "checkpoint")},
+            **self.undoing.offers,
         }
         return frozenset(name for name, offered in has.items() if not offered)
 
@@ -181,6 +184,24 @@ class CacheEngine:
     def slide(self, request: int) -> None:
         """The window of a request moves."""
         self.scheduler.slide(self._running(request))
+
+    # They give something back before they leave.
+
+    def release_swa(self, request: int) -> None:
+        """The SWA part of a lock, once the request has decoded a window."""
+        self.undoing.release_swa(self._running(request))
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """The slots of a chunk, after an exception."""
+        self.undoing.interrupted_chunk(self._running(request), most)
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """The slots of a decode step, after an exception."""
+        self.undoing.interrupted_decode([self._running(request) for request in requests])
+
+    def roll_back(self, request: int, count: int) -> None:
+        """The slots of drafts that were not accepted."""
+        self.undoing.roll_back(self._running(request), count)
 
     # They leave.
 
@@ -335,11 +356,13 @@ class CacheEngine:
         if node is None or not reader.number(node):
             return None
         nodes = reader.path(node)
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
+        if records.window_released(holder):
+            return LockHold(reader.number(node), None, text(nodes), state and not self.state_goes_early)
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
             tops = self._full_window(nodes)
-        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
 
     def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:

@@ -115,3 +115,10 @@ def window_token(holder: Any) -> Any:
     if hasattr(receipt, "swa_uuid_for_lock"):
         return receipt.swa_uuid_for_lock
     return next((token for part, token in receipt.component_lock_uuids.items() if part.name == WINDOW), None)
+
+
+def window_released(holder: Any) -> bool:
+    """The holder has noted that it gave the SWA part of its lock back early."""
+    if hasattr(holder, "lock"):
+        return holder.lock is not None and bool(getattr(holder.lock, "swa_released", False))
+    return bool(getattr(holder, "swa_prefix_lock_released", False))
