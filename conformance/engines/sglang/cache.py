@@ -27,11 +27,11 @@ from conformance.engines.protocol import (
 )
 from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.nodes import TreeNode
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
 from conformance.engines.sglang.undoing import Undoing
+from conformance.engines.sglang.windows import Windows
 
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
@@ -84,7 +84,7 @@ class CacheEngine:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
         self.scheduler = Scheduler(memory, checks_rows)
-        self.undoing = Undoing(self.scheduler)
+        self.undoing, self.windows = Undoing(self.scheduler), Windows(memory.window)
         self.state_goes_early = memory.release.locks(memory.tree).state_goes_early
         self.lacks = self._lacks()
         self.requests: dict[int, Any] = {}
@@ -335,6 +335,7 @@ class CacheEngine:
         known = self.scheduler.slots.items()
         slots = {("session", int(name)): slot for name, slot in known if records.row(slot) is not None}
         requests = {("request", request): self._holder(request) for request in self.running}
+        self.windows.forget([records.receipt(holder) for holder in (slots | requests).values()])
         held = {who: self._hold(holder) for who, holder in (slots | requests).items()}
         return {who: hold for who, hold in held.items() if hold is not None}
 
@@ -362,19 +363,8 @@ class CacheEngine:
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
-            tops = self._full_window(nodes)
+            tops = [self.windows.top(records.receipt(holder), nodes)]
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
-
-    def _full_window(self, nodes: list[TreeNode]) -> list[TreeNode]:
-        """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
-        it is the node that the law demands; a lock that ends elsewhere shows in the sizes of locked parts.
-        """
-        long = 0
-        for node in nodes:
-            long += len(node.key)
-            if long >= self.memory.window:
-                return [node]
-        return nodes[-1:]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what
