@@ -346,6 +346,7 @@ class RequestRules(StemMachine):
     def retract(self, drawn: int, unknown: bool) -> None:
         """A request gives up its row. ``unknown``: an overlapping scheduler does not know its last token yet."""
         request = self.answering[drawn % len(self.answering)]
+        self.settle(request)
         known, held = self.calls.requests[request], lengths_of(self.run.rows, self.calls.row_of[request]).protected
         sent = len(known.sampled) - unknown
         long = len(known.tokens) + sent
