@@ -127,7 +127,8 @@ GIVE_BACK = """
         except Finding as finding:
             law = finding.law
         counts = {f"{name} {outcome}": n for (name, outcome), n in run.law.counts.items()}
-        said.append({"law": law, "freed": freed, "offers": [name for name in SENT if name not in run.run.lacks], **counts})
+        offers = [name for name in SENT if name not in run.run.lacks]
+        said.append({"law": law, "freed": freed, "offers": offers, **counts})
     print(json.dumps(said))
 """
 
