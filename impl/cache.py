@@ -89,6 +89,11 @@ class SessionCache:
         self.handles: dict[int, LockHandle] = {}
         self._insert = TreeInsert(self.rows, self.tree)
 
+    @property
+    def pools(self) -> SWATokenToKVPoolAllocator:
+        """The allocator of both pools. ValueError where the model has no SWA pool."""
+        return self.rows.pools
+
     def _check_rows(self, made: RequestRows, rows: int, max_tokens: int, window: int) -> None:
         if made.allocator is not self.allocator:
             raise ValueError("request_rows must have this cache's allocator, got rows over another one")

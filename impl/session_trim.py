@@ -69,6 +69,13 @@ class RequestRows:
         self.session: list[Hashable] = [None] * rows
         self._idle = list(range(rows - 1, -1, -1))
 
+    @property
+    def pools(self) -> SWATokenToKVPoolAllocator:
+        """The allocator of both pools. ValueError where the model has no SWA pool."""
+        if not isinstance(self.allocator, SWATokenToKVPoolAllocator):
+            raise ValueError("the allocator of these rows has no SWA pool, so no token can be in a window or leave it")
+        return self.allocator
+
     # A request.
 
     def admit(self, prefixes: Sequence[Tensor], sessions: Sequence[Hashable] | None = None) -> list[int] | None:
@@ -103,7 +110,7 @@ class RequestRows:
         where the window before ``to`` begins before ``start``, unless ``start`` is the end of the prefix, and over an
         allocator without an SWA pool.
         """
-        pools = self._pair()
+        pools = self.pools
         self._check_admissible(0, prefix, session)
         cached, first, last = self._tail(prefix.numel(), start, to)
         if not self._idle:
@@ -229,7 +236,7 @@ class RequestRows:
         ``to``: whole pages, at least the cursor and the tree's part, at most the committed length less the window.
         Returns ``[n]`` int64 on the host, the new cursors. ValueError over an allocator without an SWA pool.
         """
-        self._pair()
+        self.pools  # noqa: B018 - a ValueError over one pool
         batch = self.batch(rows, RUNNING)
         least, most = torch.maximum(self.cursor[batch], self.protected[batch]), self.committed[batch] - self.window
         cursor = self._lengths("to", to, least, most, "past cursor and tree's part, the window is kept")
@@ -260,7 +267,7 @@ class RequestRows:
         ``dedupe``. ValueError also where a token has left the row's window, or has SWA slots in the tree, and over an
         allocator without an SWA pool.
         """
-        pools = self._pair()
+        pools = self.pools
         rows, first, last = self._part(row, upto)
         own = self.token_slots.read(rows, first, last)
         self._check_tree_slots("tree_slots", tree_slots, own)
@@ -405,12 +412,6 @@ class RequestRows:
 
     # Changes.
 
-    def _pair(self) -> SWATokenToKVPoolAllocator:
-        """The allocator of both pools; ValueError if there is no SWA pool."""
-        if not isinstance(self.allocator, SWATokenToKVPoolAllocator):
-            raise ValueError("the allocator of these rows has no SWA pool, so no token can be in a window or leave it")
-        return self.allocator
-
     def _longer(self, rows: Tensor, to: Numbers) -> Tensor:
         most = torch.full_like(rows, self.max_tokens)
         return self._lengths("to", to, self.allocated[rows], most, "no shorter than allocated, within max_tokens")
@@ -437,7 +438,7 @@ class RequestRows:
         stop = torch.maximum(start, to)
         lens = (stop - start).tolist()
         if any(lens):
-            self._pair().free_swa(self.token_slots.read(rows, start, stop), row_lens=lens)
+            self.pools.free_swa(self.token_slots.read(rows, start, stop), row_lens=lens)
         self._set(rows, cursor=to)
         self._done()
         return to
@@ -602,7 +603,7 @@ class RequestRows:
         if not self.allocator.windowed:
             expect(f"row {row}: cursor in a cache without an SWA pool", cursor, 0)
             return pages.tolist(), []
-        swa = self._pair().translate_loc_from_full_to_swa(slots)
+        swa = self.pools.translate_loc_from_full_to_swa(slots)
         lost = (torch.arange(protected, allocated, device=self.device) < cursor).tolist()
         expect(f"row {row}: tokens without SWA slots", [to == 0 for to in swa.tolist()], lost)
         return pages.tolist(), (swa[:: self.page_size][swa[:: self.page_size] > 0] // self.page_size).tolist()

@@ -198,7 +198,7 @@ def test_a_row_that_does_not_read_its_own_is_named() -> None:
 def test_a_node_that_nobody_left_is_named() -> None:
     lock = shared()
     engine = engine_of(lock)
-    slots = engine.allocator.alloc(2)
+    slots = engine.pools.alloc(2)
     assert slots is not None
     engine.tree.add(ROOT, [77, 78], slots, live=True)
     found(lock, "insert_leaf")

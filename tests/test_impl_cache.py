@@ -28,7 +28,7 @@ def new(
 
 def drained(c: SessionCache) -> bool:
     """Nobody holds or owns anything."""
-    a = c.allocator
+    a = c.pools
     full = (a.full_available_size(), a.swa_available_size()) == (a.size_full, a.size_swa)
     if c.mamba.states is not None:
         full = full and c.mamba.lacks(c.mamba.states.mamba_allocator.size) == 0 and not c.mamba.of
@@ -69,7 +69,7 @@ def cached(c: SessionCache, tokens: list[int], cursor: int = 0) -> None:
 
 def used(c: SessionCache) -> tuple[int, int]:
     """Pages that are not available."""
-    a = c.allocator
+    a = c.pools
     full, swa = a.size_full - a.full_available_size(), a.size_swa - a.swa_available_size()
     return full // c.page_size, swa // c.page_size
 
@@ -82,7 +82,7 @@ def shape(c: SessionCache) -> list[tuple[int, int, bool]]:
 
 def calls(c: SessionCache, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many pages each return to the full pool brought, from now on."""
-    pool, found = c.allocator.full_attn_allocator, list[int]()
+    pool, found = c.pools.full_attn_allocator, list[int]()
     real = pool.put
 
     def counted(pages: Tensor) -> None:

@@ -166,8 +166,8 @@ STOLEN: dict[str, Call] = {
     "a node's text": lambda c: c.tree.entries[1].key.pop(),
     "a lock": lambda c: c.handles.pop(0),
     "what a row reads": lambda c: c.rows.req_to_token[0, :4].add_(4),
-    "a free page": lambda c: c.allocator.full_attn_allocator.take(c.allocator.full_attn_allocator.free_pages[:1]),
-    "an SWA page": lambda c: c.allocator.swa_attn_allocator.put(c.allocator.full_to_swa_index_mapping[4:5] // 4),
+    "a free page": lambda c: c.pools.full_attn_allocator.take(c.pools.full_attn_allocator.free_pages[:1]),
+    "an SWA page": lambda c: c.pools.swa_attn_allocator.put(c.pools.full_to_swa_index_mapping[4:5] // 4),
     "a tombstone's mapping": lambda c: c.tree.locks.swa.fill_(True).logical_not_(),
 }
 
@@ -221,7 +221,7 @@ def a_day(c: SessionCache) -> None:
 def test_nothing_waits_for_the_device(page: int) -> None:
     """As on CUDA without debug: no slot is read."""
     c = new(page, window=page, full=20, swa=20, debug=False)
-    a, r, root = c.allocator, c.rows, c.tree.entries[0]
+    a, r, root = c.pools, c.rows, c.tree.entries[0]
     pools = (a.full_attn_allocator, a.swa_attn_allocator)
     for part in (a, r, *pools):
         part._check_content = False

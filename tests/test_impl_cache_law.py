@@ -115,7 +115,7 @@ class Both:
         handle, self.locked = self.locked, None
         lock = (0, 0, 0, False, Seq()) if handle is None else (self.numbers[handle], *self.found[handle])
         heads = found[1][:: self.page]
-        swa = self.cache.allocator.translate_loc_from_full_to_swa(heads[(start - prefix.numel()) // self.page :])
+        swa = self.cache.pools.translate_loc_from_full_to_swa(heads[(start - prefix.numel()) // self.page :])
         tail = start // self.page, in_pages(to, self.page)
         pages = Seq((heads // self.page).tolist()), Seq((swa // self.page).tolist())
         self.step("admit_tail", found[0], session or 0, *lock, *tail, *pages)
@@ -234,7 +234,7 @@ class Both:
         self.replay(self.log)
         for row, first, end in zip(batch, before, to, strict=True) if fits else ():
             heads = self.cache.rows.req_to_token[row, first * self.page : end : self.page].to(torch.int64)
-            swa = self.cache.allocator.translate_loc_from_full_to_swa(heads)
+            swa = self.cache.pools.translate_loc_from_full_to_swa(heads)
             chosen = Seq((heads // self.page).tolist()), Seq((swa // self.page).tolist())
             self.step(name, row, *([] if name == "decode" else [in_pages(end, self.page)]), *chosen)
         self.same()
@@ -269,7 +269,7 @@ class Both:
         self.carried.same()
         for row in range(LIMIT):
             self.same_row(row)
-        law_rows, pools = self.state.rows, self.cache.allocator
+        law_rows, pools = self.state.rows, self.cache.pools
         assert self.cache.rows.slot == {s: law_rows.slot(s) - 1 for s in (1, 2) if law_rows.slot(s)}
         full, swa = full_pool(law_rows), swa_pool(law_rows)
         assert pools.full_attn_allocator.held.tolist()[1:] == [full.place(p) == HELD for p in full.pages.items()]

@@ -128,11 +128,11 @@ def a_day(r: RequestRows, prefix: Tensor) -> None:
 def test_nothing_waits_for_the_device(page: int) -> None:
     """As on CUDA without debug: no value of a device tensor is read."""
     r = new(page, full=32, swa=32, debug=False)
-    pools = (r.allocator, r.allocator.full_attn_allocator, r.allocator.swa_attn_allocator)
+    pools = (r.pools, r.pools.full_attn_allocator, r.pools.swa_attn_allocator)
     for part in (r, *pools):
         part._check_content = False
     with NoSync():  # type: ignore[no-untyped-call]
-        a_day(r, got(r.allocator.alloc(page)))
+        a_day(r, got(r.pools.alloc(page)))
     assert full_again(r)
 
 
@@ -142,8 +142,8 @@ def test_on_cuda_nothing_waits() -> None:
     r = new(4, full=32, swa=32, debug=False, device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
-        a_day(r, got(r.allocator.alloc(4)))
+        a_day(r, got(r.pools.alloc(4)))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert full_again(r)
-    assert not r.allocator.full_to_swa_index_mapping[:-1].any()
+    assert not r.pools.full_to_swa_index_mapping[:-1].any()

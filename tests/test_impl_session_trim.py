@@ -26,11 +26,11 @@ def new(
 def seen(r: RequestRows) -> tuple[Any, ...]:
     """Everything that a call may change."""
     host = (r.phase.tolist(), r.lengths.tolist(), dict(r.slot), list(r.session), sorted(r._idle))
-    return host, r.req_to_token.tolist(), snapshot(r.allocator)
+    return host, r.req_to_token.tolist(), snapshot(r.pools)
 
 
 def full_again(r: RequestRows) -> bool:
-    a = r.allocator
+    a = r.pools
     return (a.full_available_size(), a.swa_available_size()) == (a.size_full, a.size_swa)
 
 
@@ -125,15 +125,15 @@ def test_a_page_that_keeps_a_token_stays_and_goes_on(page: int) -> None:
         row = put(r, 3 * page, 0)
         before = r.req_to_token[row].to(torch.int64)
         stays = before[: ceil_align(keep, page)]
-        maps = mapped(r.allocator, stays)
+        maps = mapped(r.pools, stays)
         r.save([row], [keep])
         assert r.allocator.full_available_size() == r.allocator.swa_available_size() == 12 * page - len(stays)
-        assert mapped(r.allocator, stays) == maps
+        assert mapped(r.pools, stays) == maps
         r.resume(["s"], [3 * page])
         assert int(got(r.decode([row]))[0]) == int(before[keep]) or keep % page == 0
         got(r.extend([row], [3 * page]))
         assert r.req_to_token[row, : len(stays)].tolist() == stays.tolist()
-        assert mapped(r.allocator, stays) == maps
+        assert mapped(r.pools, stays) == maps
         r.save([row], [3 * page])
         r.close(["s"])
         assert full_again(r)
@@ -186,7 +186,7 @@ def test_the_window_moves_in_one_free_and_keeps_a_page_more(page: int, monkeypat
             assert cursor == 0 or cursor <= tokens - window - page < cursor + page
         assert freed == [sum(cursors)]
         assert r.slide(rows).tolist() == cursors
-        assert mapped(r.allocator, r.req_to_token[rows[2], : cursors[2]]) == [0] * cursors[2]
+        assert mapped(r.pools, r.req_to_token[rows[2], : cursors[2]]) == [0] * cursors[2]
 
 
 # The tree.
@@ -206,7 +206,7 @@ def test_what_is_donated_is_not_freed_and_what_is_a_copy_is(page: int) -> None:
     assert r.req_to_token[second, : 2 * page].tolist() == slots.tolist()
     assert r.req_to_token[second, 2 * page :].tolist() == own[2 * page :].tolist()
     r.release([first, second])
-    assert r.allocator.available_size() == 10 * page
+    assert r.pools.available_size() == 10 * page
     r.allocator.free(slots)
     assert full_again(r)
 
@@ -251,6 +251,6 @@ def test_in_a_free_group_what_is_given_back_waits() -> None:
     r.allocator.free_group_begin()
     r.save([row], [3])
     r.close(["s"])
-    assert r.allocator.available_size() == 36
+    assert r.pools.available_size() == 36
     r.allocator.free_group_end()
     assert full_again(r)

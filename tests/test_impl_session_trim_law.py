@@ -79,7 +79,7 @@ class Both:
 
     def chosen(self, row: int, first: int, last: int) -> tuple[Seq, Seq]:
         heads = self.rows.req_to_token[row, first * self.page : last * self.page : self.page].to(torch.int64)
-        swa = self.rows.allocator.translate_loc_from_full_to_swa(heads)
+        swa = self.rows.pools.translate_loc_from_full_to_swa(heads)
         return Seq((heads // self.page).tolist()), Seq((swa // self.page).tolist())
 
     def same(self) -> None:
@@ -94,11 +94,11 @@ class Both:
             for i in range(int(r.protected[row]) // self.page, touched(allocated(state, row))):
                 assert int(pages[i]) == pair.full.table(row, i)
         assert r.slot == {f"s{s}": state.slot(s) - 1 for s in (1, 2) if state.slot(s)}
-        mapping = r.allocator.full_to_swa_index_mapping[:-1].view(-1, self.page).tolist()
+        mapping = r.pools.full_to_swa_index_mapping[:-1].view(-1, self.page).tolist()
         for p in pair.full.pages.items():
             maps = [(pair.to_page(p, o), pair.to_offset(p, o)) for o in range(self.page)]
             assert mapping[p] == [page * self.page + o for page, o in maps]
-        full, swa = r.allocator.full_attn_allocator.held, r.allocator.swa_attn_allocator.held
+        full, swa = r.pools.full_attn_allocator.held, r.pools.swa_attn_allocator.held
         assert full.tolist()[1:] == [pair.full.place(p) == HELD for p in pair.full.pages.items()]
         assert swa.tolist()[1:] == [pair.swa.place(p) in (HELD, PENDING) for p in pair.swa.pages.items()]
 
@@ -263,7 +263,7 @@ class Both:
     def drop(self, a: int, b: int, _: int) -> None:
         for node in list(self.nodes)[: a % 2]:
             slots = self.nodes[node] if b % 2 else self.nodes.pop(node)
-            call = self.rows.allocator.free_swa if b % 2 else self.rows.allocator.free
+            call = self.rows.pools.free_swa if b % 2 else self.rows.pools.free
             self.agree("drop_swa" if b % 2 else "drop", [(node,)], lambda call=call, s=slots: call(s))  # type: ignore[misc]
 
     def group(self, a: int, _: int, __: int) -> None:

@@ -40,13 +40,20 @@ PAST = {
     SessionTrimExclusion.STALE: "free_maps_to_nothing",
     SessionTrimExclusion.INHERITED: "mapping_is_live",
 }
+# The exclusions of ``lock_ref`` that runs of ``cache`` read, too.
+IN_CACHE = (
+    LockRefExclusion.RESTORE_HELD,
+    LockRefExclusion.SESSION_AFTER_EARLY,
+    LockRefExclusion.EARLY_RELEASE,
+    LockRefExclusion.EARLY_RELEASE_STATE,
+)
 READ: list[tuple[str, StrEnum]] = [
     *(("allocator", member) for member in AllocatorExclusion),
     *(("swa_mapping", member) for member in (*AllocatorExclusion, *SwaMappingExclusion)),
     *(("session_trim", member) for member in SessionTrimExclusion if member not in PAST),
     *(("cache", member) for member in CacheExclusion),
-    ("cache", LockRefExclusion.RESTORE_HELD),
     ("cache", MambaSlotsExclusion.CLOSE),
+    *(("cache", member) for member in IN_CACHE),
     ("cache", MambaSlotsExclusion.LAZY_SESSION),
     ("cache", MambaSlotsExclusion.SESSION_ABORT),
 ]

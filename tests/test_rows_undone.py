@@ -89,7 +89,7 @@ class ShortTail(OurCache):
         row = self.running[request].row
         at = int(self.rows.cursor[row])
         page = self.rows.token_slots.read(ints(row), ints(at), ints(at + self.page_size))
-        self.engine.allocator.free_swa(page)
+        self.engine.pools.free_swa(page)
         self.rows.cursor[row] = at + self.page_size
         return answer
 
@@ -154,7 +154,7 @@ BAD_TAILS = {
 def test_a_bad_tail_is_refused_and_changes_nothing(name: str) -> None:
     to, first, says = BAD_TAILS[name]
     rows = new_rows(2, window=3, rows=2, full=6, swa=6)
-    prefix = rows.allocator.alloc(2)
+    prefix = rows.pools.alloc(2)
     assert prefix is not None
     before = seen(rows)
     with pytest.raises(ValueError, match=says):

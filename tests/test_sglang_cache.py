@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from driven import driven, some
@@ -173,3 +174,103 @@ def test_a_request_that_decodes_puts_what_it_has_computed_into_the_tree(release:
     assert after == {"protected": {"0": 8, "1": 2}, "tree": 10}
     assert again == {"protected": {"0": 12, "1": 2}, "tree": 14}
     assert counts["continue_prefill"] == 4
+
+
+# What a request gives back before its end, once for each case: the page size, whether there are states, and what of the
+# release or of the harness is not done ("" for nothing).
+GIVE_BACK = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.lockstep import Finding
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    SENT = ("release_swa", "roll_back", "interrupted_admit", "interrupted_chunk", "interrupted_decode")
+
+    def given_back(run, page, broken):
+        engine, pools = run.run.engine, run.run.engine.memory.pools.engine
+        offers, free, freed = [name not in run.run.lacks for name in SENT], pools.free, []
+        run.do("admit", request=0, more=4 * page + 1)
+        run.do("admit", request=1, more=4 * page + 1)
+        run.do("admit", request=2, more=4 * page + 1, chunk=1, fork=1)
+        for _ in range(2 * page):
+            run.do("decode", requests=[0, 1])
+        pools.free = lambda slots: freed.append(len(slots)) or free(slots)
+        if broken == "slots":
+            pools.free = lambda *_: None
+        if broken == "raise":
+            engine.undoing._interrupted = lambda step: step()
+        if broken == "lock":
+            engine.undoing.release_swa = lambda *_: None
+        if offers[4]:
+            run.do("interrupted_decode", requests=[0, 1])
+        if offers[3]:
+            run.do("interrupted_chunk", request=2)
+        if broken == "":
+            pools.free = free
+        if offers[1]:
+            run.do("reserve", request=0, more=3 * page)
+            run.do("commit", request=0, count=page)
+            run.do("roll_back", request=0, count=page)
+            run.do("roll_back", request=0, count=page)
+        if offers[0]:
+            run.do("release_swa", request=0)
+        pools.free = free
+        run.do("chunk", request=2)
+        run.do("evict", full=0, swa=20 * page)
+        run.do("decode", requests=[0, 1])
+        run.do("quiesce")
+        return freed
+
+    said = []
+    for page, mamba, broken in json.loads(sys.argv[2]):
+        states = {"buffered": True, "doubled": True, "lazy": False, "size_mamba": 15} if mamba else {}
+        config = {"page_size": page, "size": 24, "size_swa": 24, "window": 2 * page, "need_sort": False, "rows": 3,
+                  "sessions": 2, "components": ["full", "swa"] + ["mamba"] * mamba, **states}
+        run, law, freed = start("cache", make, config, strict=False), "", []
+        try:
+            freed = given_back(run, page, broken)
+        except Finding as finding:
+            law = finding.law
+        counts = {f"{name} {outcome}": n for (name, outcome), n in run.law.counts.items()}
+        offers = [name for name in SENT if name not in run.run.lacks]
+        said.append({"law": law, "freed": freed, "offers": offers, **counts})
+    print(json.dumps(said))
+"""
+
+
+def given_back(release: str, *cases: tuple[int, bool, str]) -> list[dict[str, Any]]:
+    return driven(release, GIVE_BACK, json.dumps(cases))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(("0.5.20", "0.5.23")))
+def test_a_running_request_gives_back_its_window_and_an_interrupted_step(release: str) -> None:
+    broken = [(1, False, "slots"), (1, False, "raise"), (2, False, "lock")]
+    one, two, mamba, leaks, goes_on, keeps = given_back(release, (1, False, ""), (2, False, ""), (2, True, ""), *broken)
+    for said in (one, two, mamba):
+        assert (said["law"], said["release_swa done"]) == ("", 1)
+        assert said.get("release_state done", 0) == int(said is mamba)
+    assert one["offers"] == ["release_swa", "interrupted_chunk", "interrupted_decode"]
+    assert (one["decode interrupted"], one["extend interrupted"]) == (1, 1)
+    assert one["freed"] == [2, 4], "slots were allocated: one for each request that decodes, and the rest of a prompt"
+    assert two["offers"] == mamba["offers"] == ["release_swa"], "a page has more tokens than the auxiliary cache allows"
+    assert leaks["law"] == "no_leak", "slots that are not freed are leaked"
+    assert goes_on["law"] == "one_owner", "the step was not interrupted"
+    assert "release_swa done" not in keeps
+
+
+@pytest.mark.engine
+def test_before_0_5_20_the_state_goes_with_the_window_and_the_request_does_not_know() -> None:
+    one, mamba = given_back("0.5.18", (1, False, ""), (2, True, ""))
+    assert (one["law"], one["release_swa done"], one["offers"]) == ("", 1, ["release_swa"])
+    assert mamba["law"] == "mamba_pairs"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(("0.5.10", "0.5.13")))
+def test_the_slots_of_rejected_drafts_come_back(release: str) -> None:
+    *whole, leaks = given_back(release, *((page, False, "") for page in (1, 2, 4)), (1, False, "slots"))
+    for said in whole:
+        assert (said["law"], said["offers"], said["roll_back done"]) == ("", ["roll_back"], 2)
+    assert leaks["law"] == "no_leak", "slots that are not freed are leaked"

@@ -7,7 +7,6 @@ with mamba states too; with all three the tree is the unified one.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import accumulate
 from typing import Any
 
 from conformance.configs import swa_size
@@ -30,10 +29,11 @@ from conformance.engines.protocol import (
 )
 from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.nodes import TreeNode
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.engines.sglang.scheduler import Scheduler, after_boundary, before_boundary, track
+from conformance.engines.sglang.undoing import Undoing
+from conformance.engines.sglang.windows import Windows
 
 # The tree that releases without the unified one have for these components.
 OLDER = {("full",): "radix", ("full", "swa"): "swa_radix", ("full", "mamba"): "mamba_radix"}
@@ -98,7 +98,7 @@ class CacheEngine:
         self.scheduler = Scheduler(memory, checks_rows)
         locks = memory.release.locks(memory.tree)
         self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
-        self.window_ends: dict[Any, int] = {}  # for each mark of a window's end: how many tokens lie above it
+        self.undoing, self.windows = Undoing(self.scheduler), Windows(memory.window)
         self.lacks = self._lacks()
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}  # the session of a request, as the engine names it
@@ -119,8 +119,7 @@ class CacheEngine:
             "compact": False,
             "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
             "checkpoint": self.memory.release.serving.checkpoints_answers,
-            **{name: hasattr(self, name) for name in ("roll_back", "release_swa")},
-            **{f"interrupted_{step}": hasattr(self, f"interrupted_{step}") for step in ("admit", "chunk", "decode")},
+            **self.undoing.offers,
         }
         return frozenset(name for name, offered in has.items() if not offered)
 
@@ -221,6 +220,24 @@ class CacheEngine:
     def slide(self, request: int) -> None:
         """The window of a request moves."""
         self.scheduler.slide(self._running(request))
+
+    # They give something back before they leave.
+
+    def release_swa(self, request: int) -> None:
+        """The SWA part of a lock, once the request has decoded a window."""
+        self.undoing.release_swa(self._running(request))
+
+    def interrupted_chunk(self, request: int, most: int) -> None:
+        """The slots of a chunk, after an exception."""
+        self.undoing.interrupted_chunk(self._running(request), most)
+
+    def interrupted_decode(self, requests: list[int]) -> None:
+        """The slots of a decode step, after an exception."""
+        self.undoing.interrupted_decode([self._running(request) for request in requests])
+
+    def roll_back(self, request: int, count: int) -> None:
+        """The slots of drafts that were not accepted."""
+        self.undoing.roll_back(self._running(request), count)
 
     # They leave.
 
@@ -353,6 +370,7 @@ class CacheEngine:
         known = self.scheduler.slots.items()
         slots = {("session", int(name)): slot for name, slot in known if records.row(slot) is not None}
         requests = {("request", request): self._holder(request) for request in self.running}
+        self.windows.forget([records.receipt(holder) for holder in (slots | requests).values()])
         held = {who: self._hold(holder) for who, holder in (slots | requests).items()}
         return {who: hold for who, hold in held.items() if hold is not None}
 
@@ -382,18 +400,8 @@ class CacheEngine:
         token = records.window_token(holder)
         tops = nodes[-1:] if token is None else [n for n in nodes if n.mark == token]
         if token is not None and self.memory.ran.get("core") == cores.RUST:
-            tops = self._marked(nodes, token)
+            tops = [self.windows.top(records.receipt(holder), nodes)]
         return LockHold(reader.number(node), reader.number(tops[0].handle) if tops else -1, text(nodes), state)
-
-    def _marked(self, nodes: list[TreeNode], mark: Any) -> list[TreeNode]:
-        """The node at which the window of a lock ends, on the path of the locked node. A Rust core does not show it, so
-        it is the node that the law demanded when the lock was taken, or the upper part of that node since a split. A
-        lock that ends elsewhere shows in the sizes of locked parts.
-        """
-        below = list(accumulate(len(node.key) for node in nodes))
-        full = next((long for long in below if long >= self.memory.window), below[-1])
-        end = self.window_ends.setdefault(mark, below[-1] - full)
-        return [node for node, long in zip(nodes, below, strict=True) if below[-1] - long <= end][:1]
 
     def _states(self, tree: TreeSnapshot) -> StatesSnapshot:
         """The state slots. A turn that waits names what its session's slot has, and the slot of a session names what

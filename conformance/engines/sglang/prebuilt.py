@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import DECODE
 from conformance.engines.sglang.serving import MODEL, ignore
+from conformance.origin import StandIn
 
 
 class NotTaken(RuntimeError):
@@ -52,7 +52,7 @@ class DecodeServer:
         request.output_ids.append(sampled)
         self._desk.waiting_queue = [request]
         with self._settings.decode_server():
-            self._desk.get_new_prebuilt_batch(SimpleNamespace(batch_size=lambda: 0))
+            self._desk.get_new_prebuilt_batch(StandIn(batch_size=lambda: 0))
 
 
 class _Sender:
@@ -73,9 +73,9 @@ def _queue(memory: SGLangMemory, session_cache: Any, queue: type[Any]) -> Any:
         token_to_kv_pool=pools.get_kvcache(),
         tree_cache=session_cache,
         scheduler=_beside_the_queue(memory),
-        transfer_queue=SimpleNamespace(queue=[], enable_staging=False),
-        req_to_metadata_buffer_idx_allocator=SimpleNamespace(available_size=lambda: 1, alloc=lambda: 0),
-        kv_manager=SimpleNamespace(kv_args=SimpleNamespace(state_types=[])),
+        transfer_queue=StandIn(queue=[], enable_staging=False),
+        req_to_metadata_buffer_idx_allocator=StandIn(available_size=lambda: 1, alloc=lambda: 0),
+        kv_manager=StandIn(kv_args=StandIn(state_types=[])),
         num_reserved_decode_tokens=0,
         max_total_num_tokens=memory.size,
         retracted_queue=[],
@@ -90,14 +90,14 @@ def _queue(memory: SGLangMemory, session_cache: Any, queue: type[Any]) -> Any:
 
 def _beside_the_queue(memory: SGLangMemory) -> Any:
     """What the queue reads of the scheduler: the window, and that no other request keeps memory back."""
-    return SimpleNamespace(
+    return StandIn(
         sliding_window_size=memory.window,
-        tp_worker=SimpleNamespace(is_hybrid_swa="swa" in memory.components),
-        running_batch=SimpleNamespace(reqs=[]),
+        tp_worker=StandIn(is_hybrid_swa="swa" in memory.components),
+        running_batch=StandIn(reqs=[]),
         last_batch=None,
         waiting_queue=[],
-        server_args=SimpleNamespace(disaggregation_decode_enable_radix_cache=True, disable_radix_cache=False),
-        output_streamer=SimpleNamespace(stream_output=ignore),
+        server_args=StandIn(disaggregation_decode_enable_radix_cache=True, disable_radix_cache=False),
+        output_streamer=StandIn(stream_output=ignore),
         enable_hisparse=False,
         enable_decode_hicache=False,
         enable_priority_scheduling=False,
@@ -114,9 +114,9 @@ def _batch_fields(memory: SGLangMemory) -> dict[str, Any]:
         "max_running_requests": memory.row_count,
         "model_config": MODEL,
         "spec_algorithm": memory.release.serving.no_drafts,
-        "grammar_manager": SimpleNamespace(has_waiting_grammars=lambda: False),
-        "ngram_embedding_manager": SimpleNamespace(prepare_for_forward=ignore),
-        "future_map": SimpleNamespace(stash=ignore),
+        "grammar_manager": StandIn(has_waiting_grammars=lambda: False),
+        "ngram_embedding_manager": StandIn(prepare_for_forward=ignore),
+        "future_map": StandIn(stash=ignore),
         "kv_checksum_computer": None,
         "enable_priority_scheduling": False,
         "enable_overlap": False,

@@ -111,10 +111,17 @@ def locked_node(holder: Any) -> Any:
 
 def window_token(holder: Any) -> Any:
     """The mark of the node where the window of the holder's lock ends; ``None``: it reaches up to the root."""
-    receipt = holder.lock.receipt if hasattr(holder, "lock") else getattr(holder, "lock_receipt", holder)
-    if hasattr(receipt, "swa_uuid_for_lock"):
-        return receipt.swa_uuid_for_lock
-    return next((token for part, token in receipt.component_lock_uuids.items() if part.name == WINDOW), None)
+    kept = receipt(holder)
+    if hasattr(kept, "swa_uuid_for_lock"):
+        return kept.swa_uuid_for_lock
+    return next((token for part, token in kept.component_lock_uuids.items() if part.name == WINDOW), None)
+
+
+def receipt(holder: Any) -> Any:
+    """What the holder keeps to give its lock back: an object of its own, or fields of the holder itself."""
+    if hasattr(holder, "lock"):
+        return None if holder.lock is None else holder.lock.receipt
+    return getattr(holder, "lock_receipt", holder)
 
 
 def window_released(holder: Any) -> bool:

@@ -189,7 +189,7 @@ class Scheduler:
         """``alloc_for_extend``: the requests of a batch get slots for their input, up to these lengths."""
         for request, upto in zip(requests, ends, strict=True):
             records.limit_input(request, upto)
-        batch = self._batch(requests, decodes=False)
+        batch = self.batch(requests, decodes=False)
         batch.prefix_lens = [records.prefix(request) for request in requests]
         batch.extend_lens = [upto - start for start, upto in zip(batch.prefix_lens, ends, strict=True)]
         batch.extend_num_tokens = sum(batch.extend_lens)
@@ -229,7 +229,7 @@ class Scheduler:
 
     def decode(self, requests: Sequence[Any]) -> bool:
         """``prepare_for_decode``: one more slot for each request; false: out of memory (``check_decode_mem``)."""
-        batch = self._batch(requests, decodes=True)
+        batch = self.batch(requests, decodes=True)
         if not batch.check_decode_mem():
             return False
         batch.maybe_evict_swa = lambda: None  # the window moves in ``slide``
@@ -259,7 +259,7 @@ class Scheduler:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
         step counts as that one. Some releases open a free group for it; where one is open, that part is left out.
         """
-        batch, steps = self._batch([request], decodes=True), request.decode_batch_idx
+        batch, steps = self.batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
         with self.serving.windows_move_often():
             if self.in_group:
@@ -268,7 +268,8 @@ class Scheduler:
                 batch.maybe_evict_swa()
         request.decode_batch_idx = steps
 
-    def _batch(self, requests: Sequence[Any], decodes: bool) -> Any:
+    def batch(self, requests: Sequence[Any], decodes: bool) -> Any:
+        """A batch of requests that is about to prefill or to decode."""
         pools = self.memory.pools.engine
         return self.serving.batch(requests, self.memory.rows, pools, self.cache, decodes)
 
@@ -294,7 +295,7 @@ class Scheduler:
     def retract(self, request: Any) -> None:
         """The request gives up its memory, and waits again (``release_req``)."""
         self._drafts(request)
-        self.serving.retract(self._batch([request], decodes=True))
+        self.serving.retract(self.batch([request], decodes=True))
 
     def cancel(self, request: Any) -> None:
         """A request that waits is taken off the queue."""

@@ -6,10 +6,13 @@ Each difference between releases is a probe of the imported release, as in ``Rel
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
+
+import torch
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import records
@@ -19,6 +22,10 @@ from conformance.origin import StandIn
 
 SESSION_CONTROLLER = ("session.session_controller", "managers.session_controller")
 ALLOCATION = ("mem_cache.allocation", "mem_cache.common")  # where slots for a batch are allocated
+# Options of a server whose requests give the SWA part of their locks back early, and the calls for that.
+EARLY_OPTIONS = ("SGLANG_OPT_RELEASE_PREFILL_SWA", "SGLANG_OPT_SWA_RELEASE_LEAF_LOCK_AFTER_WINDOW")
+EARLY_CALLS = ("release_swa_prefix_lock", "dec_swa_lock_only")
+GIVES_BACK = re.compile(r"except \w+:\s+\S+\.free\(out_cache_loc\)")
 AFTER_BOUNDARY = "mamba_lazy_post_decode_at_boundary"
 # The model of a server, as far as batches read it.
 MODEL = StandIn(is_encoder_decoder=False, vocab_size=1 << 20)
@@ -187,6 +194,54 @@ class Serving:
         else:
             with interval.override(1):
                 yield
+
+    # What a running request gives back.
+
+    def releases_windows_early(self, session_cache: Any) -> bool:
+        """The release can give the SWA part of a lock back early, and the cache has the call for that."""
+        has_call = any(hasattr(session_cache, call) for call in EARLY_CALLS)
+        return self._early is not None and has_call
+
+    def locks_end_early(self) -> AbstractContextManager[None]:
+        """While this lasts, a decode step gives back the SWA part of a lock once the request has decoded a window."""
+        assert self._early is not None, "asked of a release that has the option"
+        found: AbstractContextManager[None] = self._early.override(True)
+        return found
+
+    @cached_property
+    def _early(self) -> Any:
+        """The option of releases since 0.5.12 to give locks back early; ``None``: there is none."""
+        return next((getattr(self._options, name) for name in EARLY_OPTIONS if hasattr(self._options, name)), None)
+
+    @cached_property
+    def gives_slots_back(self) -> bool:
+        """The release has code that gives the slots of a step back after an exception. That is where rows can have an
+        auxiliary cache, and this cache is out of slots (since 0.5.19; MiniCPM, with pages of one token).
+        """
+        handles = GIVES_BACK.search(inspect.getsource(self.allocation)) is not None
+        return handles and hasattr(self.imported.module("mem_cache.memory_pool").ReqToTokenPool, "attach_aux_cache")
+
+    @cached_property
+    def rejects_drafts(self) -> bool:
+        """The release frees the slots of drafts that were not accepted after each check (up to 0.5.13); others keep
+        them for the next drafts.
+        """
+        name = "speculative.ngram_info"
+        return self.imported.has(name) and "def _free_cache(" in self.imported.text(name)
+
+    def reject_drafts(self, batch: Any, count: int, page_size: int) -> None:
+        """``NgramVerifyInput._free_cache`` for a batch of one request: of ``count + 1`` drafts the first is accepted.
+
+        ``out_cache_loc`` of the batch has the slots of the drafts. No KV cache is moved, since there is none.
+        """
+        accepted, drafts = torch.zeros(1, dtype=torch.int64), torch.zeros(count + 1, dtype=torch.int64)
+        names = dict.fromkeys(("accept_length", "num_accepted_drafts", "num_correct_drafts"), accepted)
+        more = dict.fromkeys(("num_accepted_tokens", "num_accept_tokens"), accepted + 1)
+        indices = dict.fromkeys(("accepted_indices", "accept_indices"), accepted)
+        known = StandIn(draft_token=drafts, draft_token_num=count + 1, **names, **more, **indices)
+        batch.token_to_kv_pool_allocator.get_kvcache().move_kv_cache = ignore
+        check = self.imported.module("speculative.ngram_info").NgramVerifyInput
+        check._free_cache(known, batch, page_size, accepted)
 
     # Results.
 
