@@ -25,6 +25,7 @@ from spec.logic import (
 )
 from spec.pool import (
     LAWS,
+    LEDGERS,
     PADDING,
     PENDING,
     Pool,
@@ -276,7 +277,7 @@ def pools(st: Allocator) -> list[Part]:
 
 
 for _law in LAWS:
-    stem.invariant(pools)(_law)
+    stem.invariant(pools, ledger=_law in LEDGERS)(_law)
 
 
 def none_waits(pool: Pool) -> Truth:

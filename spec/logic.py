@@ -182,7 +182,8 @@ class Invariant:
     ``latent``: a state that breaks the law does harm only when stale data is read later. ``at``, ``domain``: the law on
     one member, and the domain of the members. ``counts``: it counts or sums. ``uses``: laws of the state after that its
     proof may use. ``inherited``: the part that the law comes from. ``about``: the parts that it relates. ``theorem``:
-    it follows from the other laws in every state.
+    it follows from the other laws in every state. ``ledger``: it speaks of a ledger that the law keeps for itself, so
+    that it says nothing about what an engine shows.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Invariant:
     inherited: str = ""
     about: tuple[str, ...] = ()
     theorem: bool = False
+    ledger: bool = False
 
     @property
     def sentence(self) -> str:
@@ -304,16 +306,20 @@ class Stem:
         return function
 
     def invariant(
-        self, parts: Callable[[Any], list[Part]] = _itself, latent: bool = False, about: tuple[str, ...] = ()
+        self,
+        parts: Callable[[Any], list[Part]] = _itself,
+        latent: bool = False,
+        about: tuple[str, ...] = (),
+        ledger: bool = False,
     ) -> Callable[[Callable[[Any], Truth]], Callable[[Any], Truth]]:
         """Registers a law. ``latent``: a state that breaks it does harm only when stale data is read later.
 
         ``about``: the parts of a composed state that the law relates. Its proof uses the laws of these parts, and of
-        the parts that the transition calls.
+        the parts that the transition calls. ``ledger``: see ``Invariant``.
         """
 
         def register(function: Callable[[Any], Truth]) -> Callable[[Any], Truth]:
-            self._add(Invariant(function.__name__, function, parts, latent, about=about))
+            self._add(Invariant(function.__name__, function, parts, latent, about=about, ledger=ledger))
             return function
 
         return register

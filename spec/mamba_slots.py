@@ -300,7 +300,7 @@ def close(st: MambaSlots, session: Number) -> Step[MambaSlots]:
 # The laws, in the order in which their proofs may use one another.
 
 for _law in (*state_laws.LAWS, *state_laws.LATENT):
-    stem.invariant(latent=_law in state_laws.LATENT)(_law)
+    stem.invariant(latent=_law in state_laws.LATENT, ledger=_law is state_laws.freed_exactly_once)(_law)
 stem.invariant()(state_laws.available_counts)
 stem.each(state_laws.slots_of, uses=("no_leak", "group_is_open", "places_are_known", "available_counts"))(
     state_laws.quiet_is_full

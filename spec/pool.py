@@ -287,4 +287,5 @@ def freed_exactly_once(pool: Pool) -> Truth:
     return pool.pages.all(lambda p: pool.owed(p) == ite(held(pool, p), 1, 0))
 
 
+LEDGERS = (freed_exactly_once,)
 LAWS = (places, one_owner, no_leak, row_ends, available_counts, released_if_sorted, freed_exactly_once)

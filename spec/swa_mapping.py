@@ -60,6 +60,7 @@ from spec.pair import (
 from spec.pair import LAWS as PAIR_LAWS
 from spec.pool import LAWS as POOL_LAWS
 from spec.pool import (
+    LEDGERS,
     PADDING,
     PENDING,
     beyond,
@@ -501,7 +502,7 @@ def pairs(st: SwaMapping) -> list[Part]:
 
 
 for _pool_law in POOL_LAWS:
-    stem.invariant(pools)(_pool_law)
+    stem.invariant(pools, ledger=_pool_law in LEDGERS)(_pool_law)
 for _pair_law in PAIR_LAWS:
     stem.invariant(pairs, latent=_pair_law in LATENT)(_pair_law)
 

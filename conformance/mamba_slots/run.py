@@ -281,15 +281,16 @@ class MambaSlotsRun:
 
     @operation
     def audit(self) -> Calls:
-        """The end of a run, after the tree was asked for all states: nobody has a slot. The driver's comparison says
-        that then every slot is free.
+        """The end of a run: the tree is asked for all states that it has, and then nobody has a slot. The driver's
+        comparison says that then every slot is free.
         """
         if self.here or self.depth or not self.callers_are_idle():
             raise Misuse("somebody has a slot")
         if self.nodes:
+            yield from self.evict(len(self.nodes))
+        if self.nodes:
             raise Finding(QUIESCENT, QUIET, f"the tree keeps the states of {', '.join(map(str, self.nodes))}")
         self.law.counts["quiescence", "done"] += 1
-        yield from ()
 
     @operation
     def bad(self, kind: BadCall) -> Calls:

@@ -257,12 +257,13 @@ class Scheduler:
 
     def slide(self, request: Any) -> None:
         """``maybe_evict_swa``: the window of a request moves. Releases do that in one of several decode steps; here the
-        step counts as that one. Some releases open a free group for it; where one is open, that part is left out.
+        step counts as that one. Some releases open a free group for it; where one is open, that part is left out. A
+        model without sliding-window layers has no window that moves.
         """
         batch, steps = self.batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
         with self.serving.windows_move_often():
-            if self.in_group:
+            if self.in_group and self.windowed:
                 batch._evict_swa(request, request.seqlen - 1)
             else:
                 batch.maybe_evict_swa()
