@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from conformance.origin import StandIn
+
 
 @dataclass
 class Session:
@@ -80,6 +82,11 @@ class Request:
     def fill_len(self) -> int:
         """The number of tokens in the input and the answer."""
         return len(self.text)
+
+    @property
+    def extend_range(self) -> StandIn:
+        """Where the part of the text that is computed by now ends (0.5.15)."""
+        return StandIn(end=self.fill_len)
 
     def is_dllm(self) -> bool:
         """The request is for a diffusion language model."""

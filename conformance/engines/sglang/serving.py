@@ -239,9 +239,12 @@ class Serving:
         more = dict.fromkeys(("num_accepted_tokens", "num_accept_tokens"), accepted + 1)
         indices = dict.fromkeys(("accepted_indices", "accept_indices"), accepted)
         known = StandIn(draft_token=drafts, draft_token_num=count + 1, **names, **more, **indices)
-        batch.token_to_kv_pool_allocator.get_kvcache().move_kv_cache = ignore
-        check = self.imported.module("speculative.ngram_info").NgramVerifyInput
-        check._free_cache(known, batch, page_size, accepted)
+        check, pools = self.imported.module("speculative.ngram_info").NgramVerifyInput, batch.token_to_kv_pool_allocator
+        pools.get_kvcache = lambda: StandIn(move_kv_cache=ignore)
+        try:
+            check._free_cache(known, batch, page_size, accepted)
+        finally:
+            del pools.get_kvcache
 
     # Results.
 
