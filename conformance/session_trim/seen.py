@@ -10,6 +10,7 @@ from conformance.lockstep import Finding
 from conformance.swa_mapping.seen import project_pair, swa_slot
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import but
+from spec.pair import Pair, waits
 from spec.pool import Pool
 from spec.rows import Rows, allocated, committed, cursor, full_pool, swa_pool, window_is_kept
 
@@ -51,7 +52,7 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
     meaning there.
     """
     size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
-    full_pages, swa_pages = _pages(size, view, mapping)
+    full_pages, swa_pages = _pages(pair, view, mapping)
     long = in_pages(seen.allocated, size)
     full, swa = (
         _with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages))
@@ -71,14 +72,18 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
     )
 
 
-def _pages(size: int, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The full and the SWA page that a row has at each page index after its cached prefix."""
+def _pages(pair: Pair, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """The full and the SWA page that a row has at each page index after its cached prefix. A slot may still map into an
+    SWA page that waits for the end of a free group; the row does not have this page any more.
+    """
+    size = pair.full.page_size
     full, swa = {}, {}
     for i in range(view.lengths.protected // size, touched(in_pages(view.lengths.allocated, size))):
         slots = view.slots[i * size : (i + 1) * size]
         if slots:
             full[i] = slots[0] // size
-            swa[i] = max(swa_slot(mapping, slot) for slot in slots) // size
+            page = max(swa_slot(mapping, slot) for slot in slots) // size
+            swa[i] = 0 if waits(pair.swa, page) else page
     return full, swa
 
 
