@@ -347,7 +347,7 @@ RELEVANT_LAWS = {
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
-    "reads_own_states": "states_go_with_rows row_says_what_is_owned states.one_owner",
+    "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
     "frees_what_it_owns": "one_owner full_positions reads_what_it_owns mapping_is_live no_leak",
     "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds reads_what_it_owns",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",

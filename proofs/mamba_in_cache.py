@@ -83,6 +83,7 @@ ROUTES = {
     "state_renew": EQUIPPED,
     "state_renew refused": EQUIPPED,
     "state_donate": f"{EQUIPPED} extend finish insert_leaf",
+    "state_donate granted": f"{EQUIPPED} extend finish insert_leaf continue_prefill",  # where a row runs again
     "state_evict": f"{CACHED} state_copy",
     "evict_leaf_and_state": f"{CACHED} state_copy",
     "state_save": f"{EQUIPPED} save",
@@ -102,6 +103,11 @@ def stays_on_row(st: CacheState, request: Number) -> Step[CacheState]:
     return altered(law.state_release(st, request), mine=st.mine, carrier=st.carrier)
 
 
+def donates_while_it_runs(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
+    """A request donates its newest state to the tree, and its row goes on running."""
+    return unasked(law.state_donate(st, request, node), "the request's row is leaving")
+
+
 def closes_row_alone(st: CacheState, session: Number, old: Number) -> Step[CacheState]:
     """A session ends while its slot still owns states."""
     return unasked(cache.close(st, session, old), "the session's slot has no states left")
@@ -116,5 +122,6 @@ MUTANTS = (
     Mutant("forgets_slot", "state_evict", "node_has_its_state", forgets_slot),
     Mutant("frees_under_its_row", "state_release", "running_keeps_its_states", frees_under_its_row),
     Mutant("stays_on_row", "state_release", "states_go_with_rows", stays_on_row),
+    Mutant("donates_while_it_runs", "state_donate", "running_row_has_running_states", donates_while_it_runs),
     Mutant("closes_row_alone", "close", "slot_has_row_and_states", closes_row_alone),
 )

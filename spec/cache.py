@@ -28,7 +28,7 @@ from spec.cache_state import (
 )
 from spec.lengths import Length, shortest, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
-from spec.mamba_in_cache import row_has_no_states, slot_has_no_states
+from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has_states
 from spec.rows import LEAVING, allocated, back_to, committed, full_pool
 from spec.tree import ROOT, begin, between, end, lives
 
@@ -278,7 +278,12 @@ def continue_prefill(
     begun = call("rows", session_trim.come_back, st.rows, row)
     return Step(
         calls=(locked, let_go, begun),
-        promises=(leaving(st, row), has_handle(st, row, old), new_handle(st, handle, True)),
+        promises=(
+            leaving(st, row),
+            has_handle(st, row, old),
+            new_handle(st, handle, True),
+            still_has_states(st, row),
+        ),
         choice=(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
@@ -509,6 +514,7 @@ for _law in cache_state.LAWS:
 stem.each(cache_state.nodes_of, about=("rows", "tree"))(cache_state.path_has_every_page)
 stem.invariant(about=("tree", "states"))(mamba_in_cache.node_has_its_state)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.states_go_with_rows)
+stem.invariant(about=("rows", "states"))(mamba_in_cache.running_row_has_running_states)
 stem.invariant(about=("rows", "states"))(mamba_in_cache.slot_has_row_and_states)
 stem.theorem(about=("rows", "tree"), each=cache_state.nodes_of)(cache_theorems.every_count_is_zero)
 stem.theorem(about=("rows", "tree"))(cache_theorems.quiescent)

@@ -119,7 +119,7 @@ def frees_what_it_owns(st: CacheState) -> Truth:
 
 
 def reads_own_states(st: CacheState) -> Truth:
-    """While a request runs, each state slot that its row shows to the kernels is held by this request alone.
+    """While a row's request runs, each state slot that the kernels read for it is held by this request alone.
 
     So no request reads or writes a mamba state after it was freed, or that another request, session or node owns.
     """
@@ -132,7 +132,6 @@ def reads_own_states(st: CacheState) -> Truth:
             s = slots.row(o, k)
             return implies(s != ABSENT, is_held(slots, s) & (slots.owner(s) == o) & (slots.role(s) == k))
 
-        runs = is_request(slots, o) & (slots.phase(o) == states.RUNNING)
-        return implies((st.mine(r) != 0) & runs, each_role(held_by_it))
+        return implies((st.rows.phase(r) == RUNNING) & (st.mine(r) != 0), each_role(held_by_it))
 
     return each_request(st.rows, own)

@@ -43,6 +43,12 @@ def row_has_no_states(st: CacheState, row: Number) -> Requirement:
     return requires(st.mine(row) == 0, "the row's request has no states left")
 
 
+def still_has_states(st: CacheState, row: Number) -> Requirement:
+    """A row that runs again has not donated its states before."""
+    running = st.states.phase(st.mine(row) - 1) == states.RUNNING
+    return requires((st.mine(row) == 0) | running, "the row's request has not donated its states")
+
+
 def slot_has_no_states(st: CacheState, session: Number) -> Requirement:
     """The session's slot owns no state slot."""
     return requires(owns_nothing(st.states, session_owner(st, session)), "the session's slot has no states left")
@@ -186,7 +192,12 @@ def state_donate(st: CacheState, request: Number, node: Number) -> Step[CacheSta
     noted = call("tree", lock_ref.set_mamba, st.tree, node)
     return Step(
         calls=(given, noted),
-        promises=(*noted.step.promises, has_place(st, node), mamba_slots.running(st.states, request)),
+        promises=(
+            *noted.step.promises,
+            has_place(st, node),
+            mamba_slots.running(st.states, request),
+            requires(st.rows.phase(st.carrier(request) - 1) == LEAVING, "the request's row is leaving"),
+        ),
         then=but(st, states=given.then, tree=noted.then),
     )
 
@@ -277,6 +288,16 @@ def states_go_with_rows(st: CacheState) -> Truth:
         return implies(st.mine(r) != 0, real)
 
     return slots.owners.all(on_a_row) & each_request(st.rows, names_its_request)
+
+
+def running_row_has_running_states(st: CacheState) -> Truth:
+    """A row that runs, or is saved, with mamba states has them until it leaves: none is donated or freed before."""
+
+    def runs(r: Number) -> Truth:
+        reads = (st.rows.phase(r) == RUNNING) | (st.rows.phase(r) == SAVED)
+        return implies(reads & (st.mine(r) != 0), st.states.phase(st.mine(r) - 1) == states.RUNNING)
+
+    return each_request(st.rows, runs)
 
 
 def slot_has_row_and_states(st: CacheState) -> Truth:

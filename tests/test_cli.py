@@ -62,6 +62,8 @@ def test_prove_writes_what_the_design_names(tmp_path: Path) -> None:
     data = json.loads(out.read_text())
     assert {o["z3"] for o in data["obligations"]} == {o["cvc5"] for o in data["obligations"]} == {"unsat"}
     assert set(data["obligations"][0]) >= {"stem", "transition", "invariant", "page_size", "z3", "cvc5", "seconds"}
+    assert {o["kind"] for o in data["obligations"]} == {"proof", "frame", "trivial"}
+    assert data["theorems"] == [], "each theorem speaks of other stems, too"
     assert {v["transition"] for v in data["vacuity"] if v["witness"]} == set(hints_of("allocator").stem.transitions)
     assert all(m["killed"] for m in data["mutants"])
     assert all(a["name"] and a["reason"] for a in data["assumptions"])
