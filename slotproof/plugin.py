@@ -36,6 +36,7 @@ from conformance.engines.protocol import (
     TreeEngine,
     TreePage,
     TreeSnapshot,
+    TurnedAway,
     Unsupported,
 )
 from conformance.engines.registry import Loaded, Plugin, SimplePlugin, load
@@ -74,6 +75,7 @@ __all__ = [
     "TreeEngine",
     "TreePage",
     "TreeSnapshot",
+    "TurnedAway",
     "Unsupported",
     "load",
 ]
