@@ -49,7 +49,8 @@ def engine_of(lock: LockStep) -> Any:
 ENGINES_ALONE = {"state_renew", "release_state"}
 # SWA pages go from one full page to another only when a tree takes them: the stems with a tree drive that.
 OF_TREES = {"swa_mapping": {"hand_over_swa"}}
-EXAMPLES = {"session_trim": 500, "mamba_slots": 500, "cache": 500}  # lazy track buffers are one kind of five, and of six
+# Lazy track buffers are one kind of five, and of six; a quarter of the rows has no window.
+EXAMPLES = {"session_trim": 500, "mamba_slots": 500, "cache": 500}
 SEEDS = {"cache": 2}  # with which the drawn runs reach every transition
 
 
