@@ -70,7 +70,11 @@ def _hand_over(st: SwaMapping) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _grown(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
-    yield from ((r, to, *_pages(st, n, n)) for r, to, n in growths(st.now.full))
+    """Longer rows with the SWA pages that they need; without a window also with SWA pages, which the law refuses."""
+    for row, to, need in growths(st.now.full):
+        yield row, to, *_pages(st, need, need)
+        if not st.windowed:
+            yield row, to, some_open(st.now.full, need), some_open(st.now.swa, need)
 
 
 def settled(pair: pairs.Pair) -> Iterator[tuple[Set, bool]]:
@@ -422,6 +426,7 @@ ROUTES = {
     "merge_and_sort_free": "alloc free_swa",
     "hand_over_swa": "alloc slide alloc",
     "free_swa": "alloc free_group_begin free_swa",
+    "alloc_extend": "alloc",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
 }
 RELEVANT_LAWS = {
