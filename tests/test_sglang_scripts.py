@@ -44,9 +44,14 @@ def told() -> dict[str, list[tuple[int, str]]]:
     return found
 
 
+# A decode server needs more of SGLang than fits into an issue; and a trace that another finding ends before its own.
+NO_SCRIPT = {"tail_finds_no_room", "page_inherits_mapping_in_session"}
+
+
 def test_each_known_difference_of_the_newest_release_has_a_script_and_a_repair() -> None:
     listed = {difference.trace for difference in known.of_release(PLUGIN.folder, NEWEST)}
-    assert {file.stem for file in FILES} == listed == set(REPAIRS)
+    assert {file.stem for file in FILES} == listed - NO_SCRIPT == set(REPAIRS)
+    assert listed >= NO_SCRIPT
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
