@@ -202,7 +202,7 @@ def test_a_row_that_holds_more_than_it_can_is_a_finding() -> None:
     tree = run.law.state.tree
     run.law.state = replace(run.law.state, tree=replace(tree, active=tree.active.all_to(1)))
     with pytest.raises(Finding, match="as many as they can have"):
-        run._lock(0, 1, "admit")
+        run._lock(0, 0, 1, "admit")
 
 
 def test_states_of_nodes_that_are_not_in_the_tree_are_findings() -> None:
