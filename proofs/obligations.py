@@ -168,9 +168,8 @@ def places_of(hints: Hints, made: SymbolicCall) -> dict[str, tuple[Any, ...]]:
 
 def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
     """A granted call in a lawful state leads to a state in which the law holds."""
-    made.afresh()
-    was, goal = law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
-    if goal.eq(was):  # the call changes no field that the law speaks about
+    was, goal = _before_and_after(made, law)
+    if goal.eq(was):
         return Formula(law.name, lambda: [was], goal, frame=True)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
@@ -193,6 +192,23 @@ def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
         return [*made.world.axioms, *before, lift(made.step.granted), *_lemmas(made, places)]
 
     return Formula(law.name, given, goal, given(relevant_laws_of(hints, made.name, law.name)))
+
+
+def touches(made: SymbolicCall, law: Invariant | Change) -> bool:
+    """The law does not plainly hold after the call: the call changes what a law speaks about, or what a law of two
+    states says of it is not true of every state.
+    """
+    if isinstance(law, Change):
+        made.afresh()
+        return not z3.is_true(z3.simplify(lift(law.holds(made.pre, made.step.then))))
+    was, goal = _before_and_after(made, law)
+    return not goal.eq(was)
+
+
+def _before_and_after(made: SymbolicCall, law: Invariant) -> tuple[Any, Any]:
+    """The law on the state before the call, and on the state after it; equal where the call changes nothing of it."""
+    made.afresh()
+    return law_at(made.world, law, made.pre, [made.one])[-1], made.goal(law)
 
 
 def _facts(

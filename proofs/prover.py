@@ -112,7 +112,7 @@ def _later_looks(limit: int) -> Iterator[tuple[int, dict[str, Any]]]:
     yield from ((min(GLANCE, limit), look) for look in LOOKS[1:])
     yield from ((min(LOOK, limit), look) for look in LOOKS[:2])
     if limit > LOOK:
-        yield from ((LOOK, look) for look in LOOKS[1:])
+        yield from ((LOOK, look) for look in LOOKS[2:])
         yield limit, {}
 
 

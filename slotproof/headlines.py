@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
-from proofs.obligations import call, changes_lawfully, preserved
+from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
 from proofs.symbols import World
+from spec.logic import Invariant
 from spec.theorems import HEADLINES, Headline
 
 
@@ -58,17 +59,20 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
 @cache
 def _promised(stem: str, name: str) -> tuple[str, ...]:
     """What callers promise of each transition after which the law is not plainly what it was before."""
+    laws = hints_of(stem).stem
+    law = laws.invariants.get(name) or laws.changes[name]
+    if isinstance(law, Invariant):
+        if law.inherited:
+            return ()  # its own stem says what callers promise
+        bound = [*laws.transitions]
+    else:
+        bound = [transition for transition in laws.transitions if law.binds(transition)]
+    calls = [made for made in (_made(stem, transition) for transition in bound) if touches(made, law)]
+    return tuple(dict.fromkeys(promise.sentence for made in calls for promise in made.step.promises))
+
+
+@cache
+def _made(stem: str, transition: str) -> SymbolicCall:
+    """One call of a transition; all laws look at it."""
     hints = hints_of(stem)
-    law, change = hints.stem.invariants.get(name), hints.stem.changes.get(name)
-    if law is not None and law.inherited:
-        return ()  # its own stem says what callers promise
-    found: dict[str, None] = {}
-    for transition, function in hints.stem.transitions.items():
-        made = call(hints, function, World(), transition)
-        if law is not None:
-            touched = not preserved(hints, made, law).frame
-        else:
-            assert change is not None
-            touched = change.binds(transition) and changes_lawfully(hints, made, change).kind == "proof"
-        found |= dict.fromkeys(promise.sentence for promise in made.step.promises) if touched else {}
-    return tuple(found)
+    return call(hints, hints.stem.transitions[transition], World())

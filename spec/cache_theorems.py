@@ -79,8 +79,7 @@ def reads_held_window(st: CacheState) -> Truth:
     """A token in the window of a row that is read maps into an SWA page that is held: of the row, or of the tree.
 
     So no request reads an SWA page after it was freed. This is said of models with sliding-window layers, since others
-    have no SWA pages. A page is behind the window where a whole window of committed
-    tokens follows it.
+    have no SWA pages. A page is behind the window where a whole window of committed tokens follows it.
     """
     rows, full, swa = st.rows, full_pool(st.rows), swa_pool(st.rows)
 
