@@ -8,8 +8,7 @@ slot instead, and the next turn goes on with this row. ``spec.rows`` has the sta
 from __future__ import annotations
 
 from spec import rows, swa_mapping
-from spec.allocator import lawful_choice
-from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest, touched
+from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
 from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
 from spec.rows import (
@@ -108,8 +107,7 @@ def admit_tail(
     first = Length(start, 0)
     grown = call("pools", swa_mapping.alloc_extend_swa_tail, rows_begun.then, row, first, to, full_pages, swa_pages)
     window = (start == pages) | at_most(Length(start + st.window, st.window_rest), to)
-    full, swa = full_pool(st), swa_pool(st)
-    need, need_swa = touched(to) - pages, ite(same(first, to), 0, touched(to) - start)
+    choice, fits = swa_mapping.tail_room(st.pools.now, pages, first, to, full_pages, swa_pages)
     return Step(
         calls=(rows_begun, grown),
         promises=(
@@ -123,10 +121,9 @@ def admit_tail(
                 (pages <= start) & at_most(first, to), "the tail starts within the part of the row behind the prefix"
             ),
             requires(window, "the tail holds the window before the next token"),
-            *lawful_choice(full, full_pages, need, "full pages"),
-            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
+            *choice,
         ),
-        fits=(need <= full.available) & (need_swa <= swa.available),
+        fits=fits,
         then=but(commit_to(begun.then, row, to), pools=grown.then, cursor=st.cursor.put(row, start)),
     )
 

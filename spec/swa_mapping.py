@@ -136,7 +136,7 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
     old = length(full, row)
     first = touched(old)
     need = touched(to) - first
-    need_swa = ite(st.windowed, need, 0)
+    choice, fits = room(st.now, need, ite(st.windowed, need, 0), full_pages, swa_pages)
     fills = (old.rest > 0) & no_shorter(old, to) & st.windowed
     return Step(
         promises=(
@@ -146,11 +146,8 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
                 "the partial page that the new tokens fill has its SWA page",
             ),
         ),
-        choice=(
-            *lawful_choice(full, full_pages, need, "full pages"),
-            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
-        ),
-        fits=(need <= full.available) & (need_swa <= swa.available),
+        choice=choice,
+        fits=fits,
         then=but(st, now=grow(st.now, row, pick(st.windowed, old, to), to, first, full_pages, swa_pages)),
     )
 
@@ -171,10 +168,9 @@ def alloc_extend_swa_tail(
     New tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of
     its tokens. If either pool has too few pages, nothing changes.
     """
-    full, swa = st.now.full, st.now.swa
+    full = st.now.full
     old = length(full, row)
-    need = touched(to) - old.pages
-    need_swa = ite(same(start, to), 0, touched(to) - start.pages)
+    choice, fits = tail_room(st.now, old.pages, start, to, full_pages, swa_pages)
     return Step(
         promises=(
             *growing(full, row, to),
@@ -185,13 +181,29 @@ def alloc_extend_swa_tail(
                 "the start of the tail is a length within the new part of the row",
             ),
         ),
-        choice=(
-            *lawful_choice(full, full_pages, need, "full pages"),
-            *lawful_choice(swa, swa_pages, need_swa, "SWA pages"),
-        ),
-        fits=(need <= full.available) & (need_swa <= swa.available),
+        choice=choice,
+        fits=fits,
         then=but(st, now=grow(st.now, row, start, to, start.pages, full_pages, swa_pages)),
     )
+
+
+def tail_room(
+    pair: Pair, old: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
+) -> tuple[tuple[Requirement, ...], Truth]:
+    """What ``room`` says of a row of ``old`` whole pages that grows to ``to``, with SWA slots from ``start`` on."""
+    need_swa = ite(same(start, to), 0, touched(to) - start.pages)
+    return room(pair, touched(to) - old, need_swa, full_pages, swa_pages)
+
+
+def room(
+    pair: Pair, need: Number, need_swa: Number, full_pages: Seq, swa_pages: Seq
+) -> tuple[tuple[Requirement, ...], Truth]:
+    """The lawful choice of ``need`` full pages and ``need_swa`` SWA pages, and whether both pools have so many."""
+    choice = (
+        *lawful_choice(pair.full, full_pages, need, "full pages"),
+        *lawful_choice(pair.swa, swa_pages, need_swa, "SWA pages"),
+    )
+    return choice, (need <= pair.full.available) & (need_swa <= pair.swa.available)
 
 
 def has_window(st: SwaMapping) -> Requirement:
