@@ -30,6 +30,9 @@ from slotproof import documents, report
 from slotproof.proving import mutants
 from spec.finite import Seq
 from spec.lengths import Length
+from spec.logic import but
+from spec.states import FIRST, LEAVING, RUNNING, SECOND
+from spec.states import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem
@@ -163,6 +166,24 @@ def test_a_frame_says_who_owns_what_and_what_maps_where() -> None:
     assert full["pages"][1] == {"page": 2, "place": "held", "row": 1, "used": 1}
     assert swa["pages"][0]["row"] == 1
     assert drawn["lines"] == [{"from": [2, 0], "to": [1, 0], "wrong": False}]
+
+
+@pytest.mark.parametrize(
+    ("phase", "track", "says"),
+    [
+        (RUNNING, 1, "; its second track is written next"),
+        (RUNNING, 7, "; its track 7, which does not exist, is written next"),
+        (LEAVING, 7, ""),
+    ],
+)
+def test_a_picture_shows_states_that_no_run_reaches(phase: int, track: int, says: str) -> None:
+    """A solver's state may name a track that does not exist; after its donation a leaving request writes no track."""
+    first = no_states(size=4, requests=2, sessions=1, nodes=1, kind=(True, True, False))
+    buffer = first.table.put((0, FIRST), 1).put((0, SECOND), 2)
+    drawn = frame(
+        but(first, table=buffer, names=buffer, next=first.next.put(0, track), phase=first.phase.put(0, phase))
+    )
+    assert drawn["words"][0].endswith(f": first track 1, second track 2{says}")
 
 
 @pytest.mark.parametrize("name", ["tail_inside_page", "nested_group_forgets"])

@@ -18,7 +18,7 @@ from spec.logic import Map
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
 from spec.rows import IDLE, Rows
-from spec.states import ABSENT, GROUPED, ROLES, MambaSlots, has_buffer
+from spec.states import ABSENT, GROUPED, ROLES, MambaSlots, has_buffer, leaving
 from spec.states import FREE as FREE_STATE
 from spec.states import HELD as HELD_STATE
 from spec.states import IDLE as GONE
@@ -137,11 +137,16 @@ def _owner(st: MambaSlots, o: int, name: Callable[[int], str]) -> str:
     has, names = _slots(st.table, o), _slots(st.names, o)
     if not has and not names:
         return ""
-    following = f"; its {('first', 'second')[st.next(o)]} track is written next" if has_buffer(st, o) else ""
+    following = f"; its {_track(st.next(o))} is written next" if has_buffer(st, o) and not leaving(st, o) else ""
     if o >= st.limit or names == has:
         return f"{name(o)}: {has or 'nothing'}{following}"
     still = " still" if st.phase(o) == GONE else ""
     return f"{name(o)}: {has or 'nothing'}{following}; its record{still} names {names or 'nothing'}"
+
+
+def _track(number: int) -> str:
+    """A wrong state may name a track that does not exist."""
+    return {0: "first track", 1: "second track"}.get(number, f"track {number}, which does not exist,")
 
 
 def _slots(table: Map, o: int) -> str:
