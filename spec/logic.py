@@ -204,6 +204,11 @@ class Invariant:
         """The law in English: the docstring, on one line."""
         return " ".join((self.holds.__doc__ or "").split())
 
+    @property
+    def derived(self) -> bool:
+        """The law follows from others: a theorem, or a law whose proof uses others of the state after the call."""
+        return self.theorem or bool(self.uses)
+
     def of(self, state: Any) -> Truth:
         """The law holds on every part of ``state`` that it applies to."""
         return every(self.holds(part) for _, part in self.parts(state))
@@ -238,11 +243,15 @@ def _itself(state: Any) -> list[Part]:
 
 @dataclass(frozen=True)
 class Change:
-    """A law of two states: what a granted call may do to the state, besides those of the transitions ``besides``."""
+    """A law of two states: what a granted call may do to the state.
+
+    It speaks of the calls of the transitions ``only``, or, where there are none, of all but those of ``besides``.
+    """
 
     name: str
     holds: Callable[[Any, Any], Truth]
     besides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -251,7 +260,7 @@ class Change:
 
     def binds(self, transition: str) -> bool:
         """The law speaks of the calls of this transition."""
-        return transition not in self.besides
+        return transition in self.only if self.only else transition not in self.besides
 
 
 def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) -> Callable[[Any], Truth]:
@@ -325,20 +334,21 @@ class Stem:
         return register
 
     def change(
-        self, besides: tuple[str, ...] = ()
+        self, besides: tuple[str, ...] = (), only: tuple[str, ...] = ()
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
         """Registers a law of the state before a granted call and the state after it.
 
-        ``besides``: the transitions that may do what the law forbids to all others; its sentence says why.
+        ``besides``: the transitions that may do what the law forbids to all others; its sentence says why. ``only``:
+        the transitions that the law is about, where it is about few.
         """
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             name = function.__name__
             if name in self.invariants or name in self.changes:
                 raise ValueError(f"{self.name} has a law {name} already")
-            if unknown := set(besides) - self.transitions.keys():
+            if unknown := {*besides, *only} - self.transitions.keys():
                 raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
-            self.changes[name] = Change(name, function, besides)
+            self.changes[name] = Change(name, function, besides, only)
             return function
 
         return register
