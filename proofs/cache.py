@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from proofs import answers, mamba_in_cache
 from proofs import lock_ref as locks
-from proofs import mamba_in_cache
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
@@ -362,6 +362,31 @@ RELEVANT_LAWS = {
     **dict.fromkeys(("promises_of_alloc_copy", "promises_of_evict"), "node_has_its_state"),
 }
 
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.rows.pools)
+ANSWERS = {
+    "admit": lambda _, st, __: {
+        **{"handle": 0, "node": ROOT, "top": ROOT, "counting": False},
+        "pages": answers.no_pages(full_pool(st.rows).pages),
+    },
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.rows.pools.now, end(st.tree, given["node"]), Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
+    "free_group_begin": answers.opens,
+    "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
+    "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
+    **dict.fromkeys(
+        ("state_match", "state_second", "state_copy", "state_renew"),
+        lambda pick, st, _: answers.open_slot(pick, st.states),
+    ),
+}
+UNANSWERED = {
+    "continue_prefill": "The laws do not say that the tree has a node where the cached prefix of a leaving row ends.",
+}
+TAKES = {"state_admit": lambda st, given: answers.handed_out(st.states, given)}
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -386,6 +411,9 @@ HINTS = Hints(
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
+    unanswered=UNANSWERED,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -14,6 +14,7 @@ from typing import Any
 import z3
 
 from proofs.symbols import Count, SymDomain, SymSeq, Term, World, lift
+from spec.logic import implies
 
 Law = Callable[[Any], Any]
 
@@ -76,6 +77,18 @@ def sequence(seq: SymSeq, counted: Count) -> Any:
     return z3.Implies(lawful, counted.term.z == seq.length.z)
 
 
+def part_of(one: Count, other: Count) -> Any:
+    """Where each member with one property has another property, too, the other property has no fewer members."""
+    return z3.Implies(_each(one.domain, lambda k: implies(one.law(k), other.law(k))), one.term.z <= other.term.z)
+
+
+def members(seq: SymSeq, size: Any, counted: Count) -> Any:
+    """A set of c members has, for each n from 0 to c, a sequence of n different members."""
+    lawful = z3.And(lift(seq.distinct()), lift(seq.all(lambda k: seq.domain.has(k) & counted.law(k))))
+    enough = z3.And(lift(size) >= 0, lift(size) <= counted.term.z)
+    return z3.Implies(enough, z3.And(seq.length.z == lift(size), lawful))
+
+
 def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
     """The lemmas, applied to every count and sequence in an obligation.
 
@@ -84,7 +97,7 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     deltas = [c for c in world.counts if c.delta]
     laws = [c for c in world.counts if not c.delta]
     for seq in sequences:
-        deltas.append(world.once(_counted, seq))
+        deltas.append(world.once(counted, seq))
         yield world.once(sequence, seq, deltas[-1])
     plain = [c for c in (*deltas, *laws) if c.plain]
     yield from (world.once(none, c) for c in plain)
@@ -97,7 +110,8 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
             yield from (world.once(additive, part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
 
 
-def _counted(seq: SymSeq) -> Count:
+def counted(seq: SymSeq) -> Count:
+    """The count of the members of a sequence."""
     return Count(seq.domain, seq.has, Term(seq.world.fresh("counted")), delta=True)
 
 
@@ -217,6 +231,32 @@ def _sequence() -> Lemma:
     return Lemma("sequence", " ".join((sequence.__doc__ or "").split()), (nothing, step))
 
 
+def _part_of() -> Lemma:
+    a, _, count_a, def_a = _count("A", weighted=False)
+    b, _, count_b, def_b = _count("B", weighted=False)
+    return _induction(
+        "part_of",
+        part_of.__doc__ or "",
+        lambda n: z3.Implies(_upto(n, lambda k: z3.Implies(a(k), b(k))), count_a(n) <= count_b(n)),
+        lambda n: z3.And(def_a(n), def_b(n)),
+    )
+
+
+def _members() -> Lemma:
+    """The member at a position j, any but fixed, is the one below which exactly j members are counted.
+
+    So the position of a member p is count(p - 1), and the members at two positions are different.
+    """
+    a, _, count_a, def_a = _count("A", weighted=False)
+    j, k = z3.Ints("j k")
+
+    def stands_at_j(n: Any) -> Any:
+        found = z3.Exists([k], z3.And(k >= 1, k <= n, a(k), count_a(k - 1) == j))
+        return z3.Implies(z3.And(j >= 0, j < count_a(n)), found)
+
+    return _induction("members", members.__doc__ or "", stands_at_j, def_a)
+
+
 def _singleton() -> Lemma:
     a, _, count_a, def_a = _count("A", weighted=False)
     x = z3.Int("x")
@@ -231,4 +271,4 @@ def _singleton() -> Lemma:
 
 def all_lemmas() -> list[Lemma]:
     """The lemmas that ``instances`` uses, and the lemmas on which these rest."""
-    return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence()]
+    return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence(), _part_of(), _members()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from proofs import answers
 from proofs.hints import COMMON, Hints, Mutant, altered
 from spec import mamba_slots as law
 from spec.finite import Seq
@@ -281,6 +282,14 @@ RELEVANT_LAWS = {
     "row_says_what_is_owned": "one_owner",
 }
 
+ANSWERS = {
+    "begin_group": lambda pick, st, given: answers.set_aside(pick, st, given["need"]),
+    "alloc": lambda pick, st, given: answers.equipment(pick, st, given["request"]),
+    **dict.fromkeys(("alloc_copy", "alloc_for_match", "alloc_second"), lambda pick, st, _: answers.open_slot(pick, st)),
+}
+
+TAKES = {"alloc": answers.handed_out}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.slots},
@@ -290,6 +299,8 @@ HINTS = Hints(
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

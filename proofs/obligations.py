@@ -12,6 +12,7 @@ import z3
 
 from proofs import lemmas
 from proofs.before import looks_ahead
+from proofs.fitting import directions
 from proofs.hints import Hints, Transition
 from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
 from spec.logic import Change, Invariant, Stem, Step, implies
@@ -262,6 +263,20 @@ def atomic(hints: Hints, made: SymbolicCall) -> Formula:
     return Formula(ATOMIC, lambda: given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
 
 
+def fits(hints: Hints, made: SymbolicCall, transition: Transition) -> Iterator[Formula]:
+    """A call fits exactly where a lawful answer exists (``proofs.fitting``)."""
+    for direction in directions(hints, transition, made):
+        given = partial(_with_laws, hints, made, direction.facts)
+        core_facts = given(relevant_laws_of(hints, made.name, direction.name))
+        yield Formula(direction.name, given, direction.goal, core_facts)
+
+
+def _with_laws(hints: Hints, made: SymbolicCall, facts: list[Any], only: frozenset[str] | None = None) -> list[Any]:
+    """The laws on the state before, without those that count, and these facts."""
+    made.afresh()
+    return [*made.world.axioms, *laws_of(hints, made, [], set(hints.stem.parts), only), *facts]
+
+
 def initially(hints: Hints, law: Invariant) -> Formula:
     """The law holds on the first state."""
     world = World()
@@ -311,6 +326,7 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
     yield from (changes_lawfully(hints, made, law) for law in hints.stem.changes.values() if law.binds(name))
     yield from (promised(hints, made, number) for number in range(len(made.step.calls)))
     yield atomic(hints, made)
+    yield from fits(hints, made, transition)
 
 
 def checked(stem: Stem, made: SymbolicCall) -> SymbolicCall:

@@ -202,6 +202,7 @@ class World:
     _fresh: Any = field(default_factory=itertools.count)
     depth: int = 0
     about: str = ""
+    shared: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
 
     @property
     def small(self) -> bool:
@@ -278,9 +279,26 @@ class World:
             )
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
-        term = Term(z3.Int(f"count{next(self._fresh)}"))
-        self.counts.append(Count(domain, law, term, delta, weight, self.about))
-        return term
+        made = Count(domain, law, Term(z3.Int(f"count{next(self._fresh)}")), delta, weight, self.about)
+        if self.shared is not None:
+            return self._as_before(self.shared, made)
+        self.counts.append(made)
+        return made.term
+
+    def _as_before(self, shared: dict[tuple[Any, ...], tuple[Any, ...]], count: Count) -> Term:
+        """The symbol of an earlier sum of equal members and weights over the domain, if there was one."""
+        any_ = Term(z3.Int("any"))
+        said = (lift(count.law(any_)), lift(count.weight(any_)))
+        key = (count.domain, *(formula.get_id() for formula in said))
+        first: Term = shared.setdefault(key, (count.term, *said))[0]  # z3 keeps the number of a formula that is kept
+        return first
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """The context in which equal sums are one symbol, and no lemma speaks of new sums."""
+        self.shared = {}
+        yield
+        self.shared = None
 
 
 class SymDomain:
@@ -384,6 +402,13 @@ class SymSeq:
         self.index = world.map(name + ".index", 1)
         if world.small:
             world.axioms.append(self.length.z <= domain.size)
+
+    @classmethod
+    def of(cls, domain: SymDomain, length: Any, at: SymMap, index: SymMap) -> SymSeq:
+        """The sequence with this length and these two maps; nothing is assumed of them."""
+        made = object.__new__(cls)
+        made.world, made.domain, made.length, made.at, made.index = domain.world, domain, length, at, index
+        return made
 
     def items(self) -> NoReturn:
         """Only the finite reading lists items."""

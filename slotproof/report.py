@@ -16,12 +16,12 @@ from conformance.story.pasted import as_test
 from conformance.story.picture import frame
 from conformance.story.tell import tell
 from proofs import prover
-from proofs.obligations import ATOMIC, CALLS
+from proofs.obligations import CALLS
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import documents
 from slotproof.codes import HOLDS
-from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
+from slotproof.documents import FINDINGS, Findings, Rows, environment, of_each_call, own_laws, parts_of, said_by
 from slotproof.headlines import assumptions
 from slotproof.output import write_text
 from slotproof.proving import mutants, vacuity
@@ -110,7 +110,7 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
         "name": name,
         "spec": hints.stem,
         "parts": parts_of(hints.stem),
-        "laws": [*own, *hints.stem.changes, ATOMIC, *((PARTS, CALLED) if hints.stem.parts else ())],
+        "laws": [*own, *hints.stem.changes, *of_each_call(hints.stem), *((PARTS, CALLED) if hints.stem.parts else ())],
         "matrix": matrix,
         "witnesses": vacuity(hints),
         "mutants": mutants(hints),
