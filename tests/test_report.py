@@ -23,6 +23,7 @@ from conformance.story.tell import tell
 from conformance.traces import Trace
 from proofs import obligations, prover
 from proofs.counterexample import REACHABLE
+from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
@@ -58,6 +59,10 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
         yield from ((name, change.name) for change in law.changes.values() if change.binds(name))
         yield from ((name, CALLS + called.split(".")[1]) for called in documents.said_by(stem, name).calls)
         yield name, ATOMIC
+        if documents.said_by(stem, name).can_be_refused:
+            yield name, FITS
+        if name in hints_of(stem).answers:
+            yield name, ANSWERED
 
 
 @pytest.fixture
