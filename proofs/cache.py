@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -345,6 +345,9 @@ RELEVANT_LAWS = {
     "held_is_counted",
     "reads_what_it_owns": READS,
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
+    "drain_free_rest_lowers": "phases",
+    "states_are_saved_once": "states_go_with_rows one_row_a_session slot_has_row_and_states states.one_owner",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
     "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
@@ -414,6 +417,7 @@ HINTS = Hints(
     answers=ANSWERS,
     takes=TAKES,
     unanswered=UNANSWERED,
+    drain=cache_drain.DRAIN,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proofs.answers import Answer
-from spec.logic import S, Stem, Step, but
+from spec.logic import Drain, S, Stem, Step, but
 
 Transition = Callable[..., Step[Any]]
 
@@ -63,7 +63,8 @@ class Hints:
     tried from these laws first, and from all laws only where these do not suffice. The key ``transition law`` is for
     one transition. ``answers``: for a transition with a choice or a fit, a lawful answer to a call that fits (see
     ``proofs.fitting``). ``takes``: the slots that a call takes, where they are no sequence among its arguments.
-    ``unanswered``: the transitions for which no lawful answer is known to exist, each with the reason.
+    ``unanswered``: the transitions for which no lawful answer is known to exist, each with the reason. ``drain``: how
+    calls bring every lawful state to rest.
     """
 
     stem: Stem
@@ -78,6 +79,7 @@ class Hints:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     takes: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    drain: Drain | None = None
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 

@@ -14,7 +14,7 @@ from typing import Any
 import z3
 
 from proofs.symbols import Count, SymDomain, SymSeq, Term, World, lift
-from spec.logic import implies
+from spec.logic import implies, no
 
 Law = Callable[[Any], Any]
 
@@ -69,6 +69,13 @@ def none(one: Count) -> Any:
     """A count is never negative, and it is zero exactly where no member has the property."""
     empty = _each(one.domain, lambda k: z3.Not(lift(one.law(k))))
     return z3.And(one.term.z >= 0, (one.term.z == 0) == empty)
+
+
+def weighty(one: Count) -> Any:
+    """A sum of weights of at least 1 is never negative, and it is zero exactly where no member has the property."""
+    heavy = _each(one.domain, lambda k: implies(one.law(k), one.weight(k) >= 1))
+    empty = _each(one.domain, lambda k: no(one.law(k)))
+    return z3.Implies(heavy, z3.And(one.term.z >= 0, (one.term.z == 0) == empty))
 
 
 def sequence(seq: SymSeq, counted: Count) -> Any:
@@ -257,6 +264,35 @@ def _members() -> Lemma:
     return _induction("members", members.__doc__ or "", stands_at_j, def_a)
 
 
+def _greatest() -> Lemma:
+    """``m(n)``, defined by recursion, is a member up to ``n`` with the greatest value, and 0 where there is none."""
+    a, value, _, _ = _count("A")
+    m = z3.Function("m", z3.IntSort(), z3.IntSort())
+
+    def found(n: Any) -> Any:
+        first = m(n - 1) == 0
+        return z3.And(m(0) == 0, m(n) == z3.If(z3.And(a(n), z3.Or(first, value(n) > value(m(n - 1)))), n, m(n - 1)))
+
+    def claim(n: Any) -> Any:
+        real = z3.And(1 <= m(n), m(n) <= n, a(m(n)), _upto(n, lambda k: z3.Implies(a(k), value(k) <= value(m(n)))))  # noqa: SIM300
+        return z3.If(m(n) == 0, _upto(n, lambda k: z3.Not(a(k))), real)
+
+    return _induction("greatest", "Of finitely many members one has the greatest value.", claim, found)
+
+
+def _weighty() -> Lemma:
+    a, weigh, count_a, def_a = _count("A")
+    return _induction(
+        "weighty",
+        weighty.__doc__ or "",
+        lambda n: z3.Implies(
+            _upto(n, lambda k: z3.Implies(a(k), weigh(k) >= 1)),
+            z3.And(count_a(n) >= 0, (count_a(n) == 0) == _upto(n, lambda k: z3.Not(a(k)))),
+        ),
+        def_a,
+    )
+
+
 def _singleton() -> Lemma:
     a, _, count_a, def_a = _count("A", weighted=False)
     x = z3.Int("x")
@@ -271,4 +307,15 @@ def _singleton() -> Lemma:
 
 def all_lemmas() -> list[Lemma]:
     """The lemmas that ``instances`` uses, and the lemmas on which these rest."""
-    return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence(), _part_of(), _members()]
+    return [
+        _points(),
+        _additive(),
+        _complete(),
+        _none(),
+        _singleton(),
+        _sequence(),
+        _part_of(),
+        _members(),
+        _greatest(),
+        _weighty(),
+    ]

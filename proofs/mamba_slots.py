@@ -15,6 +15,7 @@ from spec.states import (
     FREE,
     GROUPED,
     HELD,
+    LEAVING,
     NOWHERE,
     OWN,
     ROLES,
@@ -125,6 +126,11 @@ def throws_away(st: MambaSlots) -> Step[MambaSlots]:
     return altered(step, place=place)
 
 
+def in_no_phase(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+    """A turn that is saved leaves its request in a phase that does not exist."""
+    return altered(law.save(st, request, session), phase=st.phase.put(request, LEAVING + 1))
+
+
 def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
     """A closed session frees its whole track buffer, also a slot that is absent."""
     step = law.close(st, session)
@@ -223,6 +229,7 @@ MUTANTS = (
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
     Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),
+    Mutant("in_no_phase", "save", "request_phases", in_no_phase),
     Mutant("frees_the_absent", "close", "absent_is_no_slot", frees_the_absent),
     Mutant("shares_the_slot", "alloc_for_match", "one_owner", shares_the_slot),
     Mutant("forgets_to_free", "evict", "no_leak", forgets_to_free),

@@ -269,6 +269,19 @@ class World:
         """A number symbol that occurs nowhere else."""
         return z3.Int(f"{hint}{next(self._fresh)}")
 
+    def named(self, domain: SymDomain, *said: Any) -> tuple[Term, bool]:
+        """The symbol of the member of the domain that is described so, and whether it is new.
+
+        Raises ``TypeError`` under a quantifier, where it would be one member for all.
+        """
+        if self.depth:
+            raise TypeError("a member is named under a quantifier: name it outside")
+        key = ("named", domain, *(formula.get_id() for formula in said))
+        if new := key not in self._once:
+            self._once[key] = (Term(self.fresh("named")), said)  # z3 keeps the number of a formula that is kept
+        found: Term = self._once[key][0]
+        return found, new
+
     def counted(
         self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
     ) -> Term:
@@ -341,6 +354,23 @@ class SymDomain:
     def total(self, law: Callable[[Any], Any], weight: Callable[[Any], Any]) -> Term:
         """The sum of the weights of the members for which ``law`` holds."""
         return self.world.counted(self, law, delta=False, weight=weight)
+
+    def greatest(self, law: Callable[[Any], Any], value: Callable[[Any], Any]) -> Term:
+        """A member for which ``law`` holds and whose value no other such member exceeds; 0 where there is none.
+
+        That there is one is the lemma ``greatest``.
+        """
+        any_ = Term(z3.Int("any"))
+        found, new = self.world.named(self, lift(law(any_)), lift(value(any_)))
+        if not new:
+            return found
+
+        def below(k: Any) -> Any:
+            return Term(entails(lift(law(k)), lift(self.has(found) & law(found) & (value(k) <= value(found)))))
+
+        nothing = z3.Implies(lift(self.any(law).negated()), found.z == 0)
+        self.world.axioms += [lift(self.all(below)), nothing]
+        return found
 
     def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
         """The set of the members for which ``law`` holds."""

@@ -172,6 +172,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         "laws.md": {
             "stems": stems,
             "of_each_call": of_each_call,
+            "drain": {name: (drain := hints_of(name).drain) and drain.sentence for name in STEMS},
             "unanswered": {name: hints_of(name).unanswered for name in STEMS},
             "step": said_by,
             "parts": parts_of,
@@ -257,7 +258,8 @@ def obligations_of(name: str) -> int:
     For each transition: one for each law of the stem's own, one for each law of two states that binds the transition,
     one that a refused call changes nothing, and one for each call that it makes; where the call can be refused, one
     that a lawful answer fits, and where there is something to answer, one that a fitting call has a lawful answer.
-    Beside these: the first state keeps each law, and each theorem follows from the other laws.
+    Beside these: the first state keeps each law, each theorem follows from the other laws; and where calls bring every
+    state to rest, two for each of these calls, and one that they go on.
     """
     hints = hints_of(name)
     stem = hints.stem
@@ -268,7 +270,8 @@ def obligations_of(name: str) -> int:
         fits = said_by(name, transition).can_be_refused + (transition in hints.answers)
         return preserved + changes + fits + len(said_by(name, transition).calls)
 
-    return len(stem.invariants) + sum(map(of, stem.transitions))
+    drained = 0 if hints.drain is None else 2 * len(hints.drain.descents) + 1
+    return len(stem.invariants) + drained + sum(map(of, stem.transitions))
 
 
 def _replay(kept: Kept, rows: Rows) -> str:
