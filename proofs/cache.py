@@ -274,6 +274,11 @@ MUTANTS = (
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("splits_unseen", "split", "path_has_every_page", splits_unseen),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
+    Mutant("keeps_lock_for_ever", "free_rest", "every_count_is_zero", keeps_lock),
+    Mutant("loses_pages_of_leaf", "evict_leaf", "quiescent", forgets_pages),
+    Mutant("reads_padding_for_prefix", "admit", "reads_held_pages", reads_padding),
+    Mutant("reads_behind_tombstone", "admit", "reads_held_window", admits_over_tombstone),
+    Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
 )
 

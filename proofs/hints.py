@@ -84,6 +84,13 @@ class Hints:
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 
 
+def without_mutant(hints: Hints) -> list[str]:
+    """The laws that no mutant breaks: such a law could say nothing. Laws of a part have their mutants there."""
+    laws = hints.stem.invariants.values()
+    own = [*(law.name for law in laws if not law.inherited), *hints.stem.changes]
+    return [name for name in own if name not in {mutant.invariant for mutant in hints.mutants}]
+
+
 COMMON = (
     Assumption("sequence_has_inverse", "A sequence argument comes with the map from item to position; every finite "
                "sequence has one, so nothing is assumed of the caller."),

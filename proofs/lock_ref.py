@@ -282,7 +282,20 @@ def _forgets(transition: str, size: str) -> Any:
     return acquire if transition == "acquire" else evict
 
 
+def holds_uncounted(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    """A handle holds the full parts of its nodes, and no lock count says so."""
+    return altered(law.acquire(st, handle, node, top, counting), full_ref=st.full_ref)
+
+
+def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
+    """A release counts the full lock of its node down twice."""
+    step, node = law.release(st, handle), st.node(handle)
+    return altered(step, full_ref=step.then.full_ref.put(node, step.then.full_ref(node) - 1))
+
+
 MUTANTS = (
+    Mutant("holds_uncounted", "acquire", "held_is_counted", holds_uncounted),
+    Mutant("counts_down_twice", "release", "counts_are_counts", counts_down_twice),
     Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
     Mutant("forgets_ancestors", "add_leaf", "above_goes_on", forgets_ancestors),
     Mutant("hangs_under_all", "add_leaf", "paths_do_not_fork", hangs_under_all),

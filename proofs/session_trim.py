@@ -249,6 +249,11 @@ def slides_back(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return unasked(law.slide(st, row, to), "the new cursor is not below the old one or the cached prefix")
 
 
+def commits_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill commits draft tokens that nobody has verified."""
+    return unasked(law.extend(st, row, to, full_pages, swa_pages), "the committed length is the allocated length")
+
+
 def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
     """A running turn loses its session, which then can have another row."""
     mine = st.session(row)
@@ -262,6 +267,7 @@ def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
 MUTANTS = (
     Mutant("commits_less", "commit", "committed_is_kept", commits_less),
     Mutant("slides_back", "slide", "cursor_goes_on", slides_back),
+    Mutant("commits_a_draft", "extend", "draft_waits", commits_a_draft),
     Mutant("detaches", "commit", "session_is_kept", detaches),
     Mutant("forgets_protected", "release", "phases", forgets_protected),
     Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),

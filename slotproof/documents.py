@@ -43,6 +43,7 @@ from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
 from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
+from spec.scope import OUTSIDE
 
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
@@ -178,6 +179,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "parts": parts_of,
             "theorems": theorems(STEMS),
             "assumptions": assumptions(STEMS),
+            "outside": OUTSIDE,
         },
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
     }

@@ -204,6 +204,11 @@ class Invariant:
         """The law in English: the docstring, on one line."""
         return " ".join((self.holds.__doc__ or "").split())
 
+    @property
+    def derived(self) -> bool:
+        """The law follows from others: a theorem, or a law whose proof uses others of the state after the call."""
+        return self.theorem or bool(self.uses)
+
     def of(self, state: Any) -> Truth:
         """The law holds on every part of ``state`` that it applies to."""
         return every(self.holds(part) for _, part in self.parts(state))
@@ -238,9 +243,9 @@ def _itself(state: Any) -> list[Part]:
 
 @dataclass(frozen=True)
 class Change:
-    """A law of two states: what a granted call may do to the state, besides those of the transitions ``besides``.
+    """A law of two states: what a granted call may do to the state.
 
-    ``only``: the law speaks of the calls of these transitions alone.
+    It speaks of the calls of the transitions ``only``, or, where there are none, of all but those of ``besides``.
     """
 
     name: str
@@ -381,7 +386,7 @@ class Stem:
         """Registers a law of the state before a granted call and the state after it.
 
         ``besides``: the transitions that may do what the law forbids to all others; its sentence says why. ``only``:
-        the law speaks of these transitions alone.
+        the transitions that the law is about, where it is about few.
         """
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
