@@ -57,10 +57,10 @@ class Hints:
     transition the calls to try in a concrete state. ``places``: for an argument that names a member of a domain, this
     domain; laws on each member and lemmas about sums are used for these members. ``refusable``: the transitions that
     can run out of memory. ``routes``: for a transition that is many calls away from the first state, the calls on the
-    way to it, in order; the key ``name refused`` leads to a call that runs out of memory. ``relevant_laws``: for a law,
-    or for the promises of a call (``promises_of_NAME``), the names of the laws that its proof rests on. Each proof is
-    tried from these laws first, and from all laws only where these do not suffice. The key ``transition law`` is for
-    one transition.
+    way to it, in order; the key ``name refused`` leads to a call that runs out of memory, ``name granted`` is a second
+    way to a granted call. ``relevant_laws``: for a law, or for the promises of a call (``promises_of_NAME``), the names
+    of the laws that its proof rests on. Each proof is tried from these laws first, and from all laws only where these
+    do not suffice. The key ``transition law`` is for one transition.
     """
 
     stem: Stem

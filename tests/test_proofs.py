@@ -23,10 +23,23 @@ from spec.logic import Number, Seq, Stem, Step, Truth, but, call, ite, number
 MUTANTS = [pytest.param(stem, m, id=f"{stem}-{m.name}") for stem in STEMS for m in hints_of(stem).mutants]
 
 
+HALF_A_SECOND = 500
+
+
+def briefly(assertions: list[object], _: int | None = None) -> tuple[str, str]:
+    """What the solvers answer in half a second each, which z3 has for all its looks together."""
+    text = second_solver.script(assertions)
+    looks = len(prover.LOOKS) + 2  # two of them are taken twice
+    first = prover.first_solver(prover.looking(assertions, prover.LOOKS[0]), assertions, HALF_A_SECOND // looks)
+    return first, second_solver.check(text, HALF_A_SECOND)
+
+
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second a solver: what is not true is not proved in any time, and solvers rarely find that out."""
-    monkeypatch.setattr(prover, "TIMEOUT", 500)
+    """Half a second a solver: what is not true is not proved in any time, and solvers rarely find that out. What the
+    mutants changed is proved in this time, but for a few.
+    """
+    monkeypatch.setattr(prover, "solve", briefly)
 
 
 def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:
@@ -59,7 +72,7 @@ def test_the_lemmas_are_proved() -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_every_transition_has_a_witness(stem: str) -> None:
+def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_that(stem: str) -> None:
     hints = hints_of(stem)
     found = explore.witnesses(hints)
     assert set(found) == set(hints.stem.transitions)
@@ -68,12 +81,6 @@ def test_every_transition_has_a_witness(stem: str) -> None:
         assert (last.transition, last.granted) == (name, True)
         assert explore.key(last.before) != explore.key(last.after)
         assert all(hints.stem.broken(move.after) == [] for move in outcomes["granted"])
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
-    hints = hints_of(stem)
-    found = explore.witnesses(hints)
     # what rows and states ask of the pools, as alloc… does
     asks = {
         "admit_tail",
