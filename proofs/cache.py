@@ -136,6 +136,7 @@ MOVES = {
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "release_swa": f"{CACHED} admit extend",
+    "release_swa granted": "admit_tail finish insert_leaf continue_prefill",  # of a row that began with its tail
     "restore": f"{CACHED} admit extend release_swa save",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
@@ -144,6 +145,7 @@ ROUTES = {
     "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
+    "close granted": f"{mamba_in_cache.EQUIPPED} save state_save",  # of a session that has a state
     "split": CACHED,
     "merge": f"{CACHED} split",
     "evict_leaf": CACHED,

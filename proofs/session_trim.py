@@ -371,7 +371,12 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
-    routes={"slide": "admit extend", "donate_swa": "admit extend donate drop_swa finish release admit extend"},
+    routes={
+        "slide": "admit extend",
+        "save": "admit extend slide",
+        "restore": "admit extend slide save",
+        "donate_swa": "admit extend donate drop_swa finish release admit extend",
+    },
     relevant_laws=RELEVANT_LAWS,
     answers=ANSWERS,
     mutants=MUTANTS,

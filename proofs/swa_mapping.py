@@ -449,6 +449,9 @@ ROUTES = {
     "free_swa": "alloc free_group_begin free_swa",
     "alloc_extend": "alloc",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
+    "free_full": "alloc free_group_begin free_swa",
+    "free_group_end": "alloc free_group_begin free_swa",
+    "free_group_end granted": "alloc free_group_begin roll_back",
 }
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
