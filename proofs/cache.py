@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from proofs import answers, mamba_in_cache
 from proofs import lock_ref as locks
-from proofs import mamba_in_cache
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -136,6 +136,7 @@ MOVES = {
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "release_swa": f"{CACHED} admit extend",
+    "release_swa granted": "admit_tail finish insert_leaf continue_prefill",  # of a row that began with its tail
     "restore": f"{CACHED} admit extend release_swa save",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
@@ -144,6 +145,7 @@ ROUTES = {
     "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
+    "close granted": f"{mamba_in_cache.EQUIPPED} save state_save",  # of a session that has a state
     "split": CACHED,
     "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
@@ -350,6 +352,9 @@ RELEVANT_LAWS = {
     "held_is_counted",
     "reads_what_it_owns": READS,
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
+    "drain_free_rest_lowers": "phases",
+    "states_are_saved_once": "states_go_with_rows one_row_a_session slot_has_row_and_states states.one_owner",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
     "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
@@ -366,6 +371,31 @@ RELEVANT_LAWS = {
     **dict.fromkeys(("promises_of_add_leaf", "promises_of_restore"), "inserts_are_numbered"),
     **dict.fromkeys(("promises_of_alloc_copy", "promises_of_evict"), "node_has_its_state"),
 }
+
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.rows.pools)
+ANSWERS = {
+    "admit": lambda _, st, __: {
+        **{"handle": 0, "node": ROOT, "top": ROOT, "counting": False},
+        "pages": answers.no_pages(full_pool(st.rows).pages),
+    },
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.rows.pools.now, end(st.tree, given["node"]), Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
+    "free_group_begin": answers.opens,
+    "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
+    "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
+    **dict.fromkeys(
+        ("state_match", "state_second", "state_copy", "state_renew"),
+        lambda pick, st, _: answers.open_slot(pick, st.states),
+    ),
+}
+UNANSWERED = {
+    "continue_prefill": "The laws do not say that the tree has a node where the cached prefix of a leaving row ends.",
+}
+TAKES = {"state_admit": lambda st, given: answers.handed_out(st.states, given)}
 
 HINTS = Hints(
     stem=law.stem,
@@ -391,6 +421,10 @@ HINTS = Hints(
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
+    unanswered=UNANSWERED,
+    drain=cache_drain.DRAIN,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

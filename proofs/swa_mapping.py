@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from proofs import answers
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from spec import pair as pairs
@@ -448,6 +449,9 @@ ROUTES = {
     "free_swa": "alloc free_group_begin free_swa",
     "alloc_extend": "alloc",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
+    "free_full": "alloc free_group_begin free_swa",
+    "free_group_end": "alloc free_group_begin free_swa",
+    "free_group_end granted": "alloc free_group_begin roll_back",
 }
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",
@@ -457,6 +461,18 @@ RELEVANT_LAWS = {
     "pending_together": "one_owner no_leak mapping_is_live",
     "pending_in_group": "backup_still_holds",
     "backup_still_holds": "same_lengths no_leak row_ends",
+}
+
+ANSWERS = {
+    "alloc": answers.pages_of_pair(answers.whole_pages),
+    "alloc_decode": answers.pages_of_pair(answers.one_more),
+    **dict.fromkeys(("alloc_extend", "roll_back"), answers.pages_of_pair(answers.asked)),
+    "alloc_extend_swa_tail": lambda pick, st, given: answers.tail(
+        pick, st.now, length(st.now.full, given["row"]).pages, given["start"], given["to"]
+    ),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st),
+    "free_full": lambda *_: {"later": False},
+    "free_group_begin": answers.opens,
 }
 
 HINTS = Hints(
@@ -474,6 +490,7 @@ HINTS = Hints(
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "roll_back"}),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

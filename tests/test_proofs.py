@@ -59,7 +59,7 @@ def test_the_lemmas_are_proved() -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_every_transition_has_a_witness(stem: str) -> None:
+def test_every_transition_has_a_witness_and_what_can_run_out_of_memory_one_of_that(stem: str) -> None:
     hints = hints_of(stem)
     found = explore.witnesses(hints)
     assert set(found) == set(hints.stem.transitions)
@@ -68,12 +68,6 @@ def test_every_transition_has_a_witness(stem: str) -> None:
         assert (last.transition, last.granted) == (name, True)
         assert explore.key(last.before) != explore.key(last.after)
         assert all(hints.stem.broken(move.after) == [] for move in outcomes["granted"])
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_what_can_run_out_of_memory_has_a_witness_of_it(stem: str) -> None:
-    hints = hints_of(stem)
-    found = explore.witnesses(hints)
     # what rows and states ask of the pools, as alloc… does
     asks = {
         "admit_tail",
