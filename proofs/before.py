@@ -2,8 +2,9 @@
 
 A promise is what a caller can check before the call. So it must speak of the state before and of the arguments. To find
 those that do not, the transition is read on a state whose fields are *marked* wherever they are read after a change:
-every number of a changed field stands under a function ``after``. A promise, a choice or a fit that contains this
-function speaks of a later state.
+every number of a changed field stands under a function ``after``. So does every number of a map that was made by a
+change of a map, whether or not a field has it. A promise, a choice or a fit that contains this function speaks of a
+later state.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def _watched(before: Any) -> Any:
     for f in fields(before):
         if is_dataclass(was[f.name]):
             was[f.name] = _watched(was[f.name])
+        elif isinstance(was[f.name], SymMap):
+            was[f.name] = _Watched(was[f.name])
 
     def read(self: Any, name: str) -> Any:
         value = object.__getattribute__(self, name)
@@ -76,10 +79,29 @@ def _watched(before: Any) -> Any:
     return made
 
 
+class _Watched(SymMap):
+    """A map of the state before; a map that is made from it by a change is one of a later state."""
+
+    def __init__(self, before: SymMap) -> None:
+        super().__init__(before.arity, before)
+
+    def where(self, cond: Any, value: Any, among: Any = None) -> SymMap:
+        """The changed map, marked."""
+        changed: SymMap = _marked(super().where(cond, value, among))
+        return changed
+
+    def all_to(self, value: Any) -> SymMap:
+        """The changed map, marked."""
+        changed: SymMap = _marked(super().all_to(value))
+        return changed
+
+
 def _marked(value: Any) -> Any:
     """The value as one of a later state."""
     if isinstance(value, SymMap):
         return SymMap(value.arity, lambda *key: _marked(value(*key)))
+    if callable(value):  # in the place of a map
+        return lambda *key: _marked(value(*key))
     if is_dataclass(value) and not isinstance(value, type):  # a part that was replaced by another one
         made = object.__new__(type(value))
         made.__dict__.update({f.name: _marked(getattr(value, f.name)) for f in fields(value)})

@@ -24,7 +24,15 @@ from spec.rows import IDLE, LEAVING, RUNNING, full_pool, swa_pool
 from spec.tree import ROOT, begin, end, path, window_top
 
 SIZES = {
-    **{"page_size": 1, "rows": 4, "indices": 3, "full.pages": 3, "swa.pages": 2, "limit": 1, "sessions": 1},
+    **{
+        "page_size": 1,
+        "rows": 4,
+        "indices": 3,
+        "rows.pools.full.pages": 3,
+        "rows.pools.swa.pages": 2,
+        "limit": 1,
+        "sessions": 1,
+    },
     **{"nodes": 2, "handles": 2, "window": 1, "window_pages": 1, "window_rest": 0},
     **{"states": 3, "requests": 1, "first_node": 2, "owners": 5},
 }

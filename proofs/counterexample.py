@@ -136,7 +136,7 @@ def _free_keys(goal: Any) -> list[Any]:
     found, todo = {}, [goal]
     while todo:
         term = todo.pop()
-        if z3.is_const(term) and term.decl().name().startswith("key"):
+        if z3.is_const(term) and term.decl().name().startswith("key!"):
             found[term.decl().name()] = term
         todo.extend(term.children())
     return list(found.values())

@@ -133,7 +133,12 @@ def ends(way: Path, name: str, outcome: str) -> bool:
 
 
 def witnesses(hints: Hints) -> dict[str, dict[str, Path]]:
-    """For each transition a path to a granted call that changes the state, and one to a refused call if possible."""
+    """For each transition a path to a granted call that changes the state, and one to a refused call if possible.
+
+    Raises ``ValueError`` where a path would not begin in a first state of the stem.
+    """
+    if any(key(hints.stem.start(first)) != key(first) for first in hints.small() if hints.stem.start is not None):
+        raise ValueError(f"a small world of {hints.stem.name} does not begin in its first state")
     found: dict[str, dict[str, Path]] = {name: {} for name in hints.stem.transitions}
     wanted = {(name, "granted") for name in found} | {(name, "refused") for name in hints.refusable}
     for key_of, route in hints.routes.items():

@@ -15,9 +15,9 @@ from proofs.before import looks_ahead
 from proofs.fitting import directions
 from proofs.hints import Hints, Transition
 from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
-from spec.logic import Change, Invariant, Stem, Step, implies
+from spec.logic import FIRST_STATE, Change, Invariant, Stem, Step, implies
 
-START = "start"
+START = FIRST_STATE
 ATOMIC = "refused_changes_nothing"
 CALLS = "promises_of_"
 PROOF, FRAME, TRIVIAL = "proof", "frame", "trivial"  # what kind of work an obligation is, see ``Formula.kind``
@@ -371,6 +371,8 @@ def _same_constants(before: Any, after: Any) -> None:
         old, new = getattr(before, f.name), getattr(after, f.name)
         if f.metadata.get("constant") and old is not new:
             raise TypeError(f"a transition replaced the constant {f.name}")
+        if isinstance(old, SymMap) and not isinstance(new, SymMap):
+            raise TypeError(f"a transition replaced the map {f.name} by something that is no map")
         if is_dataclass(old):
             _same_constants(old, new)
 

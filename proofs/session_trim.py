@@ -20,7 +20,7 @@ from spec.pool import cut, in_range, some_open
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
 
 SIZES = {
-    **{"page_size": 2, "rows": 3, "indices": 3, "full.pages": 3, "swa.pages": 2},
+    **{"page_size": 2, "rows": 3, "indices": 3, "pools.full.pages": 3, "pools.swa.pages": 2},
     **{"limit": 1, "sessions": 1, "window_pages": 0, "window_rest": 1},
 }
 

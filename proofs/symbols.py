@@ -134,8 +134,16 @@ def _value(value: Any, key: tuple[Any, ...]) -> Any:
     return value(*key) if callable(value) else value
 
 
+def _refuse_equality(self: Any, _: object) -> NoReturn:
+    """Two maps, sets, sequences or domains would be compared as objects of Python, not by what they hold."""
+    raise TypeError(f"a {type(self).__name__} is not compared as a whole: say .all, and compare at each key")
+
+
 class SymMap:
     """A total map, given by the formula of its value at a key; each value is made once, since many laws use it."""
+
+    __eq__ = _refuse_equality
+    __hash__ = object.__hash__
 
     def __init__(self, arity: int, formula: Callable[..., Any]) -> None:
         self.arity, self.formula = arity, formula
@@ -184,8 +192,9 @@ class Count:
 
     @property
     def plain(self) -> bool:
-        """Every weight is 1."""
-        return bool(z3.is_int_value(lift(self.weight(Term(z3.Int("any"))))))
+        """Every weight is 1: the lemmas about how many members there are say nothing of other sums."""
+        weight = lift(self.weight(Term(z3.Int("any!"))))
+        return bool(z3.is_int_value(weight)) and int(weight.as_long()) == 1
 
 
 @dataclass
@@ -238,14 +247,15 @@ class World:
         return self._constants[name]
 
     def _new_constant(self, kind: str, name: str) -> Any:
+        symbol = f"constant {name}"  # no other field has such a name
         if kind == "truth":
-            return self.truth(name)
+            return self.truth(symbol)
         if kind in ("number", "count"):
-            return self.sizes[name] if self.small else self.number(name, low=1 if kind == "number" else 0)
+            return self.sizes[name] if self.small else self.number(symbol, low=1 if kind == "number" else 0)
         if kind == "offsets":
             return SymDomain(self, name, 0, self.constant("number", "page_size") - 1)
         if kind == "naturals":
-            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
+            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else self.number("last " + name, low=-1))
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
 
     def once(self, make: Callable[..., Any], *of: Any, **fixed: Any) -> Any:
@@ -267,7 +277,7 @@ class World:
 
     def fresh(self, hint: str) -> Any:
         """A number symbol that occurs nowhere else."""
-        return z3.Int(f"{hint}{next(self._fresh)}")
+        return z3.Int(f"{hint}!{next(self._fresh)}")  # no field has such a name
 
     def named(self, domain: SymDomain, *said: Any) -> tuple[Term, bool]:
         """The symbol of the member of the domain that is described so, and whether it is new.
@@ -292,7 +302,7 @@ class World:
             )
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
-        made = Count(domain, law, Term(z3.Int(f"count{next(self._fresh)}")), delta, weight, self.about)
+        made = Count(domain, law, Term(self.fresh("count")), delta, weight, self.about)
         if self.shared is not None:
             return self._as_before(self.shared, made)
         self.counts.append(made)
@@ -300,7 +310,7 @@ class World:
 
     def _as_before(self, shared: dict[tuple[Any, ...], tuple[Any, ...]], count: Count) -> Term:
         """The symbol of an earlier sum of equal members and weights over the domain, if there was one."""
-        any_ = Term(z3.Int("any"))
+        any_ = Term(z3.Int("any!"))
         said = (lift(count.law(any_)), lift(count.weight(any_)))
         key = (count.domain, *(formula.get_id() for formula in said))
         first: Term = shared.setdefault(key, (count.term, *said))[0]  # z3 keeps the number of a formula that is kept
@@ -316,6 +326,9 @@ class World:
 
 class SymDomain:
     """The integers from ``low`` to ``high``; without end where ``high`` is ``None``."""
+
+    __eq__ = _refuse_equality
+    __hash__ = object.__hash__
 
     def __init__(self, world: World, name: str, low: int, high: Any) -> None:
         self.world, self.name, self.low, self.high = world, name, low, high
@@ -360,7 +373,7 @@ class SymDomain:
 
         That there is one is the lemma ``greatest``.
         """
-        any_ = Term(z3.Int("any"))
+        any_ = Term(z3.Int("any!"))
         found, new = self.world.named(self, lift(law(any_)), lift(value(any_)))
         if not new:
             return found
@@ -379,10 +392,19 @@ class SymDomain:
 
 
 class SymSet:
-    """A set, given by the formula of its membership; ``size`` counts it over its domain."""
+    """A set, given by the formula of its membership; ``size`` counts it over its domain.
 
-    def __init__(self, world: World, arity: int, formula: Callable[..., Any], domain: SymDomain | None) -> None:
-        self.world, self.arity, self.formula, self.domain = world, arity, formula, domain
+    ``given``: a caller gives the set, so that it may have members outside of its domain. Nothing is known of its size
+    where it has any.
+    """
+
+    __eq__ = _refuse_equality
+    __hash__ = object.__hash__
+
+    def __init__(
+        self, world: World, arity: int, formula: Callable[..., Any], domain: SymDomain | None, given: bool = False
+    ) -> None:
+        self.world, self.arity, self.formula, self.domain, self.given = world, arity, formula, domain, given
         self._size: Term | None = None
 
     def items(self) -> NoReturn:
@@ -398,13 +420,22 @@ class SymSet:
         """The number of members; always one symbol."""
         if self._size is None:
             assert self.domain is not None, "only sets over a domain are counted"
-            self._size = self.world.counted(self.domain, self.formula, delta=True)
+            self._size = self._if_inside(self.world.counted(self.domain, self.formula, delta=True))
         return self._size
 
     def total(self, weight: Callable[[Any], Any]) -> Term:
         """The sum of the weights of the members."""
         assert self.domain is not None, "only sets over a domain are counted"
-        return self.world.counted(self.domain, self.formula, delta=True, weight=weight)
+        return self._if_inside(self.world.counted(self.domain, self.formula, delta=True, weight=weight))
+
+    def _if_inside(self, count: Term) -> Term:
+        """A number that is the count where every member of the set is in the domain."""
+        if not self.given or self.world.small:
+            return count
+        assert self.domain is not None
+        size = Term(self.world.fresh("size"))
+        self.world.axioms.append(entails(lift(self.all(self.domain.has)), lift(size == count)))
+        return size
 
     def all(self, law: Callable[..., Any]) -> Term:
         """``law`` holds for each member."""
@@ -424,6 +455,9 @@ class SymSet:
 
 class SymSeq:
     """A sequence as two maps: the item at a position, and the position of an item."""
+
+    __eq__ = _refuse_equality
+    __hash__ = object.__hash__
 
     def __init__(self, world: World, name: str, domain: SymDomain) -> None:
         self.world, self.domain = world, domain
@@ -478,7 +512,7 @@ def _field(world: World, f: Any, hint: Any, name: str) -> Any:
     kind = f.metadata.get("kind")
     if f.metadata.get("constant"):
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
-        return world.constant(kind, f.metadata["shared"] or re.sub(r".*\b(now|saved)\.", "", name))
+        return world.constant(kind, f.metadata["shared"] or re.sub(r"\b(now|saved)\.", "", name))
     if kind == "map":
         return world.map(name, f.metadata["arity"])
     if kind == "number":
@@ -498,4 +532,4 @@ def argument(world: World, kind: str, name: str, domain: SymDomain | None) -> An
     if kind == "Seq":
         return SymSeq(world, name, domain)
     arity = {"Set": 1, "Slots": 2}[kind]
-    return SymSet(world, arity, world.map(name, arity, truth=True), domain)
+    return SymSet(world, arity, world.map(name, arity, truth=True), domain, given=True)

@@ -7,7 +7,10 @@ names that are assigned once. Everything else is a complaint: control flow, sinc
 ``try``, ``getattr`` and look-ups by a value, which can tell a symbol from a number; and a name that is assigned twice,
 since a symbolic map evaluates a lambda later than a plain one.
 
-Not checked: code outside functions (it registers laws), the files ``EXCLUDED``, functions whose docstring says "(finite
+Code outside of functions defines names and registers laws, and does nothing else. An attribute must be one that some
+file of the spec defines: what only a symbol or only a plain value has would tell the two apart.
+
+Not checked: the files ``EXCLUDED``, functions whose docstring says "(finite
 reading)", the plain integers of ``lengths.py``, and ``among`` listings, which only the evaluation on plain values
 calls: the last argument of ``.where(cond, value, among)`` and of ``.such(law, among)``.
 """
@@ -16,9 +19,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import spec
+from spec import logic
 
 EXCLUDED = ("logic.py", "finite.py")
 FINITE = "(finite reading)"
@@ -44,7 +51,7 @@ STATEMENTS: dict[type[ast.AST], str] = {
 ALLOWED = (
     *(ast.FunctionDef, ast.Lambda, ast.arguments, ast.arg, ast.Return, ast.Expr, ast.Assign, ast.AnnAssign),
     *(ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.keyword, ast.Starred, ast.Tuple, ast.List, ast.Subscript),
-    *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.FormattedValue),
+    *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr),
     *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
     *(
         ast.comprehension,
@@ -55,6 +62,13 @@ ALLOWED = (
     ),  # parts of statements that are complaints
 )
 IMPORTS = frozenset({"__future__", "collections.abc", "dataclasses", "typing"})  # beside modules of the spec
+
+OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.BitAnd | ast.BitOr  # what a symbol knows
+REGISTERS = frozenset({"part", "transition", "invariant", "change", "theorem", "each", "drains"})
+SETS = frozenset({"state", "start"})  # the attributes of a stem that a module sets
+BUILTINS = frozenset(
+    {"dataclass", "TypeVar", "dict", "tuple", "frozenset", "range", "zip", "enumerate"}
+)  # outside of functions
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -75,9 +89,137 @@ def lint(source: str, file: str = "spec.py") -> list[Complaint]:
     """What ``source`` must not use, in order of lines."""
     tree = ast.parse(source, file)
     border = _border(source, file)
-    known = _names_of_module(tree)
-    found = {c for function in _functions(tree, border) for c in _complaints(function, known, file)}
-    return sorted({*found, *_imports(tree, file)}, key=lambda c: (c.line, c.message))
+    words = _words_of_spec().and_those_of(tree, border)
+    found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
+    found |= {*_imports(tree, file), *_outside_functions(tree, words, file), *_definitions(tree, file)}
+    return sorted(found, key=lambda c: (c.line, c.message))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The names of a module: ``known``: what its functions may call; ``attributes``: those that files of the spec
+    define; ``plain``: functions that only plain values may be given to, as the module names them.
+    """
+
+    known: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+    def and_those_of(self, tree: ast.Module, border: int | None) -> Words:
+        """These words, and those of one more module; only its own names may be called."""
+        return Words(
+            _names_of_module(tree),
+            self.attributes | _attributes_of(tree),
+            _plain_functions(tree, border) | _imported_plain(tree),
+        )
+
+
+@cache
+def _words_of_spec() -> Words:
+    words = Words()
+    for path in sorted(Path(spec.__file__).parent.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        words = words.and_those_of(ast.parse(source), _border(source, str(path)))
+    return words
+
+
+def _attributes_of(tree: ast.Module) -> frozenset[str]:
+    """What the module and its classes define."""
+    found = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    fields = (s for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for s in c.body)
+    for statement in (*tree.body, *fields):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        found |= {n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return frozenset(found)
+
+
+def _plain_functions(tree: ast.Module, border: int | None) -> frozenset[str]:
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    return frozenset(f.name for f in functions if _finite(f) or (border is not None and f.lineno >= border))
+
+
+def _imported_plain(tree: ast.Module) -> frozenset[str]:
+    """The functions for plain values that a module imports from others, by name or as ``module.name``."""
+    found = set()
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
+        module = (node.module or "").rpartition("spec")[2].strip(".")
+        for alias in node.names:
+            name = alias.asname or alias.name
+            found |= {name} if alias.name in _plain_of(module) else {f"{name}.{f}" for f in _plain_of(alias.name)}
+    return frozenset(found)
+
+
+@cache
+def _plain_of(module: str) -> frozenset[str]:
+    path = Path(spec.__file__).parent / f"{module}.py"
+    if not path.is_file():
+        return frozenset()
+    source = path.read_text(encoding="utf-8")
+    return _plain_functions(ast.parse(source), _border(source, str(path)))
+
+
+def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
+    """Definitions that would change what the words of the spec mean."""
+    words = {n.name for n in ast.parse(Path(logic.__file__).read_text("utf-8")).body if isinstance(n, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if node.name.startswith("__") or node.name in AMONG_AT:
+                yield Complaint(file, node.lineno, f"`{node.name}` would change what an operation means")
+            if isinstance(node, ast.FunctionDef) and node.decorator_list and _finite(node):
+                yield Complaint(file, node.lineno, f"`{node.name}` is for plain values alone, and is registered")
+        if isinstance(node, ast.ClassDef) and node.keywords:
+            yield Complaint(file, node.lineno, "a class with a metaclass")
+        hidden = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else {_stored(node), _argument(node)}
+        for name in words & {name for name in hidden if name}:
+            yield Complaint(file, _line(node), f"`{name}` is a word of spec.logic, and would mean something else here")
+
+
+def _argument(node: ast.AST) -> str | None:
+    return node.arg if isinstance(node, ast.arg) else None
+
+
+def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Complaint]:
+    """Statements of a module that do more than to define names and to register laws."""
+    todo: list[ast.AST] = [*tree.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Function):
+            todo.extend(node.decorator_list if not isinstance(node, ast.Lambda) else [])
+            continue
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) and not _registers(node.value):
+            yield Complaint(file, node.lineno, "a module defines names and registers laws, and does nothing else")
+        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load) and not _sets(node):
+            yield Complaint(file, node.lineno, "a module changes nothing but the state and the start of its stem")
+        elif message := _attribute(node, words) or _plain(node, words.plain) or _call(node, words.known | BUILTINS):
+            yield Complaint(file, _line(node), message)
+        todo.extend(child for child in ast.iter_child_nodes(node) if not _is_type(node, child))
+
+
+def _is_type(node: ast.AST, child: ast.AST) -> bool:
+    return child in (getattr(node, "annotation", None), getattr(node, "returns", None))
+
+
+def _registers(value: ast.expr) -> bool:
+    """A call of a method of a stem that registers something, or a call of what such a call answers."""
+    called = value.func if isinstance(value, ast.Call) else None
+    if isinstance(called, ast.Call):
+        return _registers(called)
+    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.attr in REGISTERS
+
+
+def _sets(node: ast.Attribute | ast.Subscript) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in SETS
+
+
+def _attribute(node: ast.AST, words: Words) -> str | None:
+    """An attribute that no file of the spec defines: it could tell a symbol from a plain value."""
+    if not isinstance(node, ast.Attribute):
+        return None
+    if node.attr == "Call":
+        return "`Call()`: only `call` makes a call of a part"
+    if node.attr == "ite":
+        return "`.ite` is of symbols alone: say ite(…)"
+    return None if node.attr in words.attributes else f"`.{node.attr}` is defined by no file of the spec"
 
 
 def _border(source: str, file: str) -> int | None:
@@ -110,6 +252,10 @@ def _imports(tree: ast.Module, file: str) -> Iterator[Complaint]:
             yield Complaint(file, node.lineno, "`import`: the spec imports names from modules of the spec")
         elif isinstance(node, ast.ImportFrom) and node.module not in IMPORTS and not _of_spec(node):
             yield Complaint(file, node.lineno, f"`{node.module}` is no module of the spec")
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name.startswith("_") or alias.name == "*" or (alias.name == "Call" and alias.asname):
+                    yield Complaint(file, node.lineno, f"`{alias.name}` is not imported like this")
 
 
 def _of_spec(node: ast.ImportFrom) -> bool:
@@ -125,20 +271,26 @@ def _names_of_module(tree: ast.Module) -> frozenset[str]:
     return frozenset(defined | {alias.asname or alias.name for n in imports for alias in n.names})
 
 
-def _complaints(function: Function, known: frozenset[str], file: str) -> Iterator[Complaint]:
+def _complaints(function: Function, words: Words, file: str) -> Iterator[Complaint]:
     listings = _listings(function)
-    local = known | _own_names(function)
+    own = _own_names(function)
+    local, plain = words.known | own, words.plain - own
     annotations = _annotations(function)
     todo: list[ast.AST] = [function]
     while todo:
         node = todo.pop()
         if node in listings or node in annotations:
             continue
-        if message := _message(node) or _call(node, local):
+        if message := _message(node) or _attribute(node, words) or _call(node, local) or _plain(node, plain):
             yield Complaint(file, _line(node) or function.lineno, message)
         if isinstance(node, Function):
             yield from _assigned_twice(node, file)
         todo.extend(ast.iter_child_nodes(node))
+
+
+def _plain(node: ast.AST, plain: Set[str]) -> str | None:
+    name = node.id if isinstance(node, ast.Name) else ast.unparse(node) if isinstance(node, ast.Attribute) else None
+    return f"`{name}` is for plain values alone" if name in plain else None
 
 
 def _annotations(function: Function) -> set[ast.AST]:
@@ -191,12 +343,19 @@ def _call(node: ast.AST, known: set[str] | frozenset[str]) -> str | None:
     called = node.func
     if isinstance(called, ast.Attribute):
         return "`.get()` looks a value up: use a map of the state" if called.attr == "get" else None
+    if isinstance(called, ast.Name) and called.id == "Call":
+        return "`Call()`: only `call` makes a call of a part"
     if isinstance(called, ast.Name):
         return None if called.id in known else f"`{called.id}()` is not of the spec: it may look at a value"
     return None if isinstance(called, ast.Lambda | ast.Call) else "a call of something that is no name"
 
 
 def _message(node: ast.AST) -> str | None:
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, OPERATORS):
+        return f"the operator `{type(node.op).__name__}` is none that a symbol knows"
+    if isinstance(node, ast.FormattedValue):
+        named = isinstance(node.value, ast.Name) and node.value.id == "what" and node.conversion == -1
+        return None if named else "a text with a value in it would show a symbol: only `{what}` may stand there"
     if isinstance(node, ast.BoolOp | ast.UnaryOp):
         return STATEMENTS.get(type(node.op))
     if isinstance(node, ast.Compare):
@@ -259,7 +418,12 @@ def _loaded(function: Function, but: set[ast.Name]) -> set[str]:
 def files(paths: list[str]) -> list[Path]:
     """The spec files among ``paths``, folders searched."""
     found = (p for path in map(Path, paths) for p in ([path] if path.is_file() else sorted(path.rglob("*.py"))))
-    return [p for p in found if p.name not in EXCLUDED]
+    roots = {
+        file
+        for path in map(Path, paths)
+        for file in (path.parent / n if path.is_file() else path / n for n in EXCLUDED)
+    }
+    return [p for p in found if p not in roots]
 
 
 def complaints(paths: list[str]) -> list[Complaint]:

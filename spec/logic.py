@@ -21,6 +21,7 @@ Set = Any  # a finite set of numbers
 Slots = Any  # a finite set of token slots, each a (page, offset) pair
 
 S = TypeVar("S")
+FIRST_STATE = "start"  # what the proofs call the first state, where they name transitions
 
 
 def ite(cond: Truth, then: Any, other: Any) -> Any:
@@ -356,6 +357,10 @@ class Stem:
 
     def transition(self, function: Callable[..., Step[S]]) -> Callable[..., Step[S]]:
         """Registers a pure function from a state and arguments to a ``Step``; its docstring is printed as the law."""
+        if function.__name__ == FIRST_STATE:
+            raise ValueError(
+                f"no transition is called {FIRST_STATE}: this is the name of the proof about the first state"
+            )
         if function.__name__ in self.transitions:
             raise ValueError(f"{self.name} has a transition {function.__name__} already")
         self.transitions[function.__name__] = function

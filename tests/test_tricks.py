@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import z3
 
-from proofs import obligations, prover, second_solver
+from proofs import explore, obligations, prover, second_solver
 from proofs.before import looks_ahead
-from proofs.hints import Hints
+from proofs.hints import Hints, without_mutant
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
-from slotproof.spec_lint import lint
-from spec.logic import Domain, Map, Number, Requirement, Stem, Step, Truth, but, constant, number, requires, total
+from proofs.symbols import World
+from slotproof.spec_lint import files, lint
+from spec.logic import (
+    Domain,
+    Map,
+    Number,
+    Requirement,
+    Set,
+    Stem,
+    Step,
+    Truth,
+    but,
+    constant,
+    ite,
+    no,
+    number,
+    requires,
+    total,
+)
 
 
 @dataclass(frozen=True)
@@ -245,3 +263,284 @@ def test_the_first_state_is_no_way_around() -> None:
     made.invariant()(below_two)
     formula = next(iter(obligations.all_of(hints(made), START, made.start)))
     assert "unsat" not in prover.prove_formula(formula)
+
+
+# Attacks of a second round, see docs/adr/0020. Each was once proved with a false law.
+
+
+def of_local_map(st: Boxes, box: Number) -> Step[Boxes]:
+    """The promise is about a map that is the state after, before any state has it."""
+    more = st.value.put(box, st.value(box) + 1)
+    return Step(promises=(requires(st.boxes.all(lambda b: more(b) < 2), "low"),), then=but(st, value=more))
+
+
+def of_lambda(st: Boxes, box: Number) -> Step[Boxes]:
+    """The state after has a lambda in the place of a map."""
+    then = but(st, value=lambda b: st.value(b) + ite(b == box, 1, 0))
+    return Step(promises=(requires(below_two(then), "low"),), then=then)
+
+
+def of_new_state(st: Boxes, box: Number) -> Step[Boxes]:
+    """The state after is not made from the state before."""
+    then = Boxes(st.boxes, st.value.put(box, st.value(box) + 1), st.calls)
+    return Step(promises=(requires(below_two(then), "low"),), then=then)
+
+
+@pytest.mark.parametrize("trick", [of_local_map, of_lambda, of_new_state])
+def test_a_later_state_is_seen_however_it_is_made(trick: Callable[..., Step[Boxes]]) -> None:
+    assert looks_ahead(boxed(stem()), trick) == ["low"]
+
+
+def boxed(made: Stem) -> Hints:
+    return replace(hints(made), over={"gone": lambda st: st.boxes})
+
+
+def all_proved(made: Stem) -> bool:
+    names = (START, *made.transitions)
+    found = [prover.prove_transition(boxed(made), name, made.transitions.get(name, made.start)) for name in names]  # type: ignore[arg-type]
+    return all(verdict.proved for verdicts in found for verdict in verdicts)
+
+
+def test_a_lambda_is_no_map() -> None:
+    made = stem()
+    made.transition(of_lambda)
+    with pytest.raises(TypeError, match="by something that is no map"):
+        obligations.checked(made, obligations.call(hints(made), of_lambda, World()))
+
+
+def test_maps_are_not_compared_as_objects() -> None:
+    """A law that says that each call changes the map: two maps that hold alike are two objects."""
+    made = stem()
+
+    @made.transition
+    def again(st: Boxes, box: Number) -> Step[Boxes]:
+        """A box gets what it has."""
+        return Step(then=but(st, value=st.value.put(box, st.value(box))))
+
+    @made.change()
+    def changes(was: Boxes, now: Boxes) -> Truth:
+        """Each call changes the boxes: a false law."""
+        return no(was.value == now.value)
+
+    with pytest.raises(TypeError, match="not compared as a whole"):
+        all_proved(made)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A field has the name that an arbitrary member of a domain had, and another that of a constant."""
+
+    boxes: Domain = constant("pages", shared="boxes")
+    size: Number = constant("number", shared="limit")
+    value: Map = total(1)
+    one0: Number = number()
+    limit: Number = number()
+
+
+def test_a_field_does_not_share_a_symbol_with_the_arbitrary_member() -> None:
+    made = Stem("named", state=Named, start=lambda st: but(st, value=st.value.all_to(0)))
+
+    @made.transition
+    def fill(st: Named) -> Step[Named]:
+        """All boxes but one get two."""
+        return Step(then=but(st, value=st.value.where(lambda b: b != st.one0, 2, tuple)))
+
+    @made.each(lambda st: st.boxes)
+    def low(st: Named, b: Number) -> Truth:
+        """No box has two: a false law."""
+        return st.value(b) < 2
+
+    assert not all_proved(made)
+
+
+def test_a_field_does_not_share_a_symbol_with_a_constant() -> None:
+    made = Stem("named", state=Named, start=lambda st: st)
+
+    @made.invariant()
+    def alike(st: Named) -> Truth:
+        """A number is a constant that has its name: a false law."""
+        return st.limit == st.size
+
+    assert not all_proved(made)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A part of a state."""
+
+    pages: Domain = constant("pages")
+    count: Number = number()
+
+
+@dataclass(frozen=True)
+class Now:
+    """A state with a part called ``now``."""
+
+    now: Side
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two of them."""
+
+    one: Now
+    other: Now
+
+
+def test_two_parts_do_not_share_their_constants() -> None:
+    made = Stem("sides", state=Sides, start=lambda st: st)
+
+    @made.invariant()
+    def alike(st: Sides) -> Truth:
+        """Both parts have as many pages: a false law."""
+        return st.one.now.pages.size == st.other.now.pages.size
+
+    assert not all_proved(made)
+
+
+def test_a_sum_of_zeros_says_nothing_about_its_members() -> None:
+    """The promise is true of every state: a sum of zeros is zero."""
+    made = stem()
+
+    @made.transition
+    def add_to_empty(st: Boxes, box: Number) -> Step[Boxes]:
+        """A box gets one more."""
+        nothing = st.boxes.total(lambda b: st.value(b) != 0, lambda _: 0) == 0
+        return but(add(st, box), promises=(requires(nothing, "a sum of zeros is zero"),))
+
+    made.invariant()(below_two)
+    assert not all_proved(made)
+
+
+@dataclass(frozen=True)
+class Rowed:
+    """Some rows, and how many are used."""
+
+    rows: Domain = constant("naturals", shared="rows")
+    used: Number = number()
+
+
+def test_a_domain_has_an_end() -> None:
+    made = Stem("rowed", state=Rowed, start=lambda st: but(st, used=0))
+
+    @made.transition
+    def use(st: Rowed) -> Step[Rowed]:
+        """One more row is used."""
+        return Step(then=but(st, used=st.used + 1))
+
+    @made.invariant()
+    def there_is_room(st: Rowed) -> Truth:
+        """There is a row beyond those that are used: a false law."""
+        return st.rows.any(lambda r: r > st.used)
+
+    assert not all_proved(made)
+
+
+def test_a_given_set_may_have_members_outside_of_its_domain() -> None:
+    made = stem()
+
+    @made.transition
+    def fill(st: Boxes, gone: Set) -> Step[Boxes]:
+        """Boxes that have nothing get one."""
+        empty = requires(gone.all(lambda b: st.value(b) == 0), "they are empty")
+        full = st.value.where(gone.has, 1, gone.items)
+        return Step(promises=(empty,), then=but(st, value=full, calls=st.calls + gone.size))
+
+    @made.invariant()
+    def counted(st: Boxes) -> Truth:
+        """As many calls as boxes that have one: a false law, since a number that is no box may be given."""
+        return st.calls == st.boxes.count(lambda b: st.value(b) == 1)
+
+    assert not all_proved(made)
+
+
+def test_no_transition_is_taken_for_the_first_state() -> None:
+    made = stem()
+    trick = replace_name(add, START)
+    with pytest.raises(ValueError, match="no transition is called start"):
+        made.transition(trick)
+
+
+def replace_name(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function under another name."""
+
+    def renamed(st: Boxes, box: Number) -> Step[Boxes]:
+        step: Step[Boxes] = function(st, box)
+        return step
+
+    renamed.__name__ = name
+    return renamed
+
+
+def test_a_witness_begins_in_the_first_state() -> None:
+    known = hints_of("allocator")
+    (later, _) = (known.stem.transitions["free_group_begin"](first, True).then for first in known.small())
+    with pytest.raises(ValueError, match="does not begin in its first state"):
+        explore.witnesses(replace(known, small=lambda: (later,)))
+
+
+def test_a_law_about_nothing_has_no_mutant() -> None:
+    """A law that says something of no member, or of no part, is true whatever a transition does."""
+    made = stem()
+    made.transition(add)
+    made.invariant(parts=lambda _: [])(below_two)
+    assert all_proved(made)
+    assert without_mutant(hints(made)) == ["below_two"]
+
+
+def test_contradictory_laws_do_not_hold_in_the_first_state() -> None:
+    made = stem()
+    made.transition(add)
+    made.invariant()(below_two)
+
+    @made.invariant()
+    def some_two(st: Boxes) -> Truth:
+        """There is a box with two or no box: the opposite."""
+        return no(below_two(st))
+
+    verdicts = prover.prove_transition(hints(made), START, made.start)  # type: ignore[arg-type]
+    assert {verdict.invariant: verdict.proved for verdict in verdicts}["some_two"] is False
+
+
+MORE_TRICKS = {
+    "a text with a value": "def law(st, b):\n    return no(f'{st.value(b)}' == '2')\n",
+    "a text with a value, as it is written": "def law(st, b):\n    return no('%r' % st.value(b) == '2')\n",
+    "a list that is emptied": "SEEN = [True, False]\n\ndef law(st):\n    return SEEN.pop() & st.boxes.all(st.value)\n",
+    "a look at the symbols": "def law(st):\n    return st.boxes.world.small | (st.calls < 2)\n",
+    "a new axiom": "def law(st):\n    return st.boxes.world.axioms.append(st.calls == 0) is None\n",
+    "what only a number has": "def law(st, b):\n    return st.value(b).real < 2\n",
+    "what only a symbol has": "def law(st, b):\n    return st.value(b).ite(st.calls < 2, True)\n",
+    "a law for plain values": '@stem.invariant()\ndef law(st):\n    """Low (finite reading)."""\n    return not st\n',
+    "a law for plain values, called": 'def low(st):\n    """(finite reading)."""\n    return not st\n\ndef law(st):\n'
+    "    return low(st)\n",
+    "a law for plain values, registered later": 'def low(st):\n    """(finite reading)."""\n    return not st\n\n'
+    "stem.invariant()(low)\n",
+    "a call that is made by hand": "def t(st, f):\n    return Step(then=st, calls=(Call('rows', f, st, Step(st)),))\n",
+    "a call under another name": "from spec.logic import Call as Made\n",
+    "a call from the module": "from spec import logic\n\ndef t(st):\n    return logic.Call('rows', st, st, st)\n",
+    "a word that means something else": "def implies(a, b):\n    return True\n",
+    "a word that means something else, inside": "def law(st):\n    implies = st.value\n    return implies(st.calls)\n",
+    "a word that is changed": "from spec import logic\nlogic.every = min\n",
+    "a transition that is taken away": "stem.transitions.pop('add')\n",
+    "a law that is taken away": "LOST = stem.invariants.pop('low')\n",
+    "an operation that means something else": "class Yes:\n    def __and__(self, other):\n        return True\n",
+    "a map that runs its listing": "class M:\n    def where(self, cond, value, among):\n        return among()\n",
+    "a metaclass": "class Yes(metaclass=Other):\n    pass\n",
+    "an attribute by its name": "LAW = setattr(stem, 'start', None)\n",
+    "a private name": "from spec.logic import _itself\n",
+    "all names": "from spec.logic import *\n",
+    "a division": "def law(st):\n    return st.calls / 2 < 1\n",
+}
+
+
+@pytest.mark.parametrize("text", MORE_TRICKS.values(), ids=MORE_TRICKS.keys())
+def test_the_lint_refuses_what_an_attack_found(text: str) -> None:
+    assert lint("from spec.logic import Call, Step, but, no, requires\n" + text)
+
+
+def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
+    """A folder in the spec cannot hide a file behind the name of one that the lint leaves out."""
+    (tmp_path / "more").mkdir()
+    for place in (tmp_path, tmp_path / "more"):
+        (place / "logic.py").write_text("def law(a):\n    return not a\n", encoding="utf-8")
+    assert [path.parent.name for path in files([str(tmp_path)])] == ["more"]
