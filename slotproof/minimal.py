@@ -35,8 +35,8 @@ def run(stems: Sequence[str], json: Path | None) -> int:
     say(
         f"{len(found)} promises, choices and fits. Without each of {len(found) - len(idle) - len(open_ones)} a small "
         f"lawful state breaks a law. Without each of {len(open_ones)} z3 finds no proof, but no small state breaks a "
-        f"law. {len(idle)} are needed by no law; {sum(need.follows for need in idle)} of these follow from the laws and "
-        "the other requirements of their transition."
+        f"law. {len(idle)} are needed by no law; {sum(need.follows for need in idle)} of these follow from the laws "
+        "and the other requirements of their transition."
     )
     return BROKEN if any(reason_of(need) is None for need in idle) else HOLDS
 

@@ -43,7 +43,10 @@ HEADLINES = (
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
         "token in its window maps into a held SWA page, and its mamba states are its own until it leaves.",
         (
-            *(("cache", law) for law in ("reads_held_pages", "reads_held_window", "reads_own_states")),
+            *(
+                ("cache", law)
+                for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
+            ),
             ("cache", "running_keeps_its_states"),
         ),
     ),
