@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 ANSWERED = "a_fitting_call_has_a_lawful_answer"
 FITS = "a_lawful_answer_fits"
+SENTENCES = {
+    FITS: "A call with a lawful answer fits: no call is refused for nothing.",
+    ANSWERED: "A call that fits has a lawful answer: no call is neither granted nor refused.",
+}
 
 
 class Direction(NamedTuple):
