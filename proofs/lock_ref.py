@@ -374,6 +374,9 @@ RELEVANT_LAWS = {
     **dict.fromkeys(
         ("merge full_evictable_is_sum", "merge full_protected_is_sum"), f"{SUMS} full_pairs above_goes_on keys_follow"
     ),
+    "merge held_is_no_tombstone": "handles_stand paths_do_not_fork above_is_an_order parent_is_next above_goes_on",
+    "merge handles_stand": "above_is_an_order parent_is_next",
+    "merge window_is_filled": "handles_stand above_is_an_order parent_is_next above_goes_on keys_follow",
     "merge swa_pairs": f"{HOLDS} above_goes_on parent_is_next paths_do_not_fork",
     "merge parent_is_next": "above_is_an_order above_goes_on paths_do_not_fork keys_follow",
     **dict.fromkeys(("swa_evictable_is_sum", "swa_protected_is_sum"), f"{SUMS} full_pairs swa_pairs"),
