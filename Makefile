@@ -14,7 +14,7 @@ WORKERS ?= 2
 EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup verify test lint engines report bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines unneeded report bench gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -46,6 +46,9 @@ lint: $(READY) ## ruff, mypy --strict, and the lint that finds Python control fl
 # A release that breaks a law is a finding, not a failure of this command: all releases are checked.
 engines: $(READY) ## check every release of every engine, replay every kept trace, write docs/findings.json
 	$(BIN)/slotproof engines
+
+unneeded: $(READY) ## drop each promise, choice and fit in turn, write docs/unneeded.json (takes long)
+	$(BIN)/slotproof prove --minimal --json docs/unneeded.json
 
 report: $(READY) ## an HTML page with every proof and finding, build/report/index.html
 	$(BIN)/slotproof report -o build/report

@@ -1,4 +1,5 @@
-"""The generated documents: ``docs/laws.md``, ``docs/status.md``, the pages of the findings, and parts of ``README.md``.
+"""The generated documents: ``docs/laws.md``, ``docs/status.md``, ``docs/unneeded.md``, the pages of the findings, and
+parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
 the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Everything else is made from the code, so
@@ -38,6 +39,7 @@ from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
 from slotproof.headlines import assumptions, theorems
+from slotproof.minimal import listed
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
@@ -49,6 +51,7 @@ ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 KNOWN_BUGS = FINDINGS.with_name("faults.json")
+UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
@@ -141,6 +144,12 @@ def as_kept(shown: Shown) -> Json:
     }
 
 
+def kept_unneeded() -> list[Json]:
+    """Each promise, choice and fit with what became of the proofs without it, as ``prove --minimal`` found last."""
+    kept: list[Json] = json.loads(UNNEEDED.read_text("utf-8"))["requirements"]
+    return kept
+
+
 def kept_faults() -> list[Json]:
     """The known bugs as ``docs/faults.json`` has them, each with its name and its sentence."""
     kept = json.loads(KNOWN_BUGS.read_text("utf-8")) if KNOWN_BUGS.exists() else {}
@@ -182,6 +191,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "outside": OUTSIDE,
         },
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
+        **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
     }
     return [
         *(

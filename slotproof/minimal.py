@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proofs import prover, unneeded
-from proofs.minimal import UNDECIDED, Need, needs
+from proofs.minimal import REFUTED, UNDECIDED, Asked, Need, asked_of, needs
 from proofs.registry import STEMS, hints_of
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import choose, progress, say, write_json
@@ -43,7 +43,7 @@ def run(stems: Sequence[str], json: Path | None) -> int:
 
 def reason_of(need: Need) -> str | None:
     """Why a requirement that no law needs stays; ``None`` where nobody has said why."""
-    return unneeded.FOLLOWS if need.follows else unneeded.reason(need.asked)
+    return _reason(need.asked, need.follows)
 
 
 def _name(need: Need) -> str:
@@ -56,6 +56,29 @@ def _print(need: Need) -> None:
     say(("needed by no law", "yellow" if reason else "bold red"), f": {_name(need)}")
     say(f"  {need.asked.place}: {need.asked.text}")
     say(f"  it stays: {reason}" if reason else "  nobody has said why it stays: find the law that needs it, or drop it")
+
+
+def listed(kept: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a document says of the requirements: those that no law needs, those of which it is not known, and those that
+    are new since they were dropped in turn. ``kept``: the requirements as ``as_data`` has them. Place and source text
+    are those of the spec as it is now.
+    """
+    known = {(row["stem"], row["transition"], row["kind"], row["sentence"]): row for row in kept}
+    rows = []
+    for asked in (a for stem in STEMS for name in hints_of(stem).stem.transitions for a in _asked(stem, name)):
+        row = known.get((asked.stem, asked.transition, asked.kind, asked.sentence))
+        if row is None or row["how"] != REFUTED:
+            found = {"how": "new", "follows": False} if row is None else row
+            rows.append({**found, **asdict(asked), "reason": _reason(asked, bool(found["follows"]))})
+    return rows
+
+
+def _asked(stem: str, name: str) -> Iterable[Asked]:
+    return asked_of(hints_of(stem), name).values()
+
+
+def _reason(asked: Asked, follows: bool) -> str | None:
+    return unneeded.FOLLOWS if follows else unneeded.reason(asked)
 
 
 def as_data(found: Iterable[Need]) -> dict[str, Any]:

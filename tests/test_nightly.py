@@ -1,4 +1,4 @@
-"""The nightly workflow: the oldest solvers are the lower bounds of the package, and the documented control changes a proof."""
+"""The nightly workflow pins the lower bounds of the solvers, and the documented control changes a certificate."""
 
 from __future__ import annotations
 
