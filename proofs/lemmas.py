@@ -78,6 +78,12 @@ def weighty(one: Count) -> Any:
     return z3.Implies(heavy, z3.And(one.term.z >= 0, (one.term.z == 0) == empty))
 
 
+def empty(one: Count) -> Any:
+    """The sum over no member is zero, whatever the weights are."""
+    nobody = _each(one.domain, lambda k: z3.Not(lift(one.law(k))))
+    return z3.Implies(nobody, one.term.z == 0)
+
+
 def sequence(seq: SymSeq, counted: Count) -> Any:
     """A sequence of distinct members of a domain has as many members as positions."""
     lawful = z3.And(lift(seq.distinct()), lift(seq.all(seq.domain.has)))
@@ -108,6 +114,7 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
         yield world.once(sequence, seq, deltas[-1])
     plain = [c for c in (*deltas, *laws) if c.plain]
     yield from (world.once(none, c) for c in plain)
+    yield from (world.once(empty, c) for c in laws if c not in plain)
     yield from (world.once(complete, c) for c in plain if not c.delta)
     for one, other in itertools.combinations(laws, 2):
         if one.domain is other.domain and one.about == other.about:
@@ -212,6 +219,16 @@ def _none() -> Lemma:
     )
 
 
+def _empty() -> Lemma:
+    a, _, count_a, def_a = _count("A")
+    return _induction(
+        "empty",
+        empty.__doc__ or "",
+        lambda n: z3.Implies(_upto(n, lambda k: z3.Not(a(k))), count_a(n) == 0),
+        def_a,
+    )
+
+
 def _sequence() -> Lemma:
     """By induction on the length L: without its last item, a distinct sequence has one member less.
 
@@ -312,6 +329,7 @@ def all_lemmas() -> list[Lemma]:
         _additive(),
         _complete(),
         _none(),
+        _empty(),
         _singleton(),
         _sequence(),
         _part_of(),

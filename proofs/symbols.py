@@ -255,7 +255,7 @@ class World:
         if kind == "offsets":
             return SymDomain(self, name, 0, self.constant("number", "page_size") - 1)
         if kind == "naturals":
-            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else self.number("last " + name, low=-1))
+            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
 
     def once(self, make: Callable[..., Any], *of: Any, **fixed: Any) -> Any:
@@ -302,6 +302,8 @@ class World:
             )
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
+        if domain.high is None:
+            raise TypeError(f"the members of {domain.name} are not counted: the proofs do not know their end")
         made = Count(domain, law, Term(self.fresh("count")), delta, weight, self.about)
         if self.shared is not None:
             return self._as_before(self.shared, made)
@@ -358,6 +360,8 @@ class SymDomain:
 
     def any(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for at least one member."""
+        if self.high is None:
+            raise TypeError(f"{self.name} have an end that the proofs do not know: none beyond it may be said to exist")
         return self.all(lambda k: Term(z3.Not(lift(law(k))))).negated()
 
     def count(self, law: Callable[[Any], Any]) -> Term:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proofs import minimal, unneeded
+from proofs import minimal, prover, unneeded
 from proofs.hints import Hints
 from proofs.minimal import CHOICE, FITS, PROMISE, REFUTED, Need
 from proofs.registry import STEMS, hints_of
@@ -97,7 +97,7 @@ def test_what_has_no_reason_fails_the_command(
 ) -> None:
     out = tmp_path / "needs.json"
     units = [need for need in minimal.needs("allocator", "free") if need.idle]
-    monkeypatch.setattr(command.prover, "on_every_core", lambda *_: [units])
+    monkeypatch.setattr(prover, "on_every_core", lambda *_: [units])
     assert command.run(["allocator"], out) == 0
     assert {row["sentence"] for row in json.loads(out.read_text("utf-8"))["requirements"]} == {
         need.asked.sentence for need in units

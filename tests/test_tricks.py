@@ -420,7 +420,7 @@ class Rowed:
     used: Number = number()
 
 
-def test_a_domain_has_an_end() -> None:
+def test_no_row_is_said_to_exist_where_the_proofs_know_no_end() -> None:
     made = Stem("rowed", state=Rowed, start=lambda st: but(st, used=0))
 
     @made.transition
@@ -433,7 +433,20 @@ def test_a_domain_has_an_end() -> None:
         """There is a row beyond those that are used: a false law."""
         return st.rows.any(lambda r: r > st.used)
 
-    assert not all_proved(made)
+    with pytest.raises(TypeError, match="have an end that the proofs do not know"):
+        all_proved(made)
+
+
+def test_rows_are_not_counted_where_the_proofs_know_no_end() -> None:
+    made = Stem("rowed", state=Rowed, start=lambda st: but(st, used=0))
+
+    @made.invariant()
+    def counted(st: Rowed) -> Truth:
+        """As many rows are used as there are rows below a number: a law about a number that may be none."""
+        return st.used == st.rows.count(lambda r: r < st.used)
+
+    with pytest.raises(TypeError, match="are not counted"):
+        all_proved(made)
 
 
 def test_a_given_set_may_have_members_outside_of_its_domain() -> None:
