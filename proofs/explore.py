@@ -48,7 +48,8 @@ def key(state: Any) -> Any:
     """A hashable value that is equal for equal states."""
     if isinstance(state, Map):
         return _of_map(state)
-    names = _changing(type(state))
+    kind: Any = type(state)
+    names = _changing(kind)
     return state if names is None else tuple([key(getattr(state, name)) for name in names])
 
 
