@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from proofs import answers, mamba_in_cache
 from proofs import lock_ref as locks
-from proofs import mamba_in_cache
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -276,6 +276,11 @@ MUTANTS = (
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("splits_unseen", "split", "path_has_every_page", splits_unseen),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
+    Mutant("keeps_lock_for_ever", "free_rest", "every_count_is_zero", keeps_lock),
+    Mutant("loses_pages_of_leaf", "evict_leaf", "quiescent", forgets_pages),
+    Mutant("reads_padding_for_prefix", "admit", "reads_held_pages", reads_padding),
+    Mutant("reads_behind_tombstone", "admit", "reads_held_window", admits_over_tombstone),
+    Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
 )
 
@@ -320,6 +325,7 @@ NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are
 OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases"
 TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_owns_its_key others_are_nodes"
 WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
+SAVED_STATES = "states_go_with_rows one_row_a_session states_are_saved_once running_row_has_running_states"
 RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
     "node_owns_its_key": f"{NODES} full_positions",
@@ -347,11 +353,32 @@ RELEVANT_LAWS = {
     "held_is_counted",
     "reads_what_it_owns": READS,
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
+    "drain_free_rest_lowers": "phases",
+    "drain_close_is_granted": "phases one_row_a_session request_holds_its_prefix",
+    "drain_close_lowers": "one_row_a_session phases",
+    "drain_close_states_is_granted": "one_row_a_session",
+    "drain_close_states_lowers": "one_row_a_session states.one_owner",
+    "drain_save_states_is_granted": SAVED_STATES,
+    "drain_save_states_lowers": f"{SAVED_STATES} states.one_owner",
+    **dict.fromkeys(("drain_free_states_is_granted", "drain_free_waiting_is_granted"), "states_go_with_rows"),
+    "drain_free_states_lowers": "states_go_with_rows states.one_owner one_row_a_session",
+    **dict.fromkeys(
+        ("drain_evict_leaf_is_granted", "drain_evict_leaf_and_state_is_granted"),
+        "request_holds_its_prefix counted_is_held keys_follow counts_are_counts parent_is_next",
+    ),
+    "admit_tail running_row_has_running_states": "states_go_with_rows phases",
+    "state_donate running_row_has_running_states": "states_go_with_rows",
+    "merge others_are_nodes": "keys_follow parent_is_next above_is_an_order same_lengths row_ends",
+    "revive_in_place promises_of_donate_swa": "row_ends same_lengths others_are_nodes keys_follow node_owns_its_key "
+    "node_owns_its_window",
+    "states_are_saved_once": "states_go_with_rows one_row_a_session slot_has_row_and_states states.one_owner",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
     "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
     "frees_what_it_owns": "one_owner full_positions reads_what_it_owns mapping_is_live no_leak",
-    "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds reads_what_it_owns",
+    "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds",
+    "reads_own_window": f"{OWN_PAGES} {WINDOWS} reads_what_it_owns",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
     "promises_of_release": "request_holds_its_prefix",
@@ -363,6 +390,31 @@ RELEVANT_LAWS = {
     **dict.fromkeys(("promises_of_add_leaf", "promises_of_restore"), "inserts_are_numbered"),
     **dict.fromkeys(("promises_of_alloc_copy", "promises_of_evict"), "node_has_its_state"),
 }
+
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.rows.pools)
+ANSWERS = {
+    "admit": lambda _, st, __: {
+        **{"handle": 0, "node": ROOT, "top": ROOT, "counting": False},
+        "pages": answers.no_pages(full_pool(st.rows).pages),
+    },
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.rows.pools.now, end(st.tree, given["node"]), Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
+    "free_group_begin": answers.opens,
+    "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
+    "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
+    **dict.fromkeys(
+        ("state_match", "state_second", "state_copy", "state_renew"),
+        lambda pick, st, _: answers.open_slot(pick, st.states),
+    ),
+}
+UNANSWERED = {
+    "continue_prefill": "The laws do not say that the tree has a node where the cached prefix of a leaving row ends.",
+}
+TAKES = {"state_admit": lambda st, given: answers.handed_out(st.states, given)}
 
 HINTS = Hints(
     stem=law.stem,
@@ -388,6 +440,11 @@ HINTS = Hints(
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
+    unanswered=UNANSWERED,
+    drain=cache_drain.DRAIN,
+    named=dict.fromkeys(("reads_held_pages", "reads_held_window"), lambda st, row: st.tree.node(st.handle(row))),
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import z3
 
 from proofs import explore, obligations
+from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
@@ -22,6 +23,7 @@ from spec.lengths import Length
 from spec.logic import Step
 
 REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
+ALONE, FIRST, WITH = "alone", "first", "with laws that it rests on"  # how a mutant breaks its law
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,39 @@ def find(
     hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
+    if invariant == ANSWERED:
+        return None  # the example would be a call with no lawful answer at all, which one model does not show
     made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
     model = _model(_broken(hints, made, invariant, kept))
     return None if model is None else _execute(hints, name, transition, made, model)
 
 
-def _model(assertions: Sequence[Any]) -> Any:
+def refutes(hints: Hints, name: str, transition: Transition, invariant: str, limit: int) -> bool:
+    """A small lawful state is found, in ``limit`` of z3's steps, from which the transition breaks the invariant."""
+    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
+    return _model(_broken(hints, made, invariant, ()), limit) is not None
+
+
+def _model(assertions: Sequence[Any], limit: int = 0) -> Any:
     solver = z3.SimpleSolver()
+    solver.set("rlimit", limit or 2**32 - 1)
     solver.set("arith.solver", 2)  # on written-out quantifiers the older one is many times faster
     solver.add(*assertions)
     return solver.model() if solver.check() == z3.sat else None
 
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
-    """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither."""
+    """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither.
+
+    A law that follows from others is broken ``with`` one of them, never alone or before it.
+    """
     laws = [*hints.stem.invariants, *hints.stem.changes]
+    if (known := hints.stem.invariants.get(mutant.invariant)) is not None and known.derived:
+        return WITH if find(hints, mutant.transition, mutant.wrong, mutant.invariant) is not None else None
     place = laws.index(mutant.invariant)
     made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
-    for how, more in (("alone", _kept(hints, made, laws[place + 1 :])), ("first", [])):
+    for how, more in ((ALONE, _kept(hints, made, laws[place + 1 :])), (FIRST, [])):
         if (model := _model([*first, *more])) is not None:
             _execute(hints, mutant.transition, mutant.wrong, made, model)  # the finite reading confirms it
             return how
@@ -71,6 +87,8 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
 def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names: Sequence[str]) -> list[Any]:
     if invariant == obligations.ATOMIC:
         return _half_done(hints, made)
+    if invariant == FITS:
+        return _refused_for_nothing(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
     before = [*made.world.axioms, *lawful(hints, made), lift(made.step.granted)]
@@ -93,6 +111,12 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
     return [*formula.given, *lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+
+
+def _refused_for_nothing(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """A call with a lawful answer that does not fit."""
+    chosen = [lift(choice.holds) for choice in made.step.choice]
+    return [*made.world.axioms, *lawful(hints, made), lift(made.step.kept), *chosen, z3.Not(lift(made.step.fits))]
 
 
 def _unlawful_call(hints: Hints, made: obligations.SymbolicCall, name: str) -> list[Any]:
@@ -136,6 +160,8 @@ def _laws_broken(hints: Hints, name: str, step: Step[Any], before: Any, after: A
     broken = [(law.name, part) for law, part in hints.stem.broken(after)]
     if not step.fits and explore.key(before) != explore.key(after):
         broken.append((obligations.ATOMIC, ""))
+    if step.kept and not step.fits and all(choice.holds for choice in step.choice):
+        broken.append((FITS, ""))
     if step.granted:
         broken += [(law.name, "") for law in hints.stem.done_wrong(name, before, after)]
     unlawful = [call for call in step.calls if step.granted and not call.step.granted]

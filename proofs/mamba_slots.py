@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proofs.hints import COMMON, Hints, Mutant, altered
+from proofs import answers
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.logic import Number, Step, but, no
@@ -14,6 +15,7 @@ from spec.states import (
     FREE,
     GROUPED,
     HELD,
+    LEAVING,
     NOWHERE,
     OWN,
     ROLES,
@@ -124,6 +126,11 @@ def throws_away(st: MambaSlots) -> Step[MambaSlots]:
     return altered(step, place=place)
 
 
+def in_no_phase(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+    """A turn that is saved leaves its request in a phase that does not exist."""
+    return altered(law.save(st, request, session), phase=st.phase.put(request, LEAVING + 1))
+
+
 def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
     """A closed session frees its whole track buffer, also a slot that is absent."""
     step = law.close(st, session)
@@ -212,16 +219,29 @@ def passes_its_own(st: MambaSlots, request: Number, node: Number) -> Step[MambaS
     return but(law.donate_and_replace(st, request, node), then=written(swapped, request))
 
 
+def clears_under_requests(st: MambaSlots) -> Step[MambaSlots]:
+    """The pool is cleared while requests have slots."""
+    return unasked(law.clear(st), "every request is gone")
+
+
 def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:
     """The end of a group within a group gives back what the outer group has set aside, too."""
     given = law.end_group(but(st, group=1)).then
     return altered(law.end_group(st), place=given.place, available=given.available)
 
 
+def loses_an_evicted_slot(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+    """A node loses its state, and nobody owns or frees the slot."""
+    return forgets_to_free(st, node)
+
+
 MUTANTS = (
+    Mutant("loses_an_evicted_slot", "evict", "quiet_is_full", loses_an_evicted_slot),
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
+    Mutant("clears_under_requests", "clear", "requests_stay", clears_under_requests),
     Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),
+    Mutant("in_no_phase", "save", "request_phases", in_no_phase),
     Mutant("frees_the_absent", "close", "absent_is_no_slot", frees_the_absent),
     Mutant("shares_the_slot", "alloc_for_match", "one_owner", shares_the_slot),
     Mutant("forgets_to_free", "evict", "no_leak", forgets_to_free),
@@ -281,6 +301,14 @@ RELEVANT_LAWS = {
     "row_says_what_is_owned": "one_owner",
 }
 
+ANSWERS = {
+    "begin_group": lambda pick, st, given: answers.set_aside(pick, st, given["need"]),
+    "alloc": lambda pick, st, given: answers.equipment(pick, st, given["request"]),
+    **dict.fromkeys(("alloc_copy", "alloc_for_match", "alloc_second"), lambda pick, st, _: answers.open_slot(pick, st)),
+}
+
+TAKES = {"alloc": answers.handed_out}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.slots},
@@ -290,6 +318,8 @@ HINTS = Hints(
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

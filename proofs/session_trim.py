@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from proofs import answers
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from proofs.swa_mapping import settled
@@ -248,6 +249,11 @@ def slides_back(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return unasked(law.slide(st, row, to), "the new cursor is not below the old one or the cached prefix")
 
 
+def commits_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill commits draft tokens that nobody has verified."""
+    return unasked(law.extend(st, row, to, full_pages, swa_pages), "the committed length is the allocated length")
+
+
 def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
     """A running turn loses its session, which then can have another row."""
     mine = st.session(row)
@@ -261,6 +267,7 @@ def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
 MUTANTS = (
     Mutant("commits_less", "commit", "committed_is_kept", commits_less),
     Mutant("slides_back", "slide", "cursor_goes_on", slides_back),
+    Mutant("commits_a_draft", "extend", "draft_waits", commits_a_draft),
     Mutant("detaches", "commit", "session_is_kept", detaches),
     Mutant("forgets_protected", "release", "phases", forgets_protected),
     Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),
@@ -342,6 +349,17 @@ RELEVANT_LAWS = {
     ),
 }
 
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.pools)
+ANSWERS = {
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.pools.now, given["pages"], Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.pools),
+    "free_group_begin": answers.opens,
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -360,6 +378,7 @@ HINTS = Hints(
         "donate_swa": "admit extend donate drop_swa finish release admit extend",
     },
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from proofs import answers
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
-from proofs.hints import COMMON, Hints, Mutant, altered, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -310,6 +311,23 @@ def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping
     return altered(law.free(st, gone, slots), group=0)
 
 
+def refuses_the_first_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+    """An engine refuses to open a free group where none is open, so that freed pages do not wait."""
+    return unchosen(law.free_group_begin(st, opens), "a free group opens where none is open")
+
+
+def fills_a_missing_page(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows though its partial page was freed: the new tokens have no slot there."""
+    grown = law.alloc_extend(st, row, to, full_pages, swa_pages)
+    return unasked(grown, "the row owns the partial page that the new tokens fill")
+
+
+def grows_without_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows as in a model without sliding-window layers: its new tokens have no SWA slots."""
+    grown = law.alloc_extend(but(st, windowed=False), row, to, full_pages, swa_pages)
+    return altered(grown, windowed=st.windowed)
+
+
 def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A caller frees full pages that nobody holds, since they were freed before."""
     return unheld(law.free(st, gone, slots))
@@ -370,6 +388,9 @@ MUTANTS = (
     Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
     Mutant("slides_at_once", "slide", "freed_swa_page_waits", slides_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
+    Mutant("refuses_the_first_group", "free_group_begin", "begin_opens_a_group", refuses_the_first_group),
+    Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),
+    Mutant("grows_without_swa", "alloc_extend", "new_token_has_an_swa_slot", grows_without_swa),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("frees_full_twice", "free_full", "freed_exactly_once", frees_full_twice),
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
@@ -442,6 +463,18 @@ RELEVANT_LAWS = {
     "backup_still_holds": "same_lengths no_leak row_ends",
 }
 
+ANSWERS = {
+    "alloc": answers.pages_of_pair(answers.whole_pages),
+    "alloc_decode": answers.pages_of_pair(answers.one_more),
+    **dict.fromkeys(("alloc_extend", "roll_back"), answers.pages_of_pair(answers.asked)),
+    "alloc_extend_swa_tail": lambda pick, st, given: answers.tail(
+        pick, st.now, length(st.now.full, given["row"]).pages, given["start"], given["to"]
+    ),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st),
+    "free_full": lambda *_: {"later": False},
+    "free_group_begin": answers.opens,
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -457,6 +490,7 @@ HINTS = Hints(
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "roll_back"}),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -204,6 +204,11 @@ class Invariant:
         """The law in English: the docstring, on one line."""
         return " ".join((self.holds.__doc__ or "").split())
 
+    @property
+    def derived(self) -> bool:
+        """The law follows from others: a theorem, or a law whose proof uses others of the state after the call."""
+        return self.theorem or bool(self.uses)
+
     def of(self, state: Any) -> Truth:
         """The law holds on every part of ``state`` that it applies to."""
         return every(self.holds(part) for _, part in self.parts(state))
@@ -238,11 +243,15 @@ def _itself(state: Any) -> list[Part]:
 
 @dataclass(frozen=True)
 class Change:
-    """A law of two states: what a granted call may do to the state, besides those of the transitions ``besides``."""
+    """A law of two states: what a granted call may do to the state.
+
+    It speaks of the calls of the transitions ``only``, or, where there are none, of all but those of ``besides``.
+    """
 
     name: str
     holds: Callable[[Any, Any], Truth]
     besides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -251,7 +260,54 @@ class Change:
 
     def binds(self, transition: str) -> bool:
         """The law speaks of the calls of this transition."""
-        return transition not in self.besides
+        return transition in self.only if self.only else transition not in self.besides
+
+
+class Measure(NamedTuple):
+    """A number that is never negative, for each member of a domain; one number alone where there is no domain."""
+
+    value: Callable[[Any, Any], Number]
+    domain: Callable[[Any], Domain] | None = None
+
+
+class Descent(NamedTuple):
+    """One kind of call by which a state comes nearer to rest: ``step`` for each member for which ``when`` holds.
+
+    ``members``: the domain of the members; or ``pick``: the only member. ``lowers``: the measure
+    that the call makes smaller at the member.
+    """
+
+    name: str
+    when: Callable[[Any, Any], Truth]
+    step: Callable[[Any, Any], Step[Any]]
+    lowers: Measure
+    members: Callable[[Any], Domain] | None = None
+    pick: Callable[[Any], Number] | None = None
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How calls bring every lawful state to rest.
+
+    Where a state is not at ``rest``, one of the ``descents`` is granted. Each makes one measure smaller at one member
+    and makes none of the ``measures`` greater at any member. As no measure is negative and the members are finitely
+    many, a state is at rest after finitely many of these calls. ``given``: what the sizes of the state must satisfy.
+    """
+
+    rest: Callable[[Any], Truth]
+    measures: tuple[Measure, ...]
+    descents: tuple[Descent, ...]
+    given: Callable[[Any], Truth]
+
+    @property
+    def sentence(self) -> str:
+        """The claim in English."""
+        what, sizes = (" ".join((said.__doc__ or "").split()) for said in (self.rest, self.given))
+        calls = ", ".join(descent.name for descent in self.descents)
+        return (
+            f"From every lawful state finitely many calls, each granted, lead to a state of which this is true: {what} "
+            f"The calls: {calls}. What the sizes must satisfy: {sizes}"
+        )
 
 
 def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) -> Callable[[Any], Truth]:
@@ -282,13 +338,13 @@ class Stem:
     def part(self, name: str, stem: Stem) -> None:
         """The field ``name`` of the state is a state of ``stem``: only its transitions change the field.
 
-        So every law of ``stem`` holds there too. Where two parts have a law of one name, the later one is renamed
-        ``name.law``.
+        So every law of ``stem`` holds there too, and every theorem follows there. Where two parts have a law of one
+        name, the later one is renamed ``name.law``.
         """
         if name in self.parts:
             raise ValueError(f"{self.name} has a part {name} already")
         self.parts[name] = stem
-        for law in stem.invariants.values():
+        for law in (law for law in stem.invariants.values() if not law.theorem):
             known = law.name if law.name not in self.invariants else f"{name}.{law.name}"
             self._add(replace(law.within(name), name=known))
 
@@ -325,20 +381,21 @@ class Stem:
         return register
 
     def change(
-        self, besides: tuple[str, ...] = ()
+        self, besides: tuple[str, ...] = (), only: tuple[str, ...] = ()
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
         """Registers a law of the state before a granted call and the state after it.
 
-        ``besides``: the transitions that may do what the law forbids to all others; its sentence says why.
+        ``besides``: the transitions that may do what the law forbids to all others; its sentence says why. ``only``:
+        the transitions that the law is about, where it is about few.
         """
 
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             name = function.__name__
             if name in self.invariants or name in self.changes:
                 raise ValueError(f"{self.name} has a law {name} already")
-            if unknown := set(besides) - self.transitions.keys():
+            if unknown := {*besides, *only} - self.transitions.keys():
                 raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
-            self.changes[name] = Change(name, function, besides)
+            self.changes[name] = Change(name, function, besides, only)
             return function
 
         return register

@@ -307,5 +307,6 @@ stem.each(state_laws.slots_of, uses=("no_leak", "group_is_open", "places_are_kno
 )
 stem.change()(state_laws.running_keeps_its_state)
 stem.change()(state_laws.set_aside_until_the_end)
+stem.change(besides=("release", "save"))(state_laws.requests_stay)
 
 __all__ = ["MambaSlots", "initial", "running", "stem"]

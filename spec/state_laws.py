@@ -10,6 +10,7 @@ from spec.states import (
     GROUPED,
     HELD,
     IDLE,
+    LEAVING,
     NOWHERE,
     OWN,
     RUNNING,
@@ -33,6 +34,11 @@ def slots_of(st: MambaSlots) -> Domain:
 def places_are_known(st: MambaSlots) -> Truth:
     """Every slot is in exactly one place: free, set aside for the open group, or held by an owner."""
     return st.slots.all(lambda s: (st.place(s) >= FREE) & (st.place(s) <= HELD))
+
+
+def request_phases(st: MambaSlots) -> Truth:
+    """A request is gone, waiting, running or leaving."""
+    return st.owners.all(lambda o: implies(is_request(st, o), (st.phase(o) >= IDLE) & (st.phase(o) <= LEAVING)))
 
 
 def absent_is_no_slot(st: MambaSlots) -> Truth:
@@ -165,13 +171,18 @@ def running_keeps_its_state(was: MambaSlots, now: MambaSlots) -> Truth:
     return was.owners.all(kept)
 
 
+def requests_stay(was: MambaSlots, now: MambaSlots) -> Truth:
+    """A request goes only where its slots are released or saved for its session: nobody takes them from under it."""
+    return was.owners.all(lambda o: implies(is_request(was, o) & (was.phase(o) != IDLE), now.phase(o) != IDLE))
+
+
 def set_aside_until_the_end(was: MambaSlots, now: MambaSlots) -> Truth:
     """A slot that is set aside for a group becomes free only where no group is open any more."""
     return (now.group == 0) | was.slots.all(lambda s: implies(was.place(s) == GROUPED, now.place(s) != FREE))
 
 
 LAWS = (
-    *(places_are_known, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
+    *(places_are_known, request_phases, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
     *(nodes_have_states_alone, buffer_is_whole, running_is_equipped, names_what_it_owns, row_says_what_is_owned),
     freed_exactly_once,
 )
