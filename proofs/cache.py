@@ -270,7 +270,13 @@ def numbers_twice(
     return altered(law.insert_leaf(st, row, under, leaf, pages, live), inserts=st.inserts)
 
 
+def slides_into_window(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
+    """A running request gives back SWA pages that its next token reads."""
+    return unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
+
+
 MUTANTS = (
+    Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
     Mutant("forgets_pages", "evict_leaf", "others_are_nodes", forgets_pages),
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),

@@ -287,6 +287,11 @@ def holds_uncounted(st: Tree, handle: Number, node: Number, top: Number, countin
     return altered(law.acquire(st, handle, node, top, counting), full_ref=st.full_ref)
 
 
+def counts_nobody(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle is released, and its node stays counted as locked."""
+    return altered(law.release(st, handle), full_ref=st.full_ref)
+
+
 def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
     """A release counts the full lock of its node down twice."""
     step, node = law.release(st, handle), st.node(handle)
@@ -294,6 +299,17 @@ def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
 
 
 MUTANTS = (
+    Mutant("counts_nobody", "release", "counted_is_held", counts_nobody),
+    Mutant("counts_an_evicted_leaf", "evict_leaf", "a_leaf_can_be_evicted", _forgets("evict_leaf", "full_evictable")),
+    Mutant(
+        "counts_an_evicted_swa_part",
+        "evict_swa",
+        "an_swa_part_can_be_evicted",
+        _forgets("evict_swa", "swa_evictable"),
+    ),
+    Mutant(
+        "counts_an_evicted_state", "evict_mamba", "a_state_can_be_evicted", _forgets("evict_mamba", "mamba_evictable")
+    ),
     Mutant("holds_uncounted", "acquire", "held_is_counted", holds_uncounted),
     Mutant("counts_down_twice", "release", "counts_are_counts", counts_down_twice),
     Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
