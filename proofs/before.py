@@ -79,21 +79,26 @@ def _watched(before: Any) -> Any:
     return made
 
 
-class _Watched(SymMap):
+class _Watched:
     """A map of the state before; a map that is made from it by a change is one of a later state."""
 
     def __init__(self, before: SymMap) -> None:
-        super().__init__(before.arity, before)
+        self.before = before
 
-    def where(self, cond: Any, value: Any, among: Any = None) -> SymMap:
-        """The changed map, marked."""
-        changed: SymMap = _marked(super().where(cond, value, among))
-        return changed
+    def __call__(self, *key: Any) -> Any:
+        return self.before(*key)
 
-    def all_to(self, value: Any) -> SymMap:
+    def put(self, key: Any, value: Any) -> Any:
         """The changed map, marked."""
-        changed: SymMap = _marked(super().all_to(value))
-        return changed
+        return _marked(self.before.put(key, value))
+
+    def where(self, cond: Any, value: Any, among: Any = None) -> Any:
+        """The changed map, marked."""
+        return _marked(self.before.where(cond, value, among))
+
+    def all_to(self, value: Any) -> Any:
+        """The changed map, marked."""
+        return _marked(self.before.all_to(value))
 
 
 def _marked(value: Any) -> Any:
