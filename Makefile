@@ -14,7 +14,7 @@ WORKERS ?= 2
 EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup verify test lint engines report bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines report mutate bench gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -49,6 +49,10 @@ engines: $(READY) ## check every release of every engine, replay every kept trac
 
 report: $(READY) ## an HTML page with every proof and finding, build/report/index.html
 	$(BIN)/slotproof report -o build/report
+
+# Not a part of `verify`: it takes half an hour.
+mutate: $(READY) ## edit every transition, see that a law refutes the edits, write docs/mutation.json and docs/mutation.md
+	$(BIN)/slotproof mutate spec --keep && code=0 || code=$$?; $(BIN)/slotproof docs && exit $$code
 
 bench: $(READY) ## operations a second of the lock-step, times of --help, and our implementation beside an engine
 	$(BIN)/python -m benchmarks
