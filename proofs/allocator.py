@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
@@ -177,7 +177,29 @@ def keeps_rolled_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> St
     return replace(step, then=replace(step.then, now=now))
 
 
+def keeps_what_it_was_granted(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A caller fails before it uses its new slots, and the row keeps them."""
+    return law.alloc_extend(st, row, to, chosen)
+
+
+def grows_without_pages(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A row grows, and takes none of the pages that are handed out to it."""
+    return altered(law.alloc_extend(st, row, to, chosen), now=cut(st.now, row, to))
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        free_group_begin="a_group_is_open",
+        alloc="row_gets_its_pages",
+        alloc_extend="row_gets_its_length",
+        alloc_decode="row_gets_its_token",
+        trim="row_is_cut",
+        free="frees_what_is_named",
+        merge_and_sort_free="release_list_is_sorted_in",
+    ),
+    Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
+    Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free", "one_owner", keeps_reference),
     Mutant("forgets_page", "free", "no_leak", forgets_page),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import lock_ref as law
 from spec.holders import shifted
 from spec.logic import Number, Step, Truth, but, no, requires
@@ -278,6 +278,14 @@ def _forgets(transition: str, size: str) -> Any:
 
 
 MUTANTS = (
+    *idlers(
+        law.stem,
+        acquire="locks_as_asked",
+        release_swa="gives_its_window_back",
+        release_state="gives_its_state_back",
+        add_leaf="grows_as_asked",
+        restore="takes_the_slots",
+    ),
     Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
     Mutant("forgets_ancestors", "add_leaf", "above_goes_on", forgets_ancestors),
     Mutant("hangs_under_all", "add_leaf", "paths_do_not_fork", hangs_under_all),

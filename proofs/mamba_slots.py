@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proofs.hints import COMMON, Hints, Mutant, altered
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.logic import Number, Step, but, no
@@ -218,7 +218,21 @@ def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:
     return altered(law.end_group(st), place=given.place, available=given.available)
 
 
+def clears_under_requests(st: MambaSlots) -> Step[MambaSlots]:
+    """The pool starts anew though requests are there."""
+    return unasked(law.clear(st), "every request is gone")
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        begin_group="sets_aside_all_or_none",
+        alloc="is_equipped_with",
+        track="turns_to_the_other_track",
+        donate="donates_its_newest_state",
+        restore="comes_from_the_session",
+    ),
+    Mutant("clears_under_requests", "clear", "clears_for_nobody", clears_under_requests),
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
     Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
-from proofs.hints import COMMON, Hints, Mutant, altered, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -345,7 +345,40 @@ def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
 
+def keeps_what_it_was_granted(
+    st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMapping]:
+    """A caller fails before it uses its new slots, and the row keeps them."""
+    return law.alloc_extend(st, row, to, full_pages, swa_pages)
+
+
+def grows_without_pages(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows, and takes none of the pages that are handed out to it."""
+    longer = but(st.now, full=cut(st.now.full, row, to), swa=cut(st.now.swa, row, to))
+    return altered(law.alloc_extend(st, row, to, full_pages, swa_pages), now=longer)
+
+
+def slides_past_the_end(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
+    """The window moves one page further than it may, past a page that has room for more tokens."""
+    return but(law.slide(st, row, to), then=law.slide(st, row, to + 1).then)
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        free_group_begin="a_group_is_open",
+        alloc="row_gets_its_pages",
+        alloc_extend="row_gets_its_length",
+        alloc_decode="row_gets_its_token",
+        trim="row_is_cut",
+        free="frees_what_is_named",
+        free_swa="frees_the_swa_pages_of_what_is_named",
+        merge_and_sort_free="release_list_is_sorted_in",
+        hand_over="pages_go_to_the_receiver",
+    ),
+    Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
+    Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
+    Mutant("slides_past_the_end", "slide", "a_growing_page_keeps_its_swa_page", slides_past_the_end),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free_full", "one_owner", keeps_reference),
     Mutant("forgets_page", "free_full", "no_leak", forgets_page),

@@ -93,6 +93,8 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
     },
 }
 
+FLAGS = ("alive", "above", "active")  # maps of a tree of which only 1 has a meaning
+
 
 def no_idle(st: Any, o: Any) -> Truth:
     """The owner has a buffer, or is no request that is gone."""
@@ -109,7 +111,8 @@ def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, An
                 yield name, inner, where & one.backed_up if copied else where
         elif isinstance(value, SymMap):
             used = keys[: value.arity]
-            yield path + f.name, value(*used), WHERE[type(one).__name__][f.name](one, *used)
+            read = value(*used) == 1 if f.name in FLAGS else value(*used)
+            yield path + f.name, read, WHERE[type(one).__name__][f.name](one, *used)
         elif isinstance(value, Term | int):
             yield path + f.name, value, True
 

@@ -48,6 +48,7 @@ SMALL, LARGER = "small", "larger"
 SEARCH, PROOF = {SMALL: 30_000_000, LARGER: 3_000_000}, 1_000_000
 ASKED = ("promises", "choice", "fits")
 UNKNOWN = "unknown"  # no small world shows a difference, and z3 does not prove that there is none
+STUCK = 20_000  # milliseconds; z3 has loops that count no work, so that a question needs an end in time, too
 NEVER, REFUSED = "witness", "refused"  # no granted call changes anything; no call is refused
 FRAMEWORK = "framework"
 
@@ -191,6 +192,7 @@ class _Edited:
         ):
             solver = prover.looking([*facts, z3.Not(claim)], look)
             solver.set("rlimit", PROOF)
+            solver.set("timeout", STUCK)
             if solver.check() == z3.unsat:
                 return True
         return False
@@ -203,7 +205,7 @@ MORE: Mapping[str, Mapping[str, int]] = {
     "lock_ref": {"nodes": 4, "handles": 3, "window": 3},
     "session_trim": {"rows": 4, "limit": 2, "sessions": 2, "window_pages": 1},
     "mamba_slots": {"states": 5, "owners": 6, "requests": 3, "first_node": 4},
-    "cache": {"page_size": 2, "window_rest": 1, "handles": 3},
+    "cache": {"rows": 5, "limit": 2, "sessions": 2, "requests": 2, "first_node": 4, "owners": 7},
 }
 
 
@@ -263,7 +265,7 @@ class _Right:
         found = {law.name: lift(law.of(step.then)) for law in laws}
         if self.transition != START:
             changes = [law for law in stem.changes.values() if law.binds(self.transition)]
-            found |= {law.name: lift(law.holds(self.pre, step.then)) for law in changes}
+            found |= {law.name: lift(law.of(self.pre, step.then, self.arguments)) for law in changes}
         found |= {f"{CALLS}{c.transition.__name__} {k}": lift(c.step.granted) for k, c in enumerate(step.calls)}
         if step.otherwise is not None:
             raise NotImplementedError("a transition that changes the state when it is refused")
@@ -319,6 +321,7 @@ def _lawful(stem: str, transition: str, right: _Right) -> z3.Solver:
     solver = z3.SimpleSolver()
     solver.set("arith.solver", 2)  # on written-out quantifiers the older one is many times faster
     solver.set("rlimit", SEARCH[right.kind])
+    solver.set("timeout", STUCK)
     solver.add(*right.world.axioms)
     if transition != START:
         solver.add(*lawful(hints_of(stem), right.made))
