@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from proofs import answers
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import allocator as law
 from spec.allocator import Allocator
@@ -222,6 +223,13 @@ RELEVANT_LAWS = {
     "backup_still_holds": "no_leak row_ends",
 }
 
+ANSWERS = {
+    "alloc": answers.pages_of_pool(answers.whole_pages),
+    "alloc_decode": answers.pages_of_pool(answers.one_more),
+    **dict.fromkeys(("alloc_extend", "roll_back"), answers.pages_of_pool(answers.asked)),
+    "free_group_begin": answers.opens,
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.now.pages, "gone": lambda st: st.now.pages, "slots": lambda st: st.now.pages},
@@ -230,6 +238,7 @@ HINTS = Hints(
     moves=MOVES,
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "roll_back"}),
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from proofs import answers, mamba_in_cache
 from proofs import lock_ref as locks
-from proofs import mamba_in_cache
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
@@ -14,7 +14,7 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
@@ -351,6 +351,9 @@ RELEVANT_LAWS = {
     "held_is_counted",
     "reads_what_it_owns": READS,
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
+    "drain_free_rest_lowers": "phases",
+    "states_are_saved_once": "states_go_with_rows one_row_a_session slot_has_row_and_states states.one_owner",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
     "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
@@ -367,6 +370,31 @@ RELEVANT_LAWS = {
     **dict.fromkeys(("promises_of_add_leaf", "promises_of_restore"), "inserts_are_numbered"),
     **dict.fromkeys(("promises_of_alloc_copy", "promises_of_evict"), "node_has_its_state"),
 }
+
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.rows.pools)
+ANSWERS = {
+    "admit": lambda _, st, __: {
+        **{"handle": 0, "node": ROOT, "top": ROOT, "counting": False},
+        "pages": answers.no_pages(full_pool(st.rows).pages),
+    },
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.rows.pools.now, end(st.tree, given["node"]), Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
+    "free_group_begin": answers.opens,
+    "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
+    "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),
+    **dict.fromkeys(
+        ("state_match", "state_second", "state_copy", "state_renew"),
+        lambda pick, st, _: answers.open_slot(pick, st.states),
+    ),
+}
+UNANSWERED = {
+    "continue_prefill": "The laws do not say that the tree has a node where the cached prefix of a leaving row ends.",
+}
+TAKES = {"state_admit": lambda st, given: answers.handed_out(st.states, given)}
 
 HINTS = Hints(
     stem=law.stem,
@@ -392,6 +420,10 @@ HINTS = Hints(
     ),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
+    unanswered=UNANSWERED,
+    drain=cache_drain.DRAIN,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -17,6 +17,7 @@ import z3
 
 from proofs import explore, obligations
 from proofs.explore import Move
+from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
@@ -45,6 +46,8 @@ def find(
     hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
+    if invariant == ANSWERED:
+        return None  # the example would be a call with no lawful answer at all, which one model does not show
     made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
     model = _model(_broken(hints, made, invariant, kept))
     return None if model is None else _execute(hints, name, transition, made, model)
@@ -73,6 +76,8 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
 def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names: Sequence[str]) -> list[Any]:
     if invariant == obligations.ATOMIC:
         return _half_done(hints, made)
+    if invariant == FITS:
+        return _refused_for_nothing(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
     before = [*made.world.axioms, *lawful(hints, made), lift(made.step.granted)]
@@ -99,6 +104,12 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
     return [*formula.given, *lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+
+
+def _refused_for_nothing(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """A call with a lawful answer that does not fit."""
+    chosen = [lift(choice.holds) for choice in made.step.choice]
+    return [*made.world.axioms, *lawful(hints, made), lift(made.step.kept), *chosen, z3.Not(lift(made.step.fits))]
 
 
 def _unlawful_call(hints: Hints, made: obligations.SymbolicCall, name: str) -> list[Any]:
@@ -143,6 +154,8 @@ def _laws_broken(hints: Hints, step: Step[Any], move: Move) -> list[tuple[str, s
     broken = [(law.name, part) for law, part in hints.stem.broken(move.after)]
     if not step.fits and explore.key(move.before) != explore.key(move.after):
         broken.append((obligations.ATOMIC, ""))
+    if step.kept and not step.fits and all(choice.holds for choice in step.choice):
+        broken.append((FITS, ""))
     broken += [(law.name, "") for law in done_wrong(hints, move)]
     unlawful = [call for call in step.calls if step.granted and not call.step.granted]
     return broken + [(obligations.CALLS + call.transition.__name__, call.part) for call in unlawful]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from spec.logic import S, Stem, Step, but
+from proofs.answers import Answer
+from spec.logic import Drain, S, Stem, Step, but
 
 Transition = Callable[..., Step[Any]]
 
@@ -76,7 +77,10 @@ class Hints:
     way to it, in order; the key ``name refused`` leads to a call that runs out of memory. ``relevant_laws``: for a law,
     or for the promises of a call (``promises_of_NAME``), the names of the laws that its proof rests on. Each proof is
     tried from these laws first, and from all laws only where these do not suffice. The key ``transition law`` is for
-    one transition.
+    one transition. ``answers``: for a transition with a choice or a fit, a lawful answer to a call that fits (see
+    ``proofs.fitting``). ``takes``: the slots that a call takes, where they are no sequence among its arguments.
+    ``unanswered``: the transitions for which no lawful answer is known to exist, each with the reason. ``drain``: how
+    calls bring every lawful state to rest.
     """
 
     stem: Stem
@@ -88,6 +92,10 @@ class Hints:
     refusable: frozenset[str] = frozenset()
     routes: Mapping[str, str] = field(default_factory=dict)
     relevant_laws: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    takes: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    drain: Drain | None = None
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 

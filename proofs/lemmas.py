@@ -14,6 +14,7 @@ from typing import Any
 import z3
 
 from proofs.symbols import Count, SymDomain, SymSeq, Term, World, lift
+from spec.logic import implies, no
 
 Law = Callable[[Any], Any]
 
@@ -70,10 +71,29 @@ def none(one: Count) -> Any:
     return z3.And(one.term.z >= 0, (one.term.z == 0) == empty)
 
 
+def weighty(one: Count) -> Any:
+    """A sum of weights of at least 1 is never negative, and it is zero exactly where no member has the property."""
+    heavy = _each(one.domain, lambda k: implies(one.law(k), one.weight(k) >= 1))
+    empty = _each(one.domain, lambda k: no(one.law(k)))
+    return z3.Implies(heavy, z3.And(one.term.z >= 0, (one.term.z == 0) == empty))
+
+
 def sequence(seq: SymSeq, counted: Count) -> Any:
     """A sequence of distinct members of a domain has as many members as positions."""
     lawful = z3.And(lift(seq.distinct()), lift(seq.all(seq.domain.has)))
     return z3.Implies(lawful, counted.term.z == seq.length.z)
+
+
+def part_of(one: Count, other: Count) -> Any:
+    """Where each member with one property has another property, too, the other property has no fewer members."""
+    return z3.Implies(_each(one.domain, lambda k: implies(one.law(k), other.law(k))), one.term.z <= other.term.z)
+
+
+def members(seq: SymSeq, size: Any, counted: Count) -> Any:
+    """A set of c members has, for each n from 0 to c, a sequence of n different members."""
+    lawful = z3.And(lift(seq.distinct()), lift(seq.all(lambda k: seq.domain.has(k) & counted.law(k))))
+    enough = z3.And(lift(size) >= 0, lift(size) <= counted.term.z)
+    return z3.Implies(enough, z3.And(seq.length.z == lift(size), lawful))
 
 
 def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
@@ -84,7 +104,7 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     deltas = [c for c in world.counts if c.delta]
     laws = [c for c in world.counts if not c.delta]
     for seq in sequences:
-        deltas.append(world.once(_counted, seq))
+        deltas.append(world.once(counted, seq))
         yield world.once(sequence, seq, deltas[-1])
     plain = [c for c in (*deltas, *laws) if c.plain]
     yield from (world.once(none, c) for c in plain)
@@ -97,7 +117,8 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
             yield from (world.once(additive, part, d, whole) for d in deltas if part.domain is whole.domain is d.domain)
 
 
-def _counted(seq: SymSeq) -> Count:
+def counted(seq: SymSeq) -> Count:
+    """The count of the members of a sequence."""
     return Count(seq.domain, seq.has, Term(seq.world.fresh("counted")), delta=True)
 
 
@@ -217,6 +238,61 @@ def _sequence() -> Lemma:
     return Lemma("sequence", " ".join((sequence.__doc__ or "").split()), (nothing, step))
 
 
+def _part_of() -> Lemma:
+    a, _, count_a, def_a = _count("A", weighted=False)
+    b, _, count_b, def_b = _count("B", weighted=False)
+    return _induction(
+        "part_of",
+        part_of.__doc__ or "",
+        lambda n: z3.Implies(_upto(n, lambda k: z3.Implies(a(k), b(k))), count_a(n) <= count_b(n)),
+        lambda n: z3.And(def_a(n), def_b(n)),
+    )
+
+
+def _members() -> Lemma:
+    """The member at a position j, any but fixed, is the one below which exactly j members are counted.
+
+    So the position of a member p is count(p - 1), and the members at two positions are different.
+    """
+    a, _, count_a, def_a = _count("A", weighted=False)
+    j, k = z3.Ints("j k")
+
+    def stands_at_j(n: Any) -> Any:
+        found = z3.Exists([k], z3.And(k >= 1, k <= n, a(k), count_a(k - 1) == j))
+        return z3.Implies(z3.And(j >= 0, j < count_a(n)), found)
+
+    return _induction("members", members.__doc__ or "", stands_at_j, def_a)
+
+
+def _greatest() -> Lemma:
+    """``m(n)``, defined by recursion, is a member up to ``n`` with the greatest value, and 0 where there is none."""
+    a, value, _, _ = _count("A")
+    m = z3.Function("m", z3.IntSort(), z3.IntSort())
+
+    def found(n: Any) -> Any:
+        first = m(n - 1) == 0
+        return z3.And(m(0) == 0, m(n) == z3.If(z3.And(a(n), z3.Or(first, value(n) > value(m(n - 1)))), n, m(n - 1)))
+
+    def claim(n: Any) -> Any:
+        real = z3.And(1 <= m(n), m(n) <= n, a(m(n)), _upto(n, lambda k: z3.Implies(a(k), value(k) <= value(m(n)))))  # noqa: SIM300
+        return z3.If(m(n) == 0, _upto(n, lambda k: z3.Not(a(k))), real)
+
+    return _induction("greatest", "Of finitely many members one has the greatest value.", claim, found)
+
+
+def _weighty() -> Lemma:
+    a, weigh, count_a, def_a = _count("A")
+    return _induction(
+        "weighty",
+        weighty.__doc__ or "",
+        lambda n: z3.Implies(
+            _upto(n, lambda k: z3.Implies(a(k), weigh(k) >= 1)),
+            z3.And(count_a(n) >= 0, (count_a(n) == 0) == _upto(n, lambda k: z3.Not(a(k)))),
+        ),
+        def_a,
+    )
+
+
 def _singleton() -> Lemma:
     a, _, count_a, def_a = _count("A", weighted=False)
     x = z3.Int("x")
@@ -231,4 +307,15 @@ def _singleton() -> Lemma:
 
 def all_lemmas() -> list[Lemma]:
     """The lemmas that ``instances`` uses, and the lemmas on which these rest."""
-    return [_points(), _additive(), _complete(), _none(), _singleton(), _sequence()]
+    return [
+        _points(),
+        _additive(),
+        _complete(),
+        _none(),
+        _singleton(),
+        _sequence(),
+        _part_of(),
+        _members(),
+        _greatest(),
+        _weighty(),
+    ]

@@ -256,6 +256,11 @@ def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
     return unasked(law.restore(st, node, source), "all other slots of the insert belong to ancestors")
 
 
+def evicts_nothing(st: Tree, node: Number) -> Step[Tree]:
+    """An eviction of an SWA part that changes nothing: a caller that needs pages asks for ever."""
+    return but(law.evict_swa(st, node), then=st)
+
+
 def locks_again(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
     """A handle that is active is released, and locks another node under the eyes of its owner."""
     free = law.release(st, handle).only_where(st.active(handle) == 1, st)
@@ -318,6 +323,7 @@ MUTANTS = (
             ("acquire", "mamba_protected"),
         )
     ),
+    Mutant("evicts_nothing", "evict_swa", "evictions_end", evicts_nothing),
     Mutant("locks_again", "acquire", "handle_keeps_its_node", locks_again),
     Mutant("restores_under_reader", "restore", "readers_keep_slots", restores_under_reader),
     Mutant("reuses_slots", "restore", "own_slots", reuses_slots),
@@ -366,6 +372,8 @@ RELEVANT_LAWS = {
     "merge swa_pairs": f"{HOLDS} above_goes_on parent_is_next paths_do_not_fork",
     "merge parent_is_next": "above_is_an_order above_goes_on paths_do_not_fork keys_follow",
     **dict.fromkeys(("swa_evictable_is_sum", "swa_protected_is_sum"), f"{SUMS} full_pairs swa_pairs"),
+    "a_leaf_can_be_evicted": "full_evictable_is_sum counted_is_held held_is_counted counts_are_counts handles_stand "
+    "above_is_an_order above_goes_on parent_is_next keys_follow",
     **dict.fromkeys(("mamba_evictable_is_sum", "mamba_protected_is_sum"), f"{SUMS} mamba_pairs"),
 }
 

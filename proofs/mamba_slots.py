@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from proofs import answers
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
@@ -14,6 +15,7 @@ from spec.states import (
     FREE,
     GROUPED,
     HELD,
+    LEAVING,
     NOWHERE,
     OWN,
     ROLES,
@@ -122,6 +124,11 @@ def throws_away(st: MambaSlots) -> Step[MambaSlots]:
     step = law.end_group(st)
     place = step.then.place.where(lambda s: step.then.place(s) != st.place(s), NOWHERE, st.slots.items)
     return altered(step, place=place)
+
+
+def in_no_phase(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+    """A turn that is saved leaves its request in a phase that does not exist."""
+    return altered(law.save(st, request, session), phase=st.phase.put(request, LEAVING + 1))
 
 
 def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
@@ -236,6 +243,7 @@ MUTANTS = (
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
     Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),
+    Mutant("in_no_phase", "save", "request_phases", in_no_phase),
     Mutant("frees_the_absent", "close", "absent_is_no_slot", frees_the_absent),
     Mutant("shares_the_slot", "alloc_for_match", "one_owner", shares_the_slot),
     Mutant("forgets_to_free", "evict", "no_leak", forgets_to_free),
@@ -295,6 +303,14 @@ RELEVANT_LAWS = {
     "row_says_what_is_owned": "one_owner",
 }
 
+ANSWERS = {
+    "begin_group": lambda pick, st, given: answers.set_aside(pick, st, given["need"]),
+    "alloc": lambda pick, st, given: answers.equipment(pick, st, given["request"]),
+    **dict.fromkeys(("alloc_copy", "alloc_for_match", "alloc_second"), lambda pick, st, _: answers.open_slot(pick, st)),
+}
+
+TAKES = {"alloc": answers.handed_out}
+
 HINTS = Hints(
     stem=law.stem,
     over={"chosen": lambda st: st.slots},
@@ -304,6 +320,8 @@ HINTS = Hints(
     refusable=frozenset(name for name in law.stem.transitions if "alloc" in name),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
+    takes=TAKES,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

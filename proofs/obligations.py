@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import z3
 
-from proofs import lemmas
+from proofs import draining, lemmas
 from proofs.before import looks_ahead
+from proofs.fitting import directions
 from proofs.hints import Hints, Transition
 from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
 from spec.logic import Change, Invariant, Stem, Step, implies
@@ -262,6 +263,26 @@ def atomic(hints: Hints, made: SymbolicCall) -> Formula:
     return Formula(ATOMIC, lambda: given, z3.And(*_equal(made.world, made.pre, made.step.otherwise)))
 
 
+def fits(hints: Hints, made: SymbolicCall, transition: Transition) -> Iterator[Formula]:
+    """A call fits exactly where a lawful answer exists (``proofs.fitting``)."""
+    for direction in directions(hints, transition, made):
+        given = partial(_with_laws, hints, made, direction.facts)
+        core_facts = given(relevant_laws_of(hints, made.name, direction.name))
+        yield Formula(direction.name, given, direction.goal, core_facts)
+
+
+def _with_laws(
+    hints: Hints,
+    made: SymbolicCall,
+    facts: list[Any],
+    only: frozenset[str] | None = None,
+    members: Sequence[Any] = (),
+) -> list[Any]:
+    """The laws on the state before, without those that count, and these facts."""
+    made.afresh()
+    return [*made.world.axioms, *laws_of(hints, made, list(members), set(hints.stem.parts), only), *facts]
+
+
 def initially(hints: Hints, law: Invariant) -> Formula:
     """The law holds on the first state."""
     world = World()
@@ -286,10 +307,26 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     def given(laws: list[Invariant]) -> list[Any]:
         world.counts[:] = counts
         facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, one)]
-        return [*world.axioms, *facts, *lemmas.instances(world, [], {})]
+        sums = [lemmas.weighty(count) for count in world.counts if not count.plain]
+        return [*world.axioms, *facts, *lemmas.instances(world, [], {}), *sums]
 
     core_facts = given([law for law in known if law.name in relevant_laws_of(hints, START, theorem.name)])
     return Formula(theorem.name, lambda: given(known), goal, core_facts)
+
+
+def drains(hints: Hints) -> Iterator[Formula]:
+    """How calls bring every lawful state to rest (``proofs.draining``)."""
+    if hints.drain is None:
+        return
+
+    def new() -> tuple[World, Any]:
+        world = World()
+        return world, state(world, hints.stem.state)
+
+    for world, held, claim in draining.claims(hints.drain, new):
+        made = SymbolicCall(START, world, held, {}, Step(then=held), Term(world.fresh("one")), len(world.counts))
+        given = partial(_with_laws, hints, made, claim.facts, members=claim.members)
+        yield Formula(claim.name, given, claim.goal, given(only=relevant_laws_of(hints, START, claim.name)))
 
 
 def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]:
@@ -301,6 +338,7 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
     if name == START:
         laws = hints.stem.invariants.values()
         yield from (follows(hints, law) if law.theorem else initially(hints, law) for law in laws)
+        yield from drains(hints)
         return
     if ahead := looks_ahead(hints, transition):
         raise TypeError(f"{name}: {'; '.join(map(repr, ahead))} speaks of the state after, which no caller knows")
@@ -311,6 +349,7 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
     yield from (changes_lawfully(hints, made, law) for law in hints.stem.changes.values() if law.binds(name))
     yield from (promised(hints, made, number) for number in range(len(made.step.calls)))
     yield atomic(hints, made)
+    yield from fits(hints, made, transition)
 
 
 def checked(stem: Stem, made: SymbolicCall) -> SymbolicCall:

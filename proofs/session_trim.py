@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from proofs import answers
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from proofs.swa_mapping import settled
@@ -362,6 +363,17 @@ RELEVANT_LAWS = {
     ),
 }
 
+GROWN = answers.pages_of_pair(answers.asked, lambda st: st.pools)
+ANSWERS = {
+    "admit_tail": lambda pick, st, given: answers.tail(
+        pick, st.pools.now, given["pages"], Length(given["start"], 0), given["to"]
+    ),
+    **dict.fromkeys(("reserve", "extend"), GROWN),
+    "decode": answers.pages_of_pair(answers.one_more, lambda st: st.pools),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st.pools),
+    "free_group_begin": answers.opens,
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -375,6 +387,7 @@ HINTS = Hints(
     refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
     routes={"slide": "admit extend", "donate_swa": "admit extend donate drop_swa finish release admit extend"},
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

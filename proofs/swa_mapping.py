@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from proofs import answers
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unchosen
 from spec import pair as pairs
@@ -472,6 +473,18 @@ RELEVANT_LAWS = {
     "backup_still_holds": "same_lengths no_leak row_ends",
 }
 
+ANSWERS = {
+    "alloc": answers.pages_of_pair(answers.whole_pages),
+    "alloc_decode": answers.pages_of_pair(answers.one_more),
+    **dict.fromkeys(("alloc_extend", "roll_back"), answers.pages_of_pair(answers.asked)),
+    "alloc_extend_swa_tail": lambda pick, st, given: answers.tail(
+        pick, st.now, length(st.now.full, given["row"]).pages, given["start"], given["to"]
+    ),
+    "settle_swa": lambda _, st, __: answers.settles_nothing(st),
+    "free_full": lambda *_: {"later": False},
+    "free_group_begin": answers.opens,
+}
+
 HINTS = Hints(
     stem=law.stem,
     over={
@@ -487,6 +500,7 @@ HINTS = Hints(
     refusable=frozenset({"alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "roll_back"}),
     routes=ROUTES,
     relevant_laws=RELEVANT_LAWS,
+    answers=ANSWERS,
     mutants=MUTANTS,
     assumptions=COMMON,
 )

@@ -202,6 +202,7 @@ class World:
     _fresh: Any = field(default_factory=itertools.count)
     depth: int = 0
     about: str = ""
+    shared: dict[tuple[Any, ...], tuple[Any, ...]] | None = None
 
     @property
     def small(self) -> bool:
@@ -270,6 +271,19 @@ class World:
         """A number symbol that occurs nowhere else."""
         return z3.Int(f"{hint}{next(self._fresh)}")
 
+    def named(self, domain: SymDomain, *said: Any) -> tuple[Term, bool]:
+        """The symbol of the member of the domain that is described so, and whether it is new.
+
+        Raises ``TypeError`` under a quantifier, where it would be one member for all.
+        """
+        if self.depth:
+            raise TypeError("a member is named under a quantifier: name it outside")
+        key = ("named", domain, *(formula.get_id() for formula in said))
+        if new := key not in self._once:
+            self._once[key] = (Term(self.fresh("named")), said)  # z3 keeps the number of a formula that is kept
+        found: Term = self._once[key][0]
+        return found, new
+
     def counted(
         self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
     ) -> Term:
@@ -280,9 +294,26 @@ class World:
             )
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
-        term = Term(z3.Int(f"count{next(self._fresh)}"))
-        self.counts.append(Count(domain, law, term, delta, weight, self.about))
-        return term
+        made = Count(domain, law, Term(z3.Int(f"count{next(self._fresh)}")), delta, weight, self.about)
+        if self.shared is not None:
+            return self._as_before(self.shared, made)
+        self.counts.append(made)
+        return made.term
+
+    def _as_before(self, shared: dict[tuple[Any, ...], tuple[Any, ...]], count: Count) -> Term:
+        """The symbol of an earlier sum of equal members and weights over the domain, if there was one."""
+        any_ = Term(z3.Int("any"))
+        said = (lift(count.law(any_)), lift(count.weight(any_)))
+        key = (count.domain, *(formula.get_id() for formula in said))
+        first: Term = shared.setdefault(key, (count.term, *said))[0]  # z3 keeps the number of a formula that is kept
+        return first
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """The context in which equal sums are one symbol, and no lemma speaks of new sums."""
+        self.shared = {}
+        yield
+        self.shared = None
 
 
 class SymDomain:
@@ -325,6 +356,23 @@ class SymDomain:
     def total(self, law: Callable[[Any], Any], weight: Callable[[Any], Any]) -> Term:
         """The sum of the weights of the members for which ``law`` holds."""
         return self.world.counted(self, law, delta=False, weight=weight)
+
+    def greatest(self, law: Callable[[Any], Any], value: Callable[[Any], Any]) -> Term:
+        """A member for which ``law`` holds and whose value no other such member exceeds; 0 where there is none.
+
+        That there is one is the lemma ``greatest``.
+        """
+        any_ = Term(z3.Int("any"))
+        found, new = self.world.named(self, lift(law(any_)), lift(value(any_)))
+        if not new:
+            return found
+
+        def below(k: Any) -> Any:
+            return Term(entails(lift(law(k)), lift(self.has(found) & law(found) & (value(k) <= value(found)))))
+
+        nothing = z3.Implies(lift(self.any(law).negated()), found.z == 0)
+        self.world.axioms += [lift(self.all(below)), nothing]
+        return found
 
     def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
         """The set of the members for which ``law`` holds."""
@@ -386,6 +434,13 @@ class SymSeq:
         self.index = world.map(name + ".index", 1)
         if world.small:
             world.axioms.append(self.length.z <= domain.size)
+
+    @classmethod
+    def of(cls, domain: SymDomain, length: Any, at: SymMap, index: SymMap) -> SymSeq:
+        """The sequence with this length and these two maps; nothing is assumed of them."""
+        made = object.__new__(cls)
+        made.world, made.domain, made.length, made.at, made.index = domain.world, domain, length, at, index
+        return made
 
     def items(self) -> NoReturn:
         """Only the finite reading lists items."""

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import z3
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.console import Console
@@ -31,9 +32,10 @@ from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
 from conformance.story.where import Frame
 from conformance.traces import Kept
+from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
-from proofs.symbols import World
+from proofs.symbols import World, lift
 from slotproof import mutating
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
@@ -63,6 +65,7 @@ class Said(NamedTuple):
 
     promises: list[str]
     calls: list[str]
+    can_be_refused: bool
 
 
 def environment(html: bool = False) -> Environment:
@@ -174,7 +177,9 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
     made = {
         "laws.md": {
             "stems": stems,
-            "atomic": ATOMIC,
+            "of_each_call": of_each_call,
+            "drain": {name: (drain := hints_of(name).drain) and drain.sentence for name in STEMS},
+            "unanswered": {name: hints_of(name).unanswered for name in STEMS},
             "step": said_by,
             "parts": parts_of,
             "theorems": theorems(STEMS),
@@ -200,7 +205,8 @@ def said_by(stem: str, transition: str) -> Said:
     hints = hints_of(stem)
     step = call(hints, hints.stem.transitions[transition], World()).step
     calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
-    return Said(_once(promise.sentence for promise in step.promises), calls)
+    fits = z3.simplify(lift(step.fits))
+    return Said(_once(promise.sentence for promise in step.promises), calls, not z3.is_true(fits))
 
 
 def _once(sentences: Iterable[str]) -> list[str]:
@@ -211,6 +217,15 @@ def parts_of(stem: Stem) -> list[dict[str, Any]]:
     """The stems that a stem is made of, and how many laws it inherits from each."""
     laws = [law.inherited for law in stem.invariants.values()]
     return [{"field": at, "name": part.name, "laws": laws.count(at)} for at, part in stem.parts.items()]
+
+
+def of_each_call(stem: Stem) -> dict[str, str]:
+    """What is proved of each call of the stem beside its laws, each with its sentence."""
+    found = {ATOMIC: "A call that does not fit leaves the state as it was."}
+    if hints_of(stem.name).answers:
+        found[FITS] = "A call with a lawful answer fits: no call is refused for nothing."
+        found[ANSWERED] = "A call that fits has a lawful answer: no call is neither granted nor refused."
+    return found
 
 
 def own_laws(stem: Stem) -> list[Invariant]:
@@ -248,17 +263,22 @@ def obligations_of(name: str) -> int:
     """How many obligations a stem has.
 
     For each transition: one for each law of the stem's own, one for each law of two states that binds the transition,
-    one that a refused call changes nothing, and one for each call that it makes. Beside these: the first state keeps
-    each law, and each theorem follows from the other laws.
+    one that a refused call changes nothing, and one for each call that it makes; where the call can be refused, one
+    that a lawful answer fits, and where there is something to answer, one that a fitting call has a lawful answer.
+    Beside these: the first state keeps each law, each theorem follows from the other laws; and where calls bring every
+    state to rest, two for each of these calls, and one that they go on.
     """
-    stem = hints_of(name).stem
+    hints = hints_of(name)
+    stem = hints.stem
     preserved = sum(not law.theorem for law in own_laws(stem)) + 1
 
     def of(transition: str) -> int:
         changes = sum(law.binds(transition) for law in stem.changes.values())
-        return preserved + changes + len(said_by(name, transition).calls)
+        fits = said_by(name, transition).can_be_refused + (transition in hints.answers)
+        return preserved + changes + fits + len(said_by(name, transition).calls)
 
-    return len(stem.invariants) + sum(map(of, stem.transitions))
+    drained = 0 if hints.drain is None else 2 * len(hints.drain.descents) + 1
+    return len(stem.invariants) + drained + sum(map(of, stem.transitions))
 
 
 def _replay(kept: Kept, rows: Rows) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
+from proofs.draining import COMES_TO_REST, GOES_ON, GRANTED, LOWERS
 from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
 from proofs.symbols import World
@@ -42,18 +43,25 @@ def _theorem(headline: Headline) -> dict[str, Any]:
 
 
 def _sentence(stem: str, name: str) -> str:
-    laws = hints_of(stem).stem
+    hints = hints_of(stem)
+    if name == COMES_TO_REST:
+        return hints.drain.sentence if hints.drain else ""
+    laws = hints.stem
     return (laws.invariants.get(name) or laws.changes[name]).sentence
 
 
 def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
     """The law itself, or, of a theorem, the laws from which it is proved."""
     hints = hints_of(stem)
-    law = hints.stem.invariants.get(name)
-    if law is None or not law.theorem:
+    known, named = hints.stem.invariants, hints.relevant_laws
+    if name == COMES_TO_REST and hints.drain:
+        claims = [kind.format(call.name) for call in hints.drain.descents for kind in (GRANTED, LOWERS)]
+        rests_on = [*dict.fromkeys(law for claim in (*claims, GOES_ON) for law in named.get(claim, "").split())]
+    elif name in known and known[name].theorem:
+        rests_on = named.get(name, "").split() or [*known]
+    else:
         return [(stem, name)]
-    known = hints.stem.invariants
-    return [(stem, used) for used in hints.relevant_laws.get(name, "").split() or known if not known[used].theorem]
+    return [(stem, used) for used in rests_on if not known[used].theorem]
 
 
 @cache

@@ -16,12 +16,14 @@ from conformance.story.pasted import as_test
 from conformance.story.picture import frame
 from conformance.story.tell import tell
 from proofs import prover
-from proofs.obligations import ATOMIC, CALLS
+from proofs.draining import COMES_TO_REST, DRAIN
+from proofs.hints import Hints
+from proofs.obligations import CALLS
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import documents
 from slotproof.codes import HOLDS
-from slotproof.documents import FINDINGS, Findings, Rows, environment, own_laws, parts_of, said_by
+from slotproof.documents import FINDINGS, Findings, Rows, environment, of_each_call, own_laws, parts_of, said_by
 from slotproof.headlines import assumptions
 from slotproof.output import write_text
 from slotproof.proving import mutants, vacuity
@@ -110,17 +112,24 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
         "name": name,
         "spec": hints.stem,
         "parts": parts_of(hints.stem),
-        "laws": [*own, *hints.stem.changes, ATOMIC, *((PARTS, CALLED) if hints.stem.parts else ())],
+        "laws": [*own, *hints.stem.changes, *of_each_call(hints.stem), *_shared_columns(hints)],
         "matrix": matrix,
         "witnesses": vacuity(hints),
         "mutants": mutants(hints),
     }
 
 
+def _shared_columns(hints: Hints) -> list[str]:
+    """The columns that stand for many obligations."""
+    return [COMES_TO_REST] * (hints.drain is not None) + [PARTS, CALLED] * bool(hints.stem.parts)
+
+
 def _column(stem: Stem, obligation: str) -> str:
     """The column of an obligation: all that are inherited share one, and so do all promises of calls."""
     if obligation.startswith(CALLS):
         return CALLED
+    if obligation.startswith(DRAIN):
+        return COMES_TO_REST
     law = stem.invariants.get(obligation)
     return PARTS if law is not None and law.inherited else obligation
 

@@ -111,6 +111,10 @@ class Domain:
         """The sum of the weights of the members for which ``law`` holds."""
         return sum(weight(item) for item in self.items() if law(item))
 
+    def greatest(self, law: Callable[[int], bool], value: Callable[[int], int]) -> int:
+        """A member for which ``law`` holds and whose value no other such member exceeds; 0 where there is none."""
+        return max(filter(law, self.items()), key=value, default=0)
+
     def such(self, law: Callable[[int], bool], among: Keys) -> Set:
         """The set of the members for which ``law`` holds; ``among`` lists all candidates."""
         found = Set(item for item in among() if self.has(item) and law(item))

@@ -152,6 +152,16 @@ def held_is_counted(st: Tree, n: Number) -> Truth:
     return implies(lives(st, n), held)
 
 
+def counted_is_held(st: Tree, n: Number) -> Truth:
+    """A component of a node with a positive lock count is held by a handle, or counted by one where it is missing."""
+    return implies(
+        lives(st, n),
+        implies(st.full_ref(n) > 0, st.handles.any(lambda h: holds_full(st, h, n)))
+        & implies(st.swa_ref(n) > 0, st.handles.any(lambda h: holds_swa(st, h, n)))
+        & implies(st.mamba_ref(n) > 0, st.handles.any(lambda h: holds_mamba(st, h, n))),
+    )
+
+
 def counts_are_counts(st: Tree, n: Number) -> Truth:
     """No lock count is negative."""
     return implies(lives(st, n), (st.full_ref(n) >= 0) & (st.swa_ref(n) >= 0) & (st.mamba_ref(n) >= 0))

@@ -388,7 +388,7 @@ stem.invariant()(holders.window_is_filled)
 stem.invariant()(holders.held_is_no_tombstone)
 for _pairs in (holders.full_pairs, holders.swa_pairs, holders.mamba_pairs):
     stem.each(nodes_of, counts=True)(_pairs)
-for _follows in (holders.held_is_counted, holders.counts_are_counts):
+for _follows in (holders.held_is_counted, holders.counted_is_held, holders.counts_are_counts):
     stem.each(nodes_of, uses=("full_pairs", "swa_pairs", "mamba_pairs"))(_follows)
 stem.invariant()(holders.readers_keep_slots)
 for _sum in holders.SUMS:
@@ -403,5 +403,40 @@ stem.change(only=("release_swa",))(lock_effects.gives_its_window_back)
 stem.change(only=("release_state",))(lock_effects.gives_its_state_back)
 stem.change(only=("add_leaf",))(lock_effects.grows_as_asked)
 stem.change(only=("restore",))(lock_effects.takes_the_slots)
+
+# Progress: what can be evicted, and that evictions come to an end.
+
+EVICTIONS = ("evict_leaf", "evict_swa", "evict_mamba")
+
+
+@stem.theorem(about=())
+def a_leaf_can_be_evicted(st: Tree) -> Truth:
+    """While the full evictable size is not zero, a leaf can be evicted: the deepest node that no handle holds."""
+    deepest = st.nodes.greatest(lambda n: lives(st, n) & (st.full_ref(n) == 0), st.stop)
+    return implies(st.full_evictable != 0, evict_leaf(st, deepest).kept)
+
+
+@stem.theorem(about=())
+def an_swa_part_can_be_evicted(st: Tree) -> Truth:
+    """While the SWA evictable size is not zero, the SWA part of a node can be evicted."""
+    return implies(st.swa_evictable != 0, st.nodes.any(lambda n: evict_swa(st, n).kept))
+
+
+@stem.theorem(about=())
+def a_state_can_be_evicted(st: Tree) -> Truth:
+    """While the mamba evictable size is not zero, the mamba state of a node can be evicted."""
+    return implies(st.mamba_evictable != 0, st.nodes.any(lambda n: evict_mamba(st, n).kept))
+
+
+@stem.change(only=EVICTIONS)
+def evictions_end(was: Tree, now: Tree) -> Truth:
+    """Each eviction makes the size of what can be evicted smaller, so finitely many evictions evict all of it."""
+    return evictable(now) < evictable(was)
+
+
+def evictable(st: Tree) -> Number:
+    """The full, SWA and mamba evictable sizes together."""
+    return st.full_evictable + st.swa_evictable + st.mamba_evictable
+
 
 __all__ = ["Tree", "initial", "stem"]

@@ -269,6 +269,53 @@ class Change:
         return self.holds(was, now, **{name: arguments[name] for name in self.arguments})
 
 
+class Measure(NamedTuple):
+    """A number that is never negative, for each member of a domain; one number alone where there is no domain."""
+
+    value: Callable[[Any, Any], Number]
+    domain: Callable[[Any], Domain] | None = None
+
+
+class Descent(NamedTuple):
+    """One kind of call by which a state comes nearer to rest: ``step`` for each member for which ``when`` holds.
+
+    ``members``: the domain of the members; or ``pick``: the only member. ``lowers``: the measure
+    that the call makes smaller at the member.
+    """
+
+    name: str
+    when: Callable[[Any, Any], Truth]
+    step: Callable[[Any, Any], Step[Any]]
+    lowers: Measure
+    members: Callable[[Any], Domain] | None = None
+    pick: Callable[[Any], Number] | None = None
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How calls bring every lawful state to rest.
+
+    Where a state is not at ``rest``, one of the ``descents`` is granted. Each makes one measure smaller at one member
+    and makes none of the ``measures`` greater at any member. As no measure is negative and the members are finitely
+    many, a state is at rest after finitely many of these calls. ``given``: what the sizes of the state must satisfy.
+    """
+
+    rest: Callable[[Any], Truth]
+    measures: tuple[Measure, ...]
+    descents: tuple[Descent, ...]
+    given: Callable[[Any], Truth]
+
+    @property
+    def sentence(self) -> str:
+        """The claim in English."""
+        what, sizes = (" ".join((said.__doc__ or "").split()) for said in (self.rest, self.given))
+        calls = ", ".join(descent.name for descent in self.descents)
+        return (
+            f"From every lawful state finitely many calls, each granted, lead to a state of which this is true: {what} "
+            f"The calls: {calls}. What the sizes must satisfy: {sizes}"
+        )
+
+
 def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) -> Callable[[Any], Truth]:
     """The law on the whole state: ``law`` on each member of the domain."""
 
@@ -297,13 +344,13 @@ class Stem:
     def part(self, name: str, stem: Stem) -> None:
         """The field ``name`` of the state is a state of ``stem``: only its transitions change the field.
 
-        So every law of ``stem`` holds there too. Where two parts have a law of one name, the later one is renamed
-        ``name.law``.
+        So every law of ``stem`` holds there too, and every theorem follows there. Where two parts have a law of one
+        name, the later one is renamed ``name.law``.
         """
         if name in self.parts:
             raise ValueError(f"{self.name} has a part {name} already")
         self.parts[name] = stem
-        for law in stem.invariants.values():
+        for law in (law for law in stem.invariants.values() if not law.theorem):
             known = law.name if law.name not in self.invariants else f"{name}.{law.name}"
             self._add(replace(law.within(name), name=known))
 

@@ -300,6 +300,17 @@ def running_row_has_running_states(st: CacheState) -> Truth:
     return each_request(st.rows, runs)
 
 
+def states_are_saved_once(st: CacheState) -> Truth:
+    """The states of a session between two turns are in one place: with the request of its saved row, or in its slot."""
+
+    def once(r: Number) -> Truth:
+        slot = session_owner(st, st.rows.session(r))
+        saved = (st.rows.phase(r) == SAVED) & (st.mine(r) != 0) & is_session(st.states, slot)
+        return implies(saved, owns_nothing(st.states, slot))
+
+    return each_request(st.rows, once)
+
+
 def slot_has_row_and_states(st: CacheState) -> Truth:
     """A session's slot has states only while it has a saved row: both are closed together and resumed together."""
 

@@ -10,6 +10,7 @@ from spec.states import (
     GROUPED,
     HELD,
     IDLE,
+    LEAVING,
     NOWHERE,
     OWN,
     RUNNING,
@@ -33,6 +34,11 @@ def slots_of(st: MambaSlots) -> Domain:
 def places_are_known(st: MambaSlots) -> Truth:
     """Every slot is in exactly one place: free, set aside for the open group, or held by an owner."""
     return st.slots.all(lambda s: (st.place(s) >= FREE) & (st.place(s) <= HELD))
+
+
+def request_phases(st: MambaSlots) -> Truth:
+    """A request is gone, waiting, running or leaving."""
+    return st.owners.all(lambda o: implies(is_request(st, o), (st.phase(o) >= IDLE) & (st.phase(o) <= LEAVING)))
 
 
 def absent_is_no_slot(st: MambaSlots) -> Truth:
@@ -171,7 +177,7 @@ def set_aside_until_the_end(was: MambaSlots, now: MambaSlots) -> Truth:
 
 
 LAWS = (
-    *(places_are_known, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
+    *(places_are_known, request_phases, absent_is_no_slot, one_owner, no_leak, group_is_open, gone_owns_nothing),
     *(nodes_have_states_alone, buffer_is_whole, running_is_equipped, names_what_it_owns, row_says_what_is_owned),
     freed_exactly_once,
 )

@@ -47,4 +47,16 @@ HEADLINES = (
             ("cache", "running_keeps_its_states"),
         ),
     ),
+    Headline(
+        "nothing_is_stuck",
+        "Nothing is stuck: what the tree counts as evictable can be evicted, a call is granted exactly where a lawful "
+        "answer exists, and from every state finitely many granted calls end all requests and sessions and give back "
+        "every page and every mamba slot.",
+        (
+            *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
+            ("lock_ref", "evictions_end"),
+            ("cache", "comes_to_rest"),
+            *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
+        ),
+    ),
 )

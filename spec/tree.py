@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
-from spec.logic import Domain, Map, Number, Truth, constant, every, implies, ite, number, total, zeroed
+from spec.logic import Domain, Map, Number, Truth, constant, every, implies, ite, no, number, total, zeroed
 
 ROOT = 0
 SKIPPED, HELD, COUNTED = 0, 1, 2  # how a handle holds a part; a part that is not in its reach is skipped
@@ -194,13 +194,16 @@ def pairs(st: Tree, law: Callable[[Number, Number], Truth]) -> Truth:
 
 
 def above_is_an_order(st: Tree) -> Truth:
-    """``above`` relates only nodes of the tree, every node to itself, and no two different nodes in both directions."""
+    """``above`` relates only nodes of the tree, every node to itself, and no two different nodes in both directions.
+
+    No node is above the root.
+    """
 
     def pair(a: Number, n: Number) -> Truth:
         real = implies(over(st, a, n), lives(st, a) & lives(st, n))
         return real & implies(over(st, a, n) & over(st, n, a), a == n)
 
-    itself = st.nodes.all(lambda n: implies(lives(st, n), over(st, n, n)))
+    itself = st.nodes.all(lambda n: implies(lives(st, n), over(st, n, n)) & no(over(st, n, ROOT)))
     return itself & st.nodes.all(lambda a: st.nodes.all(lambda n: pair(a, n)))
 
 

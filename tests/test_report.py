@@ -23,6 +23,8 @@ from conformance.story.tell import tell
 from conformance.traces import Trace
 from proofs import obligations, prover
 from proofs.counterexample import REACHABLE
+from proofs.draining import GOES_ON, GRANTED, LOWERS
+from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
@@ -53,11 +55,18 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
     """What there is to prove of a stem, by transition and law."""
     law = hints_of(stem).stem
     yield from ((START, name) for name in law.invariants)
+    if drain := hints_of(stem).drain:
+        yield from ((START, kind.format(call.name)) for call in drain.descents for kind in (GRANTED, LOWERS))
+        yield START, GOES_ON
     for name in law.transitions:
         yield from ((name, own.name) for own in documents.own_laws(law) if not own.theorem)
         yield from ((name, change.name) for change in law.changes.values() if change.binds(name))
         yield from ((name, CALLS + called.split(".")[1]) for called in documents.said_by(stem, name).calls)
         yield name, ATOMIC
+        if documents.said_by(stem, name).can_be_refused:
+            yield name, FITS
+        if name in hints_of(stem).answers:
+            yield name, ANSWERED
 
 
 @pytest.fixture

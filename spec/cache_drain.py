@@ -1,0 +1,173 @@
+"""How the whole cache comes to rest: from every lawful state finitely many calls give back every page and every slot.
+
+A request that runs is ended, its mamba states are freed, its row gives back its pages and its lock; a session's slot is
+closed; then the leaves of the tree are evicted, one by one, and open groups end. ``spec.logic.Drain`` says what is
+proved of these calls.
+"""
+
+from __future__ import annotations
+
+from spec import cache, mamba_in_cache, states
+from spec.cache_state import CacheState
+from spec.cache_theorems import deserted, nobody
+from spec.logic import Descent, Domain, Drain, Measure, Number, Step, Truth, implies, ite, no
+from spec.mamba_in_cache import session_owner
+from spec.rows import IDLE, LEAVING, RUNNING, SAVED, full_pool, is_row
+from spec.states import is_request, owns_nothing
+from spec.tree import lives
+
+
+def at_rest(st: CacheState) -> Truth:
+    """No request and no session uses a row or a state slot, the tree is empty, and no group is open."""
+    slots = st.states
+    gone = slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
+    return deserted(st) & gone & (st.rows.pools.group == 0) & (slots.group == 0)
+
+
+def numbered(st: CacheState) -> Truth:
+    """Requests, the slots of sessions, and tree nodes have numbers of their own among the owners of state slots."""
+    slots = st.states
+    return slots.limit + st.rows.sessions.size <= slots.first_node
+
+
+# The measures: how far each row, each waiting request, each node and each group is from rest.
+
+
+def of_row(st: CacheState, r: Number) -> Number:
+    """2 where the request runs, 1 in any other use; 2 more with states, 1 more where its session's slot has states."""
+    used = ite(st.rows.phase(r) == RUNNING, 2, ite(st.rows.phase(r) == IDLE, 0, 1))
+    slot = session_owner(st, st.rows.session(r))
+    kept = (st.rows.phase(r) == SAVED) & no(owns_nothing(st.states, slot))
+    return ite(is_row(st.rows, r), used + ite(st.mine(r) != 0, 2, 0) + ite(kept, 1, 0), 0)
+
+
+def of_request(st: CacheState, o: Number) -> Number:
+    """1 for a request that waits with states and has no row."""
+    return ite(is_request(st.states, o) & (st.states.phase(o) == states.WAITING), 1, 0)
+
+
+def rows_of(st: CacheState) -> Domain:
+    """The rows of the full pool."""
+    return full_pool(st.rows).rows
+
+
+def owners_of(st: CacheState) -> Domain:
+    """The owners of state slots."""
+    return st.states.owners
+
+
+ROWS = Measure(of_row, rows_of)
+REQUESTS = Measure(of_request, owners_of)
+NODES = Measure(lambda st, n: ite(lives(st.tree, n), 1, 0), lambda st: st.tree.nodes)
+GROUPS = Measure(lambda st, _: st.rows.pools.group)
+STATE_GROUPS = Measure(lambda st, _: st.states.group)
+
+
+# The calls.
+
+
+def row_in(st: CacheState, r: Number, phase: Number) -> Truth:
+    """The row belongs to a request and is in this phase."""
+    return is_row(st.rows, r) & (st.rows.phase(r) == phase)
+
+
+def slot_is_empty(st: CacheState, r: Number) -> Truth:
+    """The slot of the row's session owns no state slot."""
+    return owns_nothing(st.states, session_owner(st, st.rows.session(r)))
+
+
+def mine_of(st: CacheState, r: Number) -> Number:
+    """The request whose states belong to the row."""
+    return st.mine(r) - 1
+
+
+def deepest(st: CacheState) -> Number:
+    """The node whose key ends farthest from the root; it is a leaf."""
+    return st.tree.nodes.greatest(lambda n: lives(st.tree, n), st.tree.stop)
+
+
+def alone(st: CacheState, n: Number) -> Truth:
+    """Nobody uses a row, and the node is in the tree."""
+    return nobody(st) & lives(st.tree, n)
+
+
+def save_states(st: CacheState, r: Number) -> Step[CacheState]:
+    """The states of a saved row go to the slot of its session."""
+    return mamba_in_cache.state_save(st, mine_of(st, r), st.rows.session(r))
+
+
+def close(st: CacheState, r: Number) -> Step[CacheState]:
+    """The session of a saved row is closed."""
+    return cache.close(st, st.rows.session(r), st.handle(r))
+
+
+def nothing(_: CacheState) -> Number:
+    """The only member of a measure that is one number."""
+    return 0
+
+
+DESCENTS = (
+    Descent("finish", lambda st, r: row_in(st, r, RUNNING), cache.finish, ROWS, rows_of),
+    Descent(
+        "free_states",
+        lambda st, r: row_in(st, r, LEAVING) & (st.mine(r) != 0),
+        lambda st, r: mamba_in_cache.state_release(st, mine_of(st, r)),
+        ROWS,
+        rows_of,
+    ),
+    Descent(
+        "free_rest",
+        lambda st, r: row_in(st, r, LEAVING) & (st.mine(r) == 0),
+        lambda st, r: cache.free_rest(st, r, st.handle(r)),
+        ROWS,
+        rows_of,
+    ),
+    Descent("save_states", lambda st, r: row_in(st, r, SAVED) & (st.mine(r) != 0), save_states, ROWS, rows_of),
+    Descent(
+        "close_states",
+        lambda st, r: row_in(st, r, SAVED) & (st.mine(r) == 0) & no(slot_is_empty(st, r)),
+        lambda st, r: mamba_in_cache.state_close(st, st.rows.session(r)),
+        ROWS,
+        rows_of,
+    ),
+    Descent(
+        "close", lambda st, r: row_in(st, r, SAVED) & (st.mine(r) == 0) & slot_is_empty(st, r), close, ROWS, rows_of
+    ),
+    Descent(
+        "free_waiting",
+        lambda st, o: is_request(st.states, o) & (st.states.phase(o) == states.WAITING),
+        mamba_in_cache.state_release,
+        REQUESTS,
+        owners_of,
+    ),
+    Descent(
+        "evict_leaf",
+        lambda st, n: alone(st, n) & (st.tree.mamba(n) == 0),
+        cache.evict_leaf,
+        NODES,
+        pick=deepest,
+    ),
+    Descent(
+        "evict_leaf_and_state",
+        lambda st, n: alone(st, n) & (st.tree.mamba(n) == 1),
+        mamba_in_cache.evict_leaf_and_state,
+        NODES,
+        pick=deepest,
+    ),
+    Descent(
+        "end_group",
+        lambda st, _: st.rows.pools.group > 0,
+        lambda st, _: cache.free_group_end(st),
+        GROUPS,
+        pick=nothing,
+    ),
+    Descent(
+        "end_state_group",
+        lambda st, _: st.states.group > 0,
+        lambda st, _: mamba_in_cache.state_group_end(st),
+        STATE_GROUPS,
+        pick=nothing,
+    ),
+)
+
+DRAIN = Drain(at_rest, (ROWS, REQUESTS, NODES, GROUPS, STATE_GROUPS), DESCENTS, numbered)

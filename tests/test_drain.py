@@ -1,0 +1,138 @@
+"""From every lawful state calls lead to rest: the calls are made on small states, and wrong ones are not proved."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from proofs import obligations, prover
+from proofs.draining import GOES_ON, GRANTED, LOWERS
+from proofs.explore import along, paths
+from proofs.registry import hints_of
+from spec import cache
+from spec.cache_drain import DRAIN, at_rest
+from spec.cache_state import CacheState
+from spec.finite import Seq
+from spec.logic import Descent, Measure
+from spec.pool import some_open
+from spec.rows import RUNNING, allocated, full_pool, swa_pool
+from spec.tree import path
+
+HINTS = hints_of("cache")
+
+
+def states() -> Iterator[CacheState]:
+    """Lawful states: the first that calls lead to, and those on the way to each transition with a route."""
+    transitions = HINTS.stem.transitions
+    yield from (way[-1].after for way in itertools.islice(paths(HINTS, transitions), 1500))
+    for name, route in HINTS.routes.items():
+        ways = along(HINTS, route, name.split()[0], transitions)
+        yield from (way[-1].after for way in deque(ways, maxlen=20))
+
+
+def members(descent: Descent, st: CacheState) -> Iterator[int]:
+    """The members for which the call can be made."""
+    every = [descent.pick(st)] if descent.pick else descent.members(st).items()  # type: ignore[misc]
+    yield from (member for member in every if descent.when(st, member))
+
+
+def sizes(measure: Measure, st: CacheState) -> list[int]:
+    """The measure at each member."""
+    every = [0] if measure.domain is None else measure.domain(st).items()
+    return [measure.value(st, member) for member in every]
+
+
+def test_every_state_comes_to_rest_and_then_everything_is_free() -> None:
+    made: set[str] = set()
+    for first in states():
+        st = first
+        while not at_rest(st):
+            descent, member = next((d, m) for d in DRAIN.descents for m in members(d, st))
+            step = descent.step(st, member)
+            assert step.granted, (descent.name, member)
+            before, after = ([n for m in DRAIN.measures for n in sizes(m, s)] for s in (st, step.then))
+            assert all(a <= b for a, b in zip(after, before, strict=True))
+            assert min(after) >= 0
+            assert sum(after) < sum(before)
+            made.add(descent.name)
+            st = step.then
+        assert full_pool(st.rows).available == full_pool(st.rows).pages.size
+        assert swa_pool(st.rows).available == swa_pool(st.rows).pages.size
+        assert st.states.available == st.states.slots.size
+    assert made == {descent.name for descent in DRAIN.descents}, "each call is made from some state"
+
+
+def others_end(st: CacheState, row: int) -> CacheState:
+    """The state after every other request and session ended and the tree lost every leaf that nobody holds."""
+    while True:
+        calls = [(d, m) for d in DRAIN.descents for m in members(d, st) if d.name != "finish" or m != row]
+        if calls:
+            descent, member = calls[0]
+            st = descent.step(st, member).then
+            continue
+        evicted = [move for n in st.tree.nodes.items() for move in evictions(st, n)]
+        if not evicted:
+            return st
+        st = evicted[0]
+
+
+def evictions(st: CacheState, node: int) -> Iterator[CacheState]:
+    """The states after the node, its SWA part or its mamba state was evicted."""
+    for evict in (cache.evict_leaf, HINTS.stem.transitions["evict_leaf_and_state"], cache.evict_swa):
+        if st.tree.nodes.has(node) and (step := evict(st, node)).granted:
+            yield step.then
+
+
+def test_a_request_that_is_alone_gets_every_page_there_is() -> None:
+    """So every request that is admitted ends, if the pools hold one of the greatest length and its window."""
+    grew, refused = 0, 0
+    for first in states():
+        for row in (r for r in range(first.rows.limit) if first.rows.phase(r) == RUNNING):
+            grew, last = grew + 1, grown(others_end(first, row), row)
+            if last is not None:
+                refused += 1
+                full, swa = full_pool(last.rows), swa_pool(last.rows)
+                mine = {row, *(last.rows.limit + n for n in path(last.tree, last.tree.node(last.handle(row))))}
+                assert any(all(pool.owner(p) in mine for p in pool.pages.items()) for pool in (full, swa))
+    assert (grew > 100, refused > 5) == (True, True)
+
+
+def grown(st: CacheState, row: int) -> CacheState | None:
+    """The state in which the row cannot grow since a pool has no page left; ``None`` if the row is full before."""
+    while True:
+        pages = [some_open(pool, 1) for pool in (full_pool(st.rows), swa_pool(st.rows))]
+        now = allocated(st.rows, row)
+        step = cache.decode(st, row, *(pages if now.rest == 0 else [Seq(), Seq()]))
+        if not step.kept:
+            return None
+        if not step.granted:
+            moved = cache.slide(st, row, st.rows.cursor(row) + 1)
+            if not moved.granted:
+                return st
+            step = moved
+        st = step.then
+
+
+@pytest.mark.parametrize(
+    ("wrong", "claim"),
+    [
+        ("without", GOES_ON),
+        ("any_time", GRANTED.format("close")),
+        ("any_time", GRANTED.format("evict_leaf")),
+        ("unmeasured", LOWERS.format("finish")),
+    ],
+)
+def test_a_wrong_way_to_rest_is_not_proved(wrong: str, claim: str) -> None:
+    calls = {descent.name: descent for descent in DRAIN.descents}
+    ways = {
+        "without": tuple(d for d in DRAIN.descents if d.name != "close_states"),
+        "any_time": tuple(d._replace(when=lambda *_: True) for d in DRAIN.descents),
+        "unmeasured": (calls["finish"]._replace(lowers=DRAIN.measures[2]),),
+    }
+    hints = replace(HINTS, drain=replace(DRAIN, descents=ways[wrong]))
+    wanted = next(formula for formula in obligations.drains(hints) if formula.invariant == claim)
+    assert "unsat" not in prover.solve(wanted.negated, 500)
