@@ -237,6 +237,8 @@ MUTANTS = (
         alloc="is_equipped_with",
         track="turns_to_the_other_track",
         donate="donates_its_newest_state",
+        alloc_for_match="waits_with_a_copy",
+        release="goes_for_good",
         restore="comes_from_the_session",
     ),
     Mutant("clears_under_requests", "clear", "clears_for_nobody", clears_under_requests),

@@ -276,7 +276,12 @@ def resumes_with_a_draft(st: Rows, session: Number, given: Length) -> Step[Rows]
 
 
 MUTANTS = (
-    *idlers(law.stem, decode="row_gets_the_chosen_pages"),
+    *idlers(
+        law.stem,
+        decode="row_gets_the_chosen_pages",
+        slide="slides_behind_the_prefix",
+        roll_back="keeps_what_is_committed",
+    ),
     Mutant("forgets_the_row", "finish", "life_of_a_row", forgets_the_row),
     Mutant("overwrites_a_draft", "extend", "commits_what_it_gets", overwrites_a_draft),
     Mutant("resumes_with_a_draft", "resume", "no_draft_in_the_next_turn", resumes_with_a_draft),

@@ -345,9 +345,9 @@ def groups_are_counted(was: Allocator, now: Allocator) -> Truth:
 
 
 @stem.change(only=("free_group_begin",))
-def a_group_is_open(was: Allocator, now: Allocator) -> Truth:
-    """After the beginning of a free group a group is open: no more than one of them is new."""
-    return (now.group > 0) & (now.group <= was.group + 1)
+def a_group_is_open(was: Allocator, now: Allocator, opens: Truth) -> Truth:
+    """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
+    return pool_effects.opens(was.group, now.group, opens)
 
 
 @stem.change(besides=("alloc", "alloc_extend", "alloc_decode", "trim", "restore_state", "clear"))
@@ -396,3 +396,30 @@ def frees_what_is_named(was: Allocator, now: Allocator, gone: Set, slots: Slots)
 def release_list_is_sorted_in(was: Allocator, now: Allocator) -> Truth:
     """After the release list was sorted into the free list, no page is on the release list."""
     return pool_effects.sorts(was.now, now.now)
+
+
+@stem.change(only=("roll_back",))
+def rolled_back_pages_are_free_again(was: Allocator, now: Allocator, chosen: Seq) -> Truth:
+    """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
+
+    Every other page is where it was.
+    """
+    return pool_effects.goes_back(was.now, now.now, chosen, was.group > 0)
+
+
+@stem.change(only=("backup_state",))
+def backup_is_taken(was: Allocator, now: Allocator) -> Truth:
+    """After a backup the pool can be restored as it is: each page where it is, each row with its pages."""
+    return now.backed_up & pool_effects.is_copied(was.now, now.saved)
+
+
+@stem.change(only=("restore_state",))
+def backup_is_restored(was: Allocator, now: Allocator) -> Truth:
+    """After a restore the pool is as it was saved: each page where it was, each row with the pages that it had."""
+    return was.backed_up & pool_effects.is_copied(was.saved, now.now)
+
+
+@stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
+def freed_page_waits_to_be_sorted(was: Allocator, now: Allocator) -> Truth:
+    """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
+    return pool_effects.waits_to_be_sorted(was.now, now.now)

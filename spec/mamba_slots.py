@@ -315,6 +315,8 @@ stem.change(only=("clear",))(state_effects.clears_for_nobody)
 stem.change(only=("alloc",))(state_effects.is_equipped_with)
 stem.change(only=("track", "alloc_second"))(state_effects.turns_to_the_other_track)
 stem.change(only=("donate", "donate_and_replace"))(state_effects.donates_its_newest_state)
+stem.change(only=("alloc_for_match",))(state_effects.waits_with_a_copy)
+stem.change(only=("release",))(state_effects.goes_for_good)
 stem.change(only=("restore",))(state_effects.comes_from_the_session)
 
 __all__ = ["MambaSlots", "initial", "running", "stem"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from spec.lengths import Length, at_most, next_token, same
 from spec.logic import Number, Seq, Set, Slots, Truth, implies, ite, no
 from spec.pair import Pair, swa_page
-from spec.pool import PADDING, RELEASED, Pool, filled, held, length
+from spec.pool import FREE, PADDING, PENDING, RELEASED, Pool, filled, held, length, resting
 
 
 def keeps_lengths(was: Pool, now: Pool) -> Truth:
@@ -107,3 +107,39 @@ def passes_on(was: Pool, now: Pool, row: Number, to: Number, first: Number, last
     longer = old.pages >= last
     shaped = same(length(now, to), Length(ite(longer, old.pages, last), ite(longer, old.rest, 0)))
     return was.indices.all(moved) & shaped
+
+
+def goes_back(was: Pool, now: Pool, chosen: Seq, waits: Truth) -> Truth:
+    """The pages that were handed out and given back wait, or are where freed pages rest; no page was handed out else.
+
+    ``waits``: a free group is open.
+    """
+
+    def where(p: Number) -> Number:
+        return ite(chosen.has(p), ite(waits, PENDING, resting(was)), was.place(p))
+
+    return was.pages.all(lambda p: now.place(p) == where(p))
+
+
+def is_copied(was: Pool, copy: Pool) -> Truth:
+    """The copy has each page where it is, and each row with its length and its pages."""
+
+    def row(r: Number) -> Truth:
+        return same(length(was, r), length(copy, r)) & was.indices.all(lambda i: was.table(r, i) == copy.table(r, i))
+
+    return was.pages.all(lambda p: was.place(p) == copy.place(p)) & was.rows.all(row)
+
+
+def opens(was: Number, now: Number, opened: Truth) -> Truth:
+    """A group is open after it began: one more than before where the implementation nests it (``opened``)."""
+    return (now > 0) & (now == was + ite(opened, 1, 0))
+
+
+def waits_to_be_sorted(was: Pool, now: Pool) -> Truth:
+    """In a pool that sorts, no page becomes free that was not: what is given back goes to the release list."""
+    return implies(was.need_sort, was.pages.all(lambda p: implies(now.place(p) == FREE, was.place(p) == FREE)))
+
+
+def is_a_range(was: Pool, row: Number, first: Number, last: Number) -> Truth:
+    """The indices from ``first`` to ``last`` (excluded) are those of whole pages of the row."""
+    return was.rows.has(row) & (first >= 0) & (first <= last) & (last <= was.whole(row))

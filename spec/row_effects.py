@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from spec import pool_effects
-from spec.lengths import same
+from spec.lengths import Length, at_most, same, shortest
 from spec.logic import Number, Seq, Truth, implies
 from spec.rows import (
     IDLE,
@@ -16,6 +16,7 @@ from spec.rows import (
     Rows,
     allocated,
     committed,
+    cursor,
     each_request,
     full_pool,
     swa_pool,
@@ -59,3 +60,15 @@ def row_gets_the_chosen_pages(was: Rows, now: Rows, row: Number, full_pages: Seq
     """A row that grows gets exactly the full pages and the SWA pages that the implementation hands out."""
     full = pool_effects.takes_chosen(full_pool(was), full_pool(now), row, full_pages)
     return full & pool_effects.takes_chosen(swa_pool(was), swa_pool(now), row, swa_pages)
+
+
+def slides_behind_the_prefix(was: Rows, now: Rows, row: Number, to: Number) -> Truth:
+    """The cursor of a row whose window moves on stands at the page index ``to``, behind the cached prefix."""
+    return (
+        same(cursor(now, row), Length(to, 0)) & (was.protected(row) <= to) & at_most(cursor(was, row), cursor(now, row))
+    )
+
+
+def keeps_what_is_committed(was: Rows, now: Rows, row: Number, to: Length) -> Truth:
+    """A row that is rolled back has slots for ``to`` tokens, and what was committed below them stays committed."""
+    return same(allocated(now, row), to) & same(committed(now, row), shortest(to, committed(was, row)))

@@ -482,6 +482,8 @@ stem.change()(rows.session_is_kept)
 stem.change()(row_effects.life_of_a_row)
 stem.change(only=("extend", "decode"))(row_effects.commits_what_it_gets)
 stem.change()(row_effects.no_draft_in_the_next_turn)
+stem.change(only=("roll_back",))(row_effects.keeps_what_is_committed)
+stem.change(only=("slide",))(row_effects.slides_behind_the_prefix)
 stem.change(only=("admit_tail", "reserve", "extend", "decode"))(row_effects.row_gets_the_chosen_pages)
 
 __all__ = ["Rows", "initial", "stem"]

@@ -76,3 +76,14 @@ def comes_from_the_session(was: MambaSlots, now: MambaSlots, session: Number, re
     """
     moved = no(owns_nothing(was, session)) & each_role(lambda k: now.table(request, k) == was.table(session, k))
     return moved & (now.next(request) == was.next(session)) & (now.phase(request) == WAITING)
+
+
+def waits_with_a_copy(was: MambaSlots, now: MambaSlots, request: Number, node: Number, slot: Number) -> Truth:
+    """The request, which had no state, waits with the slot that it is handed; the node, which has a state, keeps it."""
+    copied = (was.table(request, OWN) == ABSENT) & (now.table(request, OWN) == slot) & (now.phase(request) == WAITING)
+    return copied & (was.table(node, OWN) != ABSENT) & (now.table(node, OWN) == was.table(node, OWN))
+
+
+def goes_for_good(was: MambaSlots, now: MambaSlots, request: Number) -> Truth:
+    """The request, which was there, is gone."""
+    return is_request(was, request) & (was.phase(request) != IDLE) & (now.phase(request) == IDLE)

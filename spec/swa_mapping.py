@@ -574,9 +574,9 @@ def groups_are_counted(was: SwaMapping, now: SwaMapping) -> Truth:
 
 
 @stem.change(only=("free_group_begin",))
-def a_group_is_open(was: SwaMapping, now: SwaMapping) -> Truth:
-    """After the beginning of a free group a group is open: no more than one of them is new."""
-    return (now.group > 0) & (now.group <= was.group + 1)
+def a_group_is_open(was: SwaMapping, now: SwaMapping, opens: Truth) -> Truth:
+    """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
+    return pool_effects.opens(was.group, now.group, opens)
 
 
 GROWING = ("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail")
@@ -662,3 +662,45 @@ def a_growing_page_keeps_its_swa_page(was: SwaMapping, now: SwaMapping) -> Truth
         return implies(i >= full.whole(r), swa.table(r, i) == now.now.swa.table(r, i))
 
     return full.rows.all(lambda r: full.indices.all(lambda i: kept(r, i)))
+
+
+@stem.change(only=("roll_back",))
+def rolled_back_pages_are_free_again(was: SwaMapping, now: SwaMapping, full_pages: Seq, swa_pages: Seq) -> Truth:
+    """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
+
+    Every other page of both pools is where it was.
+    """
+    full = pool_effects.goes_back(was.now.full, now.now.full, full_pages, was.group > 0)
+    return full & pool_effects.goes_back(was.now.swa, now.now.swa, swa_pages, was.group > 0)
+
+
+@stem.change(only=("backup_state",))
+def backup_is_taken(was: SwaMapping, now: SwaMapping) -> Truth:
+    """After a backup both pools can be restored as they are: each page where it is, each row with its pages."""
+    full, swa = was.now.full, was.now.swa
+    return now.backed_up & pool_effects.is_copied(full, now.saved.full) & pool_effects.is_copied(swa, now.saved.swa)
+
+
+@stem.change(only=("restore_state",))
+def backup_is_restored(was: SwaMapping, now: SwaMapping) -> Truth:
+    """After a restore both pools are as they were saved: each page where it was, each row with the pages it had."""
+    full, swa = was.saved.full, was.saved.swa
+    return was.backed_up & pool_effects.is_copied(full, now.now.full) & pool_effects.is_copied(swa, now.now.swa)
+
+
+@stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
+def freed_page_waits_to_be_sorted(was: SwaMapping, now: SwaMapping) -> Truth:
+    """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
+    full = pool_effects.waits_to_be_sorted(was.now.full, now.now.full)
+    return full & pool_effects.waits_to_be_sorted(was.now.swa, now.now.swa)
+
+
+@stem.change(only=("hand_over", "hand_over_swa", "free_pages"))
+def a_range_is_passed_on(was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number) -> Truth:
+    """What a row passes on or gives back by index are whole pages of the row; afterwards it has no SWA page there."""
+
+    def given(i: Number) -> Truth:
+        return implies((first <= i) & (i < last), now.now.swa.table(row, i) == PADDING)
+
+    full = was.now.full
+    return pool_effects.is_a_range(full, row, first, last) & full.indices.all(given)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 CONJUNCT, FIELD, REQUIREMENT, CALL = "drop conjunct", "drop field", "drop requirement", "drop call"
 OFF_BY_ONE, BRANCH, MAP = "off by one", "one branch", "drop update"
@@ -92,18 +93,40 @@ class Edit:
         return f"{self.file}:{self.line} {self.function}, {self.operator}: {self.was} → {self.now}"
 
 
-# An operator, and the node that takes the place of the node; None: the node is changed where it is.
-Choice = tuple[str, Callable[[], ast.expr]]
+class Choice(NamedTuple):
+    """An operator, and what makes the node that takes the place of a node. ``part``: the part of the node that is left
+    out, where only a part of it is.
+    """
+
+    operator: str
+    make: Callable[[], ast.expr]
+    part: ast.AST | None = None
 
 
 def edits(file: str, text: str, functions: Collection[str]) -> Iterator[Edit]:
     """Every edit of these functions of a file."""
     for function in ast.parse(text).body:
         if isinstance(function, ast.FunctionDef) and function.name in functions:
+            twice = _updates_of_fields(function)
             for place, (node, choices) in enumerate(_places(function)):
-                for number, (operator, made) in enumerate(choices):
-                    was, now = _shown(node), _shown(made())
-                    yield Edit(file, function.name, operator, place, number, node.lineno, was, now)
+                for number, choice in enumerate(choices):
+                    if choice.operator == MAP and node in twice:
+                        continue
+                    was, now = _shown(choice.part or node), "nothing" if choice.part else _shown(choice.make())
+                    line = getattr(choice.part, "lineno", node.lineno)
+                    yield Edit(file, function.name, choice.operator, place, number, line, was, now)
+
+
+def _updates_of_fields(function: ast.FunctionDef) -> set[ast.AST]:
+    """The updates of a map that are all that a field of ``but`` gets: to leave out the field is to leave out these."""
+    keys = [key for node in ast.walk(function) if isinstance(node, ast.Call) for key in node.keywords]
+    return {key.value for key in keys if isinstance(key.value, ast.Call) and _updated(key.value) == key.arg}
+
+
+def _updated(node: ast.Call) -> str | None:
+    """The name of the field whose map is updated."""
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return of.attr if isinstance(of, ast.Attribute) else None
 
 
 def edited(text: str, edit: Edit) -> ast.Module:
@@ -111,7 +134,7 @@ def edited(text: str, edit: Edit) -> ast.Module:
     tree = ast.parse(text)
     function = next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == edit.function)
     node, choices = list(_places(function))[edit.place]
-    _Replace(node, choices[edit.choice][1]()).visit(function)
+    _Replace(node, choices[edit.choice].make()).visit(function)
     return ast.fix_missing_locations(tree)
 
 
@@ -127,7 +150,7 @@ class _Replace(ast.NodeTransformer):
         return found
 
 
-def _shown(node: ast.expr) -> str:
+def _shown(node: ast.AST) -> str:
     """The text of a node on one line, cut where it is long."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 100 else f"{text[:60]} … {text[-30:]}"
@@ -185,7 +208,7 @@ def _choices(node: ast.expr, known: set[str]) -> list[Choice]:
     if isinstance(node, ast.Call):
         return [*_of_call(node), *_of_keywords(node)]
     if isinstance(node, ast.Tuple) and any(map(_asks, node.elts)):
-        return [(REQUIREMENT, _built(_without_item, node, at)) for at in range(len(node.elts))]
+        return [Choice(REQUIREMENT, _built(_without_item, node, at), asked) for at, asked in enumerate(node.elts)]
     if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
         return _of_name(node, known)
     return _of_constant(node) if isinstance(node, ast.Constant) else []
@@ -196,48 +219,46 @@ def _built(make: Callable[..., ast.expr], *of: object) -> Callable[[], ast.expr]
 
 
 def _asks(node: ast.expr) -> bool:
-    """The node is a requirement, or requirements."""
-    inner = node.value if isinstance(node, ast.Starred) else node
-    return isinstance(node, ast.Starred) or (
-        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "requires"
-    )
+    """The node is a requirement, or the requirements of another step or function."""
+    if isinstance(node, ast.Starred):
+        of = node.value
+        return isinstance(of, ast.Call) or (isinstance(of, ast.Attribute) and of.attr in ("promises", "choice"))
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "requires"
 
 
 def _of_operator(node: ast.BinOp) -> list[Choice]:
     if isinstance(node.op, ast.BitAnd | ast.BitOr):
-        return [(CONJUNCT, lambda: node.left), (CONJUNCT, lambda: node.right)]
-    return [(OFF_BY_ONE, lambda: node.left)] if isinstance(node.op, ast.Add | ast.Sub) else []
+        return [Choice(CONJUNCT, lambda: node.left), Choice(CONJUNCT, lambda: node.right)]
+    return [Choice(OFF_BY_ONE, lambda: node.left)] if isinstance(node.op, ast.Add | ast.Sub) else []
 
 
 def _of_comparison(node: ast.Compare) -> list[Choice]:
     other = ORDER.get(type(node.ops[0]))
-    return [] if other is None else [(OFF_BY_ONE, lambda: ast.Compare(node.left, [other()], node.comparators))]
+    return [] if other is None else [Choice(OFF_BY_ONE, lambda: ast.Compare(node.left, [other()], node.comparators))]
 
 
 def _of_constant(node: ast.Constant) -> list[Choice]:
     value = node.value
     if isinstance(value, bool):
-        return [(STATE, lambda: ast.Constant(not value))]
+        return [Choice(STATE, lambda: ast.Constant(not value))]
     if isinstance(value, int):
-        return [(OFF_BY_ONE, lambda: ast.Constant(1 if value == 0 else value - 1))]
+        return [Choice(OFF_BY_ONE, lambda: ast.Constant(1 if value == 0 else value - 1))]
     return []
 
 
 def _of_call(node: ast.Call) -> list[Choice]:
     called = node.func.id if isinstance(node.func, ast.Name) else ""
-    if called == "ite":
-        return [(BRANCH, lambda: node.args[1]), (BRANCH, lambda: node.args[2])]
-    if called == "pick":
-        return [(BRANCH, lambda: node.args[1]), (BRANCH, lambda: node.args[2])]
+    if called in ("ite", "pick"):
+        return [Choice(BRANCH, lambda: node.args[1]), Choice(BRANCH, lambda: node.args[2])]
     if called == "no":
-        return [(BRANCH, lambda: node.args[0])]
+        return [Choice(BRANCH, lambda: node.args[0])]
     if called == "implies":
-        return [(CONJUNCT, lambda: node.args[1])]
+        return [Choice(CONJUNCT, lambda: node.args[1])]
     if called == "call":
-        return [(CALL, lambda: _not_made(node))]
+        return [Choice(CALL, lambda: _not_made(node), node)]
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("put", "where", "all_to"):
         left = node.func.value
-        return [(MAP, lambda: left)]
+        return [Choice(MAP, lambda: left)]
     return []
 
 
@@ -249,12 +270,12 @@ def _of_keywords(node: ast.Call) -> list[Choice]:
         asked = key.arg in ("promises", "choice")
         if asked and isinstance(key.value, ast.Tuple):
             if not any(map(_asks, key.value.elts)):  # else the tuple is a place of its own
-                items = range(len(key.value.elts))
-                found += [(REQUIREMENT, _built(_without_item_of, node, at, item)) for item in items]
+                items = enumerate(key.value.elts)
+                found += [Choice(REQUIREMENT, _built(_without_item_of, node, at, item), one) for item, one in items]
         elif asked:
-            found.append((REQUIREMENT, _built(_without_keyword, node, at)))
+            found.append(Choice(REQUIREMENT, _built(_without_keyword, node, at), key))
         elif called == "but" or (called == "Step" and key.arg in ("fits", "otherwise")):
-            found.append((FIELD, _built(_without_keyword, node, at)))
+            found.append(Choice(FIELD, _built(_without_keyword, node, at), key))
     return found
 
 
@@ -268,7 +289,7 @@ def _of_name(node: ast.Attribute | ast.Name, known: set[str]) -> list[Choice]:
         other = others.get(name)
         fits = other is not None and (isinstance(node, ast.Attribute) or operator is STATE or other in known)
         if fits:
-            found.append((operator, _built(_renamed, node, other)))
+            found.append(Choice(operator, _built(_renamed, node, other)))
     return found
 
 
