@@ -13,6 +13,8 @@ BASE_PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 WORKERS ?= 2
 EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
+RUNS ?=
+KNOWN_BUGS ?=
 
 .PHONY: help setup verify test lint engines report mutate bench gpu soak docs docs-check
 
@@ -31,11 +33,11 @@ $(READY): pyproject.toml constraints.txt
 
 verify: $(READY) ## prove every law, check our implementation against it, show that known bugs are found
 	$(BIN)/slotproof prove
-	$(BIN)/slotproof check ours
-	$(BIN)/slotproof faults
+	$(BIN)/slotproof check ours $(RUNS)
+	$(BIN)/slotproof faults $(KNOWN_BUGS)
 
 test: $(READY) ## the test suite
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(READY) ## ruff, mypy --strict, and the lint that finds Python control flow in the spec
 	$(BIN)/ruff check .
@@ -64,7 +66,7 @@ gpu: $(READY) ## the tests and the check that need a CUDA device
 
 soak: SEED := $(SEED)
 soak: $(READY) ## tests and check with many more random runs: EXAMPLES=20000 SEED=1
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(WORKERS)
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/slotproof check ours --examples $(EXAMPLES) --seed $(SEED)
 
 docs: $(READY) ## write the generated documents

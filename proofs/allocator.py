@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from proofs import answers
-from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
-from spec.logic import Number, Seq, Slots, Step, but
+from spec.logic import Number, Seq, Slots, Step, Truth, but
 from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
@@ -136,6 +136,16 @@ def closes_the_group(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return altered(law.free(st, gone, slots), group=0)
 
 
+def refuses_the_first_group(st: Allocator, opens: Truth) -> Step[Allocator]:
+    """An engine refuses to open a free group where none is open, so that freed pages do not wait."""
+    return unchosen(law.free_group_begin(st, opens), "a free group opens where none is open")
+
+
+def fills_a_missing_page(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A row grows though its partial page was freed: the new tokens have no slot there."""
+    return unasked(law.alloc_extend(st, row, to, chosen), "the row owns the partial page that the new tokens fill")
+
+
 def unheld(step: Step[Any]) -> Step[Any]:
     """The step of a free whose pages need not be held; so nothing is asked of their used slots, either."""
     return unasked(unasked(step, "every freed page is held by a row"), "every used slot of a freed page is freed")
@@ -229,6 +239,8 @@ MUTANTS = (
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
     Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
+    Mutant("refuses_the_first_group", "free_group_begin", "begin_opens_a_group", refuses_the_first_group),
+    Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
 )

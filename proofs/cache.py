@@ -136,6 +136,7 @@ MOVES = {
 CACHED = "admit extend finish insert_leaf free_rest"  # after these calls the tree has a leaf
 ROUTES = {
     "release_swa": f"{CACHED} admit extend",
+    "release_swa granted": "admit_tail finish insert_leaf continue_prefill",  # of a row that began with its tail
     "restore": f"{CACHED} admit extend release_swa save",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
@@ -144,6 +145,7 @@ ROUTES = {
     "revive_in_place": f"{CACHED} evict_swa admit extend finish",
     "free_rest": f"{CACHED} admit finish",
     "close": f"{CACHED} admit save",
+    "close granted": f"{mamba_in_cache.EQUIPPED} save state_save",  # of a session that has a state
     "split": CACHED,
     "merge": f"{CACHED} split",
     "evict_leaf": CACHED,
@@ -280,6 +282,11 @@ MUTANTS = (
     Mutant("reads_old_page", "extend", "reads_what_it_owns", reads_old_page),
     Mutant("splits_unseen", "split", "path_has_every_page", splits_unseen),
     Mutant("numbers_twice", "insert_leaf", "inserts_are_numbered", numbers_twice),
+    Mutant("keeps_lock_for_ever", "free_rest", "every_count_is_zero", keeps_lock),
+    Mutant("loses_pages_of_leaf", "evict_leaf", "quiescent", forgets_pages),
+    Mutant("reads_padding_for_prefix", "admit", "reads_held_pages", reads_padding),
+    Mutant("reads_behind_tombstone", "admit", "reads_held_window", admits_over_tombstone),
+    Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
 )
 
@@ -324,6 +331,7 @@ NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are
 OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases"
 TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_owns_its_key others_are_nodes"
 WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
+SAVED_STATES = "states_go_with_rows one_row_a_session states_are_saved_once running_row_has_running_states"
 RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
     "node_owns_its_key": f"{NODES} full_positions",
@@ -353,12 +361,30 @@ RELEVANT_LAWS = {
     "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
     "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
     "drain_free_rest_lowers": "phases",
+    "drain_close_is_granted": "phases one_row_a_session request_holds_its_prefix",
+    "drain_close_lowers": "one_row_a_session phases",
+    "drain_close_states_is_granted": "one_row_a_session",
+    "drain_close_states_lowers": "one_row_a_session states.one_owner",
+    "drain_save_states_is_granted": SAVED_STATES,
+    "drain_save_states_lowers": f"{SAVED_STATES} states.one_owner",
+    **dict.fromkeys(("drain_free_states_is_granted", "drain_free_waiting_is_granted"), "states_go_with_rows"),
+    "drain_free_states_lowers": "states_go_with_rows states.one_owner one_row_a_session",
+    **dict.fromkeys(
+        ("drain_evict_leaf_is_granted", "drain_evict_leaf_and_state_is_granted"),
+        "request_holds_its_prefix counted_is_held keys_follow counts_are_counts parent_is_next",
+    ),
+    "admit_tail running_row_has_running_states": "states_go_with_rows phases",
+    "state_donate running_row_has_running_states": "states_go_with_rows",
+    "merge others_are_nodes": "keys_follow parent_is_next above_is_an_order same_lengths row_ends",
+    "revive_in_place promises_of_donate_swa": "row_ends same_lengths others_are_nodes keys_follow node_owns_its_key "
+    "node_owns_its_window",
     "states_are_saved_once": "states_go_with_rows one_row_a_session slot_has_row_and_states states.one_owner",
     "every_count_is_zero": "request_holds_its_prefix full_pairs swa_pairs mamba_pairs",
     "reads_held_pages": f"{OWN_PAGES} {TREE_PAGES} reads_what_it_holds reads_what_it_owns",
     "reads_own_states": "states_go_with_rows running_row_has_running_states row_says_what_is_owned states.one_owner",
     "frees_what_it_owns": "one_owner full_positions reads_what_it_owns mapping_is_live no_leak",
-    "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds reads_what_it_owns",
+    "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds",
+    "reads_own_window": f"{OWN_PAGES} {WINDOWS} reads_what_it_owns",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
     "promises_of_release": "request_holds_its_prefix",
@@ -424,6 +450,7 @@ HINTS = Hints(
     takes=TAKES,
     unanswered=UNANSWERED,
     drain=cache_drain.DRAIN,
+    named=dict.fromkeys(("reads_held_pages", "reads_held_window"), lambda st, row: st.tree.node(st.handle(row))),
     mutants=MUTANTS,
     assumptions=COMMON,
 )

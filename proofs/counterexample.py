@@ -25,6 +25,7 @@ from spec.lengths import Length
 from spec.logic import Change, Step
 
 REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
+ALONE, FIRST, WITH = "alone", "first", "with laws that it rests on"  # how a mutant breaks its law
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,32 @@ def find(
     return None if model is None else _execute(hints, name, transition, made, model)
 
 
-def _model(assertions: Sequence[Any]) -> Any:
+def refutes(hints: Hints, name: str, transition: Transition, invariant: str, limit: int) -> bool:
+    """A small lawful state is found, in ``limit`` of z3's steps, from which the transition breaks the invariant."""
+    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
+    return _model(_broken(hints, made, invariant, ()), limit) is not None
+
+
+def _model(assertions: Sequence[Any], limit: int = 0) -> Any:
     solver = z3.SimpleSolver()
+    solver.set("rlimit", limit or 2**32 - 1)
     solver.set("arith.solver", 2)  # on written-out quantifiers the older one is many times faster
     solver.add(*assertions)
     return solver.model() if solver.check() == z3.sat else None
 
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
-    """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither."""
+    """How the mutant's law kills it: ``alone``, or as the ``first`` law in order; ``None`` if it does neither.
+
+    A law that follows from others is broken ``with`` one of them, never alone or before it.
+    """
     laws = [*hints.stem.invariants, *hints.stem.changes]
+    if (known := hints.stem.invariants.get(mutant.invariant)) is not None and known.derived:
+        return WITH if find(hints, mutant.transition, mutant.wrong, mutant.invariant) is not None else None
     place = laws.index(mutant.invariant)
     made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
-    for how, more in (("alone", _kept(hints, made, laws[place + 1 :])), ("first", [])):
+    for how, more in ((ALONE, _kept(hints, made, laws[place + 1 :])), (FIRST, [])):
         if (model := _model([*first, *more])) is not None:
             _execute(hints, mutant.transition, mutant.wrong, made, model)  # the finite reading confirms it
             return how
@@ -232,8 +245,10 @@ def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, 
             return True
         return not move.granted and explore.key(move.before) != after
 
-    along = (
-        way for name, route in hints.routes.items() for way in explore.along(hints, route, name.split()[0], transitions)
-    )
+    # A bug shows after a transition that is not the law's: ways with such a transition come first, the short before.
+    wrong = {name for name, known in hints.stem.transitions.items() if transitions[name] is not known}
+    routes = [(name.split()[0], route) for name, route in hints.routes.items()]
+    routes.sort(key=lambda way: (wrong.isdisjoint([way[0], *way[1].split()]), len(way[1].split())))
+    along = (way for name, route in routes for way in explore.along(hints, route, name, transitions))
     path = next((way for way in itertools.chain(along, explore.paths(hints, transitions)) if bad(way)), None)
     return (NOT_INDUCTIVE, None) if path is None else (REACHABLE, path)

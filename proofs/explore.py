@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 from proofs.hints import Hints, Transition
@@ -45,11 +46,22 @@ def show(value: Any) -> str:
 
 def key(state: Any) -> Any:
     """A hashable value that is equal for equal states."""
-    if is_dataclass(state):
-        return tuple(key(getattr(state, f.name)) for f in fields(state) if not f.metadata.get("constant"))
     if isinstance(state, Map):
-        return frozenset((k, v) for k, v in state.items() if v != state.default)
-    return state
+        return _of_map(state)
+    kind: Any = type(state)
+    names = _changing(kind)
+    return state if names is None else tuple([key(getattr(state, name)) for name in names])
+
+
+@lru_cache(maxsize=10_000)  # a call leaves most maps of a state as they were
+def _of_map(known: Map) -> frozenset[Any]:
+    return frozenset([(k, v) for k, v in known.items() if v != known.default])
+
+
+@cache
+def _changing(kind: Any) -> list[str] | None:
+    """The fields of a part of a state that are no constants; ``None`` for the type of a plain value."""
+    return [f.name for f in fields(kind) if not f.metadata.get("constant")] if is_dataclass(kind) else None
 
 
 def after(step: Step[Any], before: Any) -> Any:

@@ -8,21 +8,36 @@ the hints do not answer is what the caller asks. ``FITS``: a call with a lawful 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import z3
 
 from proofs import lemmas
 from proofs.answers import Pick
 from proofs.hints import Hints, Transition
-from proofs.symbols import Count, SymSeq, lift
-from spec.logic import Requirement, every
-
-if TYPE_CHECKING:
-    from proofs.obligations import SymbolicCall
+from proofs.symbols import Count, SymSeq, World, lift
+from spec.logic import Requirement, Step, every
 
 ANSWERED = "a_fitting_call_has_a_lawful_answer"
 FITS = "a_lawful_answer_fits"
+SENTENCES = {
+    FITS: "A call with a lawful answer fits: no call is refused for nothing.",
+    ANSWERED: "A call that fits has a lawful answer: no call is neither granted nor refused.",
+}
+
+
+class Made(Protocol):
+    """What is read of a symbolic call (``proofs.obligations.SymbolicCall``)."""
+
+    name: str
+    world: World
+    pre: Any
+    arguments: dict[str, Any]
+    step: Step[Any]
+    base: int
+
+    def afresh(self) -> None:
+        """Forgets all counts but those of the transition."""
 
 
 class Direction(NamedTuple):
@@ -33,7 +48,7 @@ class Direction(NamedTuple):
     goal: Any
 
 
-def directions(hints: Hints, transition: Transition, made: SymbolicCall) -> Iterator[Direction]:
+def directions(hints: Hints, transition: Transition, made: Made) -> Iterator[Direction]:
     """What there is to prove of a call with a choice or a fit. Any other call is granted if its promises are kept.
 
     Raises ``TypeError`` where the hints neither answer the call nor say why no answer is known.
@@ -51,7 +66,7 @@ def directions(hints: Hints, transition: Transition, made: SymbolicCall) -> Iter
 
 
 def _answered(
-    answer: Callable[..., dict[str, Any]], transition: Transition, made: SymbolicCall, counts: list[Count], sized: Any
+    answer: Callable[..., dict[str, Any]], transition: Transition, made: Made, counts: list[Count], sized: Any
 ) -> Direction:
     pick = Pick(made.world, counts)
     with made.world.sharing():
@@ -75,7 +90,7 @@ def unchanged_choices(asked: tuple[Requirement, ...], answered: tuple[Requiremen
     return [choice for choice in asked if any(lift(choice.holds).eq(other) for other in unchanged)]
 
 
-def _available(hints: Hints, made: SymbolicCall) -> tuple[list[Count], list[Any]]:
+def _available(hints: Hints, made: Made) -> tuple[list[Count], list[Any]]:
     """What the laws count as available on the state before, and what these laws say."""
     made.afresh()
     said = [
@@ -87,7 +102,7 @@ def _available(hints: Hints, made: SymbolicCall) -> tuple[list[Count], list[Any]
     return counts, [*said, *(lemmas.none(count) for count in counts)]
 
 
-def _no_more(hints: Hints, made: SymbolicCall, counts: list[Count]) -> Iterator[Any]:
+def _no_more(hints: Hints, made: Made, counts: list[Count]) -> Iterator[Any]:
     """What the call takes is a sequence of different members, and so no longer than the number of available ones."""
     taken = [argument for argument in made.arguments.values() if isinstance(argument, SymSeq)]
     if made.name in hints.takes:

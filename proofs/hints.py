@@ -74,13 +74,14 @@ class Hints:
     transition the calls to try in a concrete state. ``places``: for an argument that names a member of a domain, this
     domain; laws on each member and lemmas about sums are used for these members. ``refusable``: the transitions that
     can run out of memory. ``routes``: for a transition that is many calls away from the first state, the calls on the
-    way to it, in order; the key ``name refused`` leads to a call that runs out of memory. ``relevant_laws``: for a law,
-    or for the promises of a call (``promises_of_NAME``), the names of the laws that its proof rests on. Each proof is
-    tried from these laws first, and from all laws only where these do not suffice. The key ``transition law`` is for
-    one transition. ``answers``: for a transition with a choice or a fit, a lawful answer to a call that fits (see
-    ``proofs.fitting``). ``takes``: the slots that a call takes, where they are no sequence among its arguments.
-    ``unanswered``: the transitions for which no lawful answer is known to exist, each with the reason. ``drain``: how
-    calls bring every lawful state to rest.
+    way to it, in order; the key ``name refused`` leads to a call that runs out of memory, ``name granted`` is a second
+    way to a granted call. ``relevant_laws``: for a law, or for the promises of a call (``promises_of_NAME``), the names
+    of the laws that its proof rests on. Each proof is tried from these laws first, and from all laws only where these
+    do not suffice. The key ``transition law`` is for one transition. ``answers``: for a transition with a choice or a
+    fit, a lawful answer to a call that fits (see ``proofs.fitting``). ``takes``: the slots that a call takes, where
+    they are no sequence among its arguments. ``unanswered``: the transitions for which no lawful answer is known to
+    exist, each with the reason. ``drain``: how calls bring every lawful state to rest. ``named``: for a theorem on each
+    member, another member that its proof names, given the state and the member.
     """
 
     stem: Stem
@@ -96,8 +97,16 @@ class Hints:
     takes: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
     drain: Drain | None = None
+    named: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
+
+
+def without_mutant(hints: Hints) -> list[str]:
+    """The laws that no mutant breaks: such a law could say nothing. Laws of a part have their mutants there."""
+    laws = hints.stem.invariants.values()
+    own = [*(law.name for law in laws if not law.inherited), *hints.stem.changes]
+    return [name for name in own if name not in {mutant.invariant for mutant in hints.mutants}]
 
 
 COMMON = (

@@ -282,6 +282,17 @@ def _forgets(transition: str, size: str) -> Any:
     return acquire if transition == "acquire" else evict
 
 
+def holds_uncounted(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    """A handle holds the full parts of its nodes, and no lock count says so."""
+    return altered(law.acquire(st, handle, node, top, counting), full_ref=st.full_ref)
+
+
+def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
+    """A release counts the full lock of its node down twice."""
+    step, node = law.release(st, handle), st.node(handle)
+    return altered(step, full_ref=step.then.full_ref.put(node, step.then.full_ref(node) - 1))
+
+
 MUTANTS = (
     *idlers(
         law.stem,
@@ -291,6 +302,8 @@ MUTANTS = (
         add_leaf="grows_as_asked",
         restore="takes_the_slots",
     ),
+    Mutant("holds_uncounted", "acquire", "held_is_counted", holds_uncounted),
+    Mutant("counts_down_twice", "release", "counts_are_counts", counts_down_twice),
     Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
     Mutant("forgets_ancestors", "add_leaf", "above_goes_on", forgets_ancestors),
     Mutant("hangs_under_all", "add_leaf", "paths_do_not_fork", hangs_under_all),
@@ -369,6 +382,9 @@ RELEVANT_LAWS = {
     **dict.fromkeys(
         ("merge full_evictable_is_sum", "merge full_protected_is_sum"), f"{SUMS} full_pairs above_goes_on keys_follow"
     ),
+    "merge held_is_no_tombstone": "handles_stand paths_do_not_fork above_is_an_order parent_is_next above_goes_on",
+    "merge handles_stand": "above_is_an_order parent_is_next",
+    "merge window_is_filled": "handles_stand above_is_an_order parent_is_next above_goes_on keys_follow",
     "merge swa_pairs": f"{HOLDS} above_goes_on parent_is_next paths_do_not_fork",
     "merge parent_is_next": "above_is_an_order above_goes_on paths_do_not_fork keys_follow",
     **dict.fromkeys(("swa_evictable_is_sum", "swa_protected_is_sum"), f"{SUMS} full_pairs swa_pairs"),

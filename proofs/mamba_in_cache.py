@@ -126,7 +126,15 @@ def copies_into_the_slot(st: CacheState, node: Number, slot: Number) -> Step[Cac
     return but(step, calls=(), then=but(st, states=take(st.states, owner, OWN, slot)))
 
 
+def forgets_state_of_leaf(st: CacheState, node: Number) -> Step[CacheState]:
+    """A leaf is evicted with its pages, and its state slot is not given back."""
+    step = law.evict_leaf_and_state(st, node)
+    return but(step, calls=step.calls[:2], then=but(step.then, states=st.states))
+
+
 MUTANTS = (
+    Mutant("forgets_state_of_leaf", "evict_leaf_and_state", "states_are_quiescent", forgets_state_of_leaf),
+    Mutant("reads_what_it_donated", "state_donate", "reads_own_states", donates_while_it_runs),
     Mutant("forgets_slot", "state_evict", "node_has_its_state", forgets_slot),
     Mutant("frees_under_its_row", "state_release", "running_keeps_its_states", frees_under_its_row),
     Mutant("stays_on_row", "state_release", "states_go_with_rows", stays_on_row),

@@ -219,15 +219,20 @@ def passes_its_own(st: MambaSlots, request: Number, node: Number) -> Step[MambaS
     return but(law.donate_and_replace(st, request, node), then=written(swapped, request))
 
 
+def clears_under_requests(st: MambaSlots) -> Step[MambaSlots]:
+    """The pool is cleared while requests have slots."""
+    return unasked(law.clear(st), "every request is gone")
+
+
 def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:
     """The end of a group within a group gives back what the outer group has set aside, too."""
     given = law.end_group(but(st, group=1)).then
     return altered(law.end_group(st), place=given.place, available=given.available)
 
 
-def clears_under_requests(st: MambaSlots) -> Step[MambaSlots]:
-    """The pool starts anew though requests are there."""
-    return unasked(law.clear(st), "every request is gone")
+def loses_an_evicted_slot(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+    """A node loses its state, and nobody owns or frees the slot."""
+    return forgets_to_free(st, node)
 
 
 MUTANTS = (
@@ -241,8 +246,9 @@ MUTANTS = (
         release="goes_for_good",
         restore="comes_from_the_session",
     ),
-    Mutant("clears_under_requests", "clear", "clears_for_nobody", clears_under_requests),
+    Mutant("loses_an_evicted_slot", "evict", "quiet_is_full", loses_an_evicted_slot),
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
+    Mutant("clears_under_requests", "clear", "requests_stay", clears_under_requests),
     Mutant("inner_end_gives_back", "end_group", "set_aside_until_the_end", inner_end_gives_back),
     Mutant("throws_away", "end_group", "places_are_known", throws_away),
     Mutant("in_no_phase", "save", "request_phases", in_no_phase),

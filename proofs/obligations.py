@@ -302,6 +302,8 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     known = [law for law in laws if (law.inherited in about if law.inherited else about.issuperset(law.about))]
     one = [Term(world.fresh("one"))]
     goal = law_at(world, theorem, held, one)[-1]
+    if theorem.name in hints.named:
+        one = [*one, hints.named[theorem.name](held, one[0])]
     counts = list(world.counts)
 
     def given(laws: list[Invariant]) -> list[Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import cvc5
 import z3
 
+NET = 300_000  # milliseconds after which a solver gives up in any case; what ends an answer is its limit of steps
+
 
 def script(assertions: Sequence[Any]) -> str:
     """The assertions as an SMT-LIB script, each as it was made."""
@@ -22,29 +24,29 @@ def script(assertions: Sequence[Any]) -> str:
     return str(z3.Z3_benchmark_to_smtlib_string(context.ref(), "", "UFLIA", "unknown", "", len(first), array, last))
 
 
-def check(smt2: str, milliseconds: int) -> str:
+def check(smt2: str, limit: int) -> str:
     """``unsat``, ``sat`` or ``unknown`` for an SMT-LIB script of assertions; what it says of a logic and of checks is
-    left out.
+    left out. ``limit``: after how many of its own steps cvc5 gives up.
     """
-    return _word(_reading(smt2, milliseconds).checkSat())
+    return _word(_reading(smt2, limit).checkSat())
 
 
-def certificate(smt2: str, milliseconds: int) -> str | None:
+def certificate(smt2: str, limit: int) -> str | None:
     """The proof that the script is ``unsat``, in the Cooperating Proof Calculus (CPC), which the checker Ethos reads;
-    ``None`` if cvc5 finds none in this time.
+    ``None`` if cvc5 finds none in ``limit`` of its own steps.
     """
     options = {"produce-proofs": "true", "proof-format-mode": "cpc", "proof-granularity": "dsl-rewrite"}
-    solver = _reading(smt2, milliseconds, options)
+    solver = _reading(smt2, limit, options)
     if _word(solver.checkSat()) != "unsat":
         return None
     text = solver.proofToString(solver.getProof()[0], cvc5.ProofFormat.CPC)
     return text if isinstance(text, str) else bytes(text).decode()
 
 
-def _reading(smt2: str, milliseconds: int, options: Mapping[str, str] = MappingProxyType({})) -> cvc5.Solver:
+def _reading(smt2: str, limit: int, options: Mapping[str, str] = MappingProxyType({})) -> cvc5.Solver:
     """A solver that has read the script."""
     solver = cvc5.Solver(cvc5.TermManager())
-    for name, value in {"tlimit-per": str(milliseconds), **options}.items():
+    for name, value in {"rlimit-per": str(limit), "tlimit-per": str(NET), **options}.items():
         solver.setOption(name, value)
     parser = cvc5.InputParser(solver)
     lines = (line for line in smt2.splitlines() if not line.startswith(("(set-logic", "(set-info", "(check-sat")))

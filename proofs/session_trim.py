@@ -249,6 +249,11 @@ def slides_back(st: Rows, row: Number, to: Number) -> Step[Rows]:
     return unasked(law.slide(st, row, to), "the new cursor is not below the old one or the cached prefix")
 
 
+def commits_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill commits draft tokens that nobody has verified."""
+    return unasked(law.extend(st, row, to, full_pages, swa_pages), "the committed length is the allocated length")
+
+
 def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
     """A running turn loses its session, which then can have another row."""
     mine = st.session(row)
@@ -287,6 +292,7 @@ MUTANTS = (
     Mutant("resumes_with_a_draft", "resume", "no_draft_in_the_next_turn", resumes_with_a_draft),
     Mutant("commits_less", "commit", "committed_is_kept", commits_less),
     Mutant("slides_back", "slide", "cursor_goes_on", slides_back),
+    Mutant("commits_a_draft", "extend", "draft_waits", commits_a_draft),
     Mutant("detaches", "commit", "session_is_kept", detaches),
     Mutant("forgets_protected", "release", "phases", forgets_protected),
     Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),
@@ -390,7 +396,12 @@ HINTS = Hints(
     small=small,
     moves=MOVES,
     refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
-    routes={"slide": "admit extend", "donate_swa": "admit extend donate drop_swa finish release admit extend"},
+    routes={
+        "slide": "admit extend",
+        "save": "admit extend slide",
+        "restore": "admit extend slide save",
+        "donate_swa": "admit extend donate drop_swa finish release admit extend",
+    },
     relevant_laws=RELEVANT_LAWS,
     answers=ANSWERS,
     mutants=MUTANTS,

@@ -8,7 +8,7 @@ from typing import Any
 
 from proofs import answers
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
-from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -311,6 +311,23 @@ def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping
     return altered(law.free(st, gone, slots), group=0)
 
 
+def refuses_the_first_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+    """An engine refuses to open a free group where none is open, so that freed pages do not wait."""
+    return unchosen(law.free_group_begin(st, opens), "a free group opens where none is open")
+
+
+def fills_a_missing_page(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows though its partial page was freed: the new tokens have no slot there."""
+    grown = law.alloc_extend(st, row, to, full_pages, swa_pages)
+    return unasked(grown, "the row owns the partial page that the new tokens fill")
+
+
+def grows_without_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows as in a model without sliding-window layers: its new tokens have no SWA slots."""
+    grown = law.alloc_extend(but(st, windowed=False), row, to, full_pages, swa_pages)
+    return altered(grown, windowed=st.windowed)
+
+
 def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A caller frees full pages that nobody holds, since they were freed before."""
     return unheld(law.free(st, gone, slots))
@@ -423,6 +440,9 @@ MUTANTS = (
     Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
     Mutant("slides_at_once", "slide", "freed_swa_page_waits", slides_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
+    Mutant("refuses_the_first_group", "free_group_begin", "begin_opens_a_group", refuses_the_first_group),
+    Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),
+    Mutant("grows_without_swa", "alloc_extend", "new_token_has_an_swa_slot", grows_without_swa),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("frees_full_twice", "free_full", "freed_exactly_once", frees_full_twice),
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
@@ -481,6 +501,9 @@ ROUTES = {
     "free_swa": "alloc free_group_begin free_swa",
     "alloc_extend": "alloc",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
+    "free_full": "alloc free_group_begin free_swa",
+    "free_group_end": "alloc free_group_begin free_swa",
+    "free_group_end granted": "alloc free_group_begin roll_back",
 }
 RELEVANT_LAWS = {
     "no_leak": "row_ends same_lengths",

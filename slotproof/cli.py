@@ -91,11 +91,21 @@ def prove(
             help="A folder for what cvc5 proved (.smt2) and its proofs (.cpc), which the checker Ethos reads."
         ),
     ] = None,
+    minimal: Annotated[
+        bool,
+        typer.Option("--minimal", help="Drop each promise, choice and fit in turn, and list those that no law needs."),
+    ] = False,
 ) -> None:
     """Prove the law with z3 and with cvc5.
 
     Every transition must keep every invariant.
     """
+    if minimal:
+        from slotproof import minimal as dropping
+
+        if certificates is not None:
+            raise UsageError("--minimal writes no certificates: it proves nothing new")
+        raise typer.Exit(dropping.run(stem or [], json))
     from slotproof import proving
 
     raise typer.Exit(proving.run(stem or [], json, certificates))

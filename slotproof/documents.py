@@ -32,7 +32,7 @@ from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
 from conformance.story.where import Frame
 from conformance.traces import Kept
-from proofs.fitting import ANSWERED, FITS
+from proofs import fitting
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
@@ -46,6 +46,7 @@ from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
 from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
+from spec.scope import OUTSIDE
 
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
@@ -184,6 +185,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "parts": parts_of,
             "theorems": theorems(STEMS),
             "assumptions": assumptions(STEMS),
+            "outside": OUTSIDE,
         },
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         "mutation.md": mutating.page(),
@@ -223,8 +225,7 @@ def of_each_call(stem: Stem) -> dict[str, str]:
     """What is proved of each call of the stem beside its laws, each with its sentence."""
     found = {ATOMIC: "A call that does not fit leaves the state as it was."}
     if hints_of(stem.name).answers:
-        found[FITS] = "A call with a lawful answer fits: no call is refused for nothing."
-        found[ANSWERED] = "A call that fits has a lawful answer: no call is neither granted nor refused."
+        found |= fitting.SENTENCES
     return found
 
 

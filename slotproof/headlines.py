@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from proofs.draining import COMES_TO_REST, GOES_ON, GRANTED, LOWERS
+from proofs.fitting import SENTENCES
 from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
 from proofs.symbols import World
@@ -46,6 +47,8 @@ def _sentence(stem: str, name: str) -> str:
     hints = hints_of(stem)
     if name == COMES_TO_REST:
         return hints.drain.sentence if hints.drain else ""
+    if name in SENTENCES:
+        return SENTENCES[name]
     laws = hints.stem
     return (laws.invariants.get(name) or laws.changes[name]).sentence
 
@@ -54,6 +57,8 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
     """The law itself, or, of a theorem, the laws from which it is proved."""
     hints = hints_of(stem)
     known, named = hints.stem.invariants, hints.relevant_laws
+    if name in SENTENCES:
+        return [(stem, law) for law in known if law.split(".")[-1] == "available_counts"]
     if name == COMES_TO_REST and hints.drain:
         claims = [kind.format(call.name) for call in hints.drain.descents for kind in (GRANTED, LOWERS)]
         rests_on = [*dict.fromkeys(law for claim in (*claims, GOES_ON) for law in named.get(claim, "").split())]

@@ -14,7 +14,7 @@ from conformance.naming import UsageError
 from proofs import counterexample, explore, prover
 from proofs.counterexample import REACHABLE, Counterexample
 from proofs.explore import Path as Route
-from proofs.hints import Hints, Mutant
+from proofs.hints import Hints, Mutant, without_mutant
 from proofs.obligations import FRAME, PROOF, START, TRIVIAL
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
@@ -58,9 +58,12 @@ def run(stems: Sequence[str], json: Path | None, certificates: Path | None = Non
     _matrix(verdicts)
     for failure in failures:
         _print_failure(failure)
+    bare = [f"{stem}.{law}" for stem in chosen for law in without_mutant(hints_of(stem))]
+    for law in bare:
+        say(("no mutant", "bold red"), f": no wrong transition breaks {law}, so that this law could say nothing")
     empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
     _summary(verdicts, witnesses, killed, time.perf_counter() - start)
-    return _code(failures, empty)
+    return _code(failures, [*empty, *bare])
 
 
 def _prove(stems: list[str], certificates: Path | None) -> list[Verdict]:
@@ -108,12 +111,12 @@ def _words(path: Route | None) -> str | None:
 
 
 def mutants(hints: Hints) -> list[dict[str, Any]]:
-    """For each law its mutant, and whether the law refutes it alone or first."""
+    """For each law its mutants, and how the law refutes each, see ``counterexample.killed_by``."""
     return [_mutant(hints, mutant) for mutant in hints.mutants]
 
 
 def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
-    """The mutant of one law, and whether the law refutes it alone or first."""
+    """One mutant, and how its law refutes it."""
     how = counterexample.killed_by(hints, mutant)
     return {
         "stem": hints.stem.name,
@@ -169,7 +172,7 @@ def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]
         f"{kinds[PROOF]} need a proof, {kinds[FRAME]} are frames (the call changes nothing that the law speaks about), "
         f"{kinds[TRIVIAL]} are true of every state; "
         f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants are refuted by "
-        f"their law, alone or first; {seconds:.0f} s"
+        f"their law, alone, first, or with laws that it rests on; {seconds:.0f} s"
     )
 
 

@@ -35,6 +35,7 @@ from spec.pool import (
     drop,
     emptied,
     filled,
+    grows_whole,
     handed_back,
     held,
     length,
@@ -336,6 +337,18 @@ def freed_page_waits(was: Allocator, now: Allocator) -> Truth:
     Only a restore may give back at once the pages that were handed out since the backup.
     """
     return waits_for_the_end(was.now, now.now, was.group, now.group)
+
+
+@stem.change(only=("free_group_begin",))
+def begin_opens_a_group(was: Allocator, now: Allocator) -> Truth:
+    """After the beginning of a free group one is open, also where an engine does not nest groups."""
+    return (was.group >= 0) & (now.group > 0)
+
+
+@stem.change()
+def new_token_has_a_slot(was: Allocator, now: Allocator) -> Truth:
+    """A row that grows owns a page at each page index at which it has a new token: no token is written to nowhere."""
+    return grows_whole(was.now, now.now)
 
 
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))

@@ -6,10 +6,12 @@ Each function is a theorem: both solvers prove it from the laws alone, for any n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spec import states
 from spec.cache_state import CacheState, home
 from spec.lengths import Length, at_most, covers, touched
-from spec.logic import Number, Truth, implies, ite, no
+from spec.logic import Domain, Number, Truth, implies, ite, no
 from spec.pair import waits
 from spec.pool import PADDING, held
 from spec.rows import IDLE, RUNNING, SAVED, allocated, committed, each_request, each_row, full_pool, swa_pool
@@ -60,36 +62,73 @@ def place_of(st: CacheState, r: Number, i: Number) -> Number:
     return ite(i < st.rows.protected(r), home(st, node), r)
 
 
-def reads_held_pages(st: CacheState) -> Truth:
+def rows_of(st: CacheState) -> Domain:
+    """The rows of the full pool; those below ``limit`` belong to requests."""
+    return full_pool(st.rows).rows
+
+
+def reads_held_pages(st: CacheState, r: Number) -> Truth:
     """At each index up to its allocated length, a row that is read shows a page that is held: its own, or the tree's.
 
     So no request reads a full page after it was freed.
     """
-    rows, full = st.rows, full_pool(st.rows)
+    full = full_pool(st.rows)
 
-    def shown(r: Number, i: Number) -> Truth:
+    def shown(i: Number) -> Truth:
         page = full.table(place_of(st, r, i), i)
-        there = reader(st, r) & (i < touched(allocated(rows, r)))
+        there = reader(st, r) & (i < touched(allocated(st.rows, r)))
         return implies(there, (st.reads(r, i) == page) & held(full, page))
 
-    return each_request(rows, lambda r: full.indices.all(lambda i: shown(r, i)))
+    return implies(r < st.rows.limit, full.indices.all(shown))
 
 
-def reads_held_window(st: CacheState) -> Truth:
-    """A token in the window of a row that is read maps into an SWA page that is held: of the row, or of the tree.
+def in_window(st: CacheState, r: Number, i: Number, o: Number) -> Truth:
+    """The next token of a row that is read reads the token at this page index and offset, as the window has it.
 
-    So no request reads an SWA page after it was freed. This is said of models with sliding-window layers, since others
-    have no SWA pages. A page is behind the window where a whole window of committed tokens follows it.
+    A page is behind the window where a whole window of committed tokens follows it.
     """
-    rows, full, swa = st.rows, full_pool(st.rows), swa_pool(st.rows)
+    behind = at_most(Length(i + 1 + st.rows.window, st.rows.window_rest), committed(st.rows, r))
+    return st.tree.windowed & reader(st, r) & no(behind) & covers(allocated(st.rows, r), i, o)
 
-    def mapped(r: Number, i: Number, o: Number) -> Truth:
-        page = swa.table(place_of(st, r, i), i)
-        behind = at_most(Length(i + 1 + rows.window, rows.window_rest), committed(rows, r))
-        read = st.tree.windowed & reader(st, r) & no(behind) & covers(allocated(rows, r), i, o)
-        return implies(read, (rows.pools.now.to_page(st.reads(r, i), o) == page) & held(swa, page))
 
-    return each_request(rows, lambda r: full.indices.all(lambda i: full.offsets.all(lambda o: mapped(r, i, o))))
+def maps_into(st: CacheState, r: Number, i: Number, o: Number, owner: Number) -> Truth:
+    """What the row shows there maps into the SWA page that ``owner`` holds at this page index."""
+    swa = swa_pool(st.rows)
+    page = swa.table(owner, i)
+    return (st.rows.pools.now.to_page(st.reads(r, i), o) == page) & held(swa, page)
+
+
+def each_token(st: CacheState, law: Callable[[Number, Number], Truth]) -> Truth:
+    """``law`` holds for each page index and each offset in a page."""
+    full = full_pool(st.rows)
+    return full.indices.all(lambda i: full.offsets.all(lambda o: law(i, o)))
+
+
+def reads_held_window(st: CacheState, r: Number) -> Truth:
+    """In its cached prefix, a token in the window of a row that is read maps into an SWA page that the tree holds.
+
+    So no request reads an SWA page of the tree after it was freed. This is said of models with sliding-window layers,
+    since others have no SWA pages.
+    """
+
+    def shared(i: Number, o: Number) -> Truth:
+        node = st.cover(st.tree.node(st.handle(r)), i)
+        there = in_window(st, r, i, o) & (i < st.rows.protected(r))
+        return implies(there, maps_into(st, r, i, o, home(st, node)))
+
+    return implies(r < st.rows.limit, each_token(st, shared))
+
+
+def reads_own_window(st: CacheState, r: Number) -> Truth:
+    """Behind its cached prefix, a token in the window of a row that is read maps into an SWA page that the row holds.
+
+    So no request reads an SWA page of its own after it was freed.
+    """
+
+    def own(i: Number, o: Number) -> Truth:
+        return implies(in_window(st, r, i, o) & (i >= st.rows.protected(r)), maps_into(st, r, i, o, r))
+
+    return implies(r < st.rows.limit, each_token(st, own))
 
 
 def frees_what_it_owns(st: CacheState) -> Truth:

@@ -205,6 +205,11 @@ class Invariant:
         """The law in English: the docstring, on one line."""
         return " ".join((self.holds.__doc__ or "").split())
 
+    @property
+    def derived(self) -> bool:
+        """The law follows from others: a theorem, or a law whose proof uses others of the state after the call."""
+        return self.theorem or bool(self.uses)
+
     def of(self, state: Any) -> Truth:
         """The law holds on every part of ``state`` that it applies to."""
         return every(self.holds(part) for _, part in self.parts(state))

@@ -307,11 +307,11 @@ stem.each(state_laws.slots_of, uses=("no_leak", "group_is_open", "places_are_kno
 )
 stem.change()(state_laws.running_keeps_its_state)
 stem.change()(state_laws.set_aside_until_the_end)
+stem.change(besides=("release", "save"))(state_laws.requests_stay)
 
 # What calls do.
 
 stem.change(only=("begin_group",))(state_effects.sets_aside_all_or_none)
-stem.change(only=("clear",))(state_effects.clears_for_nobody)
 stem.change(only=("alloc",))(state_effects.is_equipped_with)
 stem.change(only=("track", "alloc_second"))(state_effects.turns_to_the_other_track)
 stem.change(only=("donate", "donate_and_replace"))(state_effects.donates_its_newest_state)

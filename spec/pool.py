@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
 from spec.finite import Seq as FiniteSeq
-from spec.lengths import NOTHING, Length, formed, touched
+from spec.lengths import NOTHING, Length, at_most, formed, same, touched
 from spec.logic import (
     Domain,
     Map,
@@ -27,6 +27,7 @@ from spec.logic import (
     constant,
     implies,
     ite,
+    no,
     number,
     total,
 )
@@ -288,4 +289,20 @@ def freed_exactly_once(pool: Pool) -> Truth:
 
 
 LEDGERS = (freed_exactly_once,)
+
+
+# What a law of two states says of a pool.
+
+
+def grows_whole(was: Pool, now: Pool) -> Truth:
+    """A row that has become longer owns a page at each page index at which it has a new token."""
+
+    def there(r: Number, i: Number) -> Truth:
+        old, new = length(was, r), length(now, r)
+        longer = at_most(old, new) & no(same(old, new))
+        return implies(longer & (old.pages <= i) & (i < touched(new)), now.table(r, i) != PADDING)
+
+    return was.rows.all(lambda r: was.indices.all(lambda i: there(r, i)))
+
+
 LAWS = (places, one_owner, no_leak, row_ends, available_counts, released_if_sorted, freed_exactly_once)

@@ -18,7 +18,7 @@ from spec import swa_mapping
 from spec.finite import Domain as Range
 from spec.finite import Map as FiniteMap
 from spec.lengths import NOTHING, Length, at_most, covers, formed, pick, same, touched
-from spec.logic import Domain, Map, Number, Truth, but, constant, implies, ite, total, zeroed
+from spec.logic import Domain, Map, Number, Truth, but, constant, implies, ite, no, total, zeroed
 from spec.pool import PADDING, Pool, length
 from spec.swa_mapping import SwaMapping
 
@@ -287,6 +287,16 @@ def committed_is_kept(was: Rows, now: Rows) -> Truth:
 def cursor_goes_on(was: Rows, now: Rows) -> Truth:
     """The cursor of a running request never moves back: what has left the window does not come back."""
     return stays(was, now, lambda r: at_most(cursor(was, r), cursor(now, r)))
+
+
+def draft_waits(was: Rows, now: Rows) -> Truth:
+    """A token that was allocated before it was computed is committed by ``commit`` alone, which verifies it."""
+
+    def verified(r: Number) -> Truth:
+        more = at_most(committed(was, r), committed(now, r)) & no(same(committed(was, r), committed(now, r)))
+        return implies(more, same(committed(was, r), allocated(was, r)))
+
+    return stays(was, now, verified)
 
 
 def session_is_kept(was: Rows, now: Rows) -> Truth:

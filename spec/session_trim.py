@@ -476,6 +476,7 @@ for _law in rows.LAWS:
 stem.change(besides=("roll_back",))(rows.committed_is_kept)
 stem.change()(rows.cursor_goes_on)
 stem.change()(rows.session_is_kept)
+stem.change(besides=("commit",))(rows.draft_waits)
 
 # What calls do.
 

@@ -38,11 +38,6 @@ def sets_aside_all_or_none(was: MambaSlots, now: MambaSlots, need: Number, chose
     return (need >= 0) & (now.available == was.available - count) & (now.group == was.group + 1) & mine
 
 
-def clears_for_nobody(was: MambaSlots, now: MambaSlots) -> Truth:
-    """The pool starts anew only where no request is there: none loses its state."""
-    return was.owners.all(lambda o: implies(is_request(was, o), (was.phase(o) == IDLE) & (now.phase(o) == IDLE)))
-
-
 def is_equipped_with(
     was: MambaSlots, now: MambaSlots, request: Number, own: Number, first: Number, second: Number
 ) -> Truth:

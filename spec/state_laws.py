@@ -171,6 +171,11 @@ def running_keeps_its_state(was: MambaSlots, now: MambaSlots) -> Truth:
     return was.owners.all(kept)
 
 
+def requests_stay(was: MambaSlots, now: MambaSlots) -> Truth:
+    """A request goes only where its slots are released or saved for its session: nobody takes them from under it."""
+    return was.owners.all(lambda o: implies(is_request(was, o) & (was.phase(o) != IDLE), now.phase(o) != IDLE))
+
+
 def set_aside_until_the_end(was: MambaSlots, now: MambaSlots) -> Truth:
     """A slot that is set aside for a group becomes free only where no group is open any more."""
     return (now.group == 0) | was.slots.all(lambda s: implies(was.place(s) == GROUPED, now.place(s) != FREE))

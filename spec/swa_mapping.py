@@ -68,6 +68,7 @@ from spec.pool import (
     cut,
     drop,
     filled,
+    grows_whole,
     handed_back,
     held,
     in_range,
@@ -565,6 +566,30 @@ def freed_swa_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
     an SWA page that no full page needs any more (``settle_swa``).
     """
     return waits_for_the_end(was.now.swa, now.now.swa, was.group, now.group)
+
+
+@stem.change(only=("free_group_begin",))
+def begin_opens_a_group(was: SwaMapping, now: SwaMapping) -> Truth:
+    """After the beginning of a free group one is open, also where an engine does not nest groups."""
+    return (was.group >= 0) & (now.group > 0)
+
+
+@stem.change(besides=("adopt", "hand_over", "hand_over_swa"))
+def new_token_has_a_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+    """A row that grows owns a full page at each page index at which it has a new token: none is written to nowhere.
+
+    A row that shares a cached prefix owns none of its pages, and the row of a tree node owns those of its key alone.
+    """
+    return grows_whole(was.now.full, now.now.full)
+
+
+@stem.change(besides=("adopt", "hand_over", "hand_over_swa", "alloc_extend_swa_tail"))
+def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+    """With sliding-window layers a row that grows owns an SWA page wherever it has a new token.
+
+    Of tokens that were computed elsewhere only the tail has SWA slots (``alloc_extend_swa_tail``).
+    """
+    return no(was.windowed) | grows_whole(was.now.swa, now.now.swa)
 
 
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))

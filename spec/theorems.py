@@ -43,18 +43,23 @@ HEADLINES = (
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
         "token in its window maps into a held SWA page, and its mamba states are its own until it leaves.",
         (
-            *(("cache", law) for law in ("reads_held_pages", "reads_held_window", "reads_own_states")),
+            *(
+                ("cache", law)
+                for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
+            ),
             ("cache", "running_keeps_its_states"),
         ),
     ),
     Headline(
         "nothing_is_stuck",
-        "Nothing is stuck: what the tree counts as evictable can be evicted, a call is granted exactly where a lawful "
-        "answer exists, and from every state finitely many granted calls end all requests and sessions and give back "
-        "every page and every mamba slot.",
+        "Nothing is stuck: what the tree counts as evictable can be evicted, a call fits exactly where a lawful answer "
+        "exists (of `continue_prefill` this is not proved), and from every state finitely many granted calls end all "
+        "requests and sessions and give back every page and every mamba slot.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),
+            ("cache", "a_lawful_answer_fits"),
+            ("cache", "a_fitting_call_has_a_lawful_answer"),
             ("cache", "comes_to_rest"),
             *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
         ),

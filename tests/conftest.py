@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from conformance.draws import by_seed_alone
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it once, when it is first imported
@@ -18,6 +21,14 @@ settings.register_profile(
     "soak", max_examples=5_000, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_alike() -> Iterator[None]:
+    """What is drawn does not depend on which tests have run before, and have loaded modules, in this process."""
+    with by_seed_alone():
+        yield
+
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 

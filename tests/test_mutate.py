@@ -32,8 +32,9 @@ TRANSITIONS = [(stem, name) for stem in STEMS for name in (START, *hints_of(stem
 
 @dataclass(frozen=True)
 class One:
-    """An edit, found by what it does. ``was``: a part of the text before. ``now``: the text after. ``number``: which one
-    of those that do so.
+    """An edit, found by what it does: the first one, or the one of this ``number``.
+
+    ``was``: a part of the text before. ``now``: the text after.
     """
 
     operator: str

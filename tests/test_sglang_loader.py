@@ -649,6 +649,41 @@ def test_a_process_holds_one_release(real: Path, tmp_path: Path) -> None:
     assert ran.stdout == ("sglang second needs a process of its own: this one has sglang first loaded\n"), ran.stderr
 
 
+COMPILED = """
+import torch
+@torch.compile(dynamic=True, backend="inductor")
+def one(x): return x + 1
+@torch.compiler.disable
+def two(x): return x + 2
+@torch.compiler.disable(recursive=False)
+def three(x): return x + 3
+class Pool:
+    ways = one, two, three, torch.compile(two)
+"""
+
+
+def test_torchs_compiler_is_not_loaded(tmp_path: Path) -> None:
+    """Functions run as they are written; where the release cannot be loaded, torch has its compiler again."""
+    (make_package(tmp_path) / "sglang" / "srt" / "mem_cache" / "compiled.py").write_text(COMPILED)
+    code = """
+    import sys
+    from pathlib import Path
+    import torch
+    from conformance.engines.protocol import EngineError
+    from conformance.engines.sglang import importing
+    before = torch.compile, torch.compiler.disable
+    for name in ("Missing", "Pool"):
+        try:
+            found = importing.load(Path(sys.argv[1]), "fake", (), {name: ["mem_cache.compiled"]})
+        except EngineError:
+            print((torch.compile, torch.compiler.disable) == before)
+    print([way(0) for way in found.module("mem_cache.compiled").Pool.ways])
+    print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+    """
+    ran = run_python(code, str(tmp_path))
+    assert ran.stdout.splitlines() == ["True", "[1, 2, 3, 2]", "[]"], ran.stderr
+
+
 def test_sglang_needs_a_release_or_a_folder(tmp_path: Path) -> None:
     for release, source in ((None, None), ("0.5.12", tmp_path)):
         with pytest.raises(EngineError, match="sglang needs either --release VERSION or --source FOLDER"):

@@ -232,7 +232,7 @@ def test_the_second_solver_gets_the_raw_formulas(name: str) -> None:
 def test_what_z3_rewrites_reaches_the_second_solver_as_it_was() -> None:
     x = z3.Int("x")
     contradiction = [x != x]
-    assert "(assert false)" in prover.looking([*contradiction], prover.LOOKS[0]).to_smt2().replace("\n", "")
+    assert "(assert false)" in prover.looking([*contradiction], prover.LOOKS[0], 1000).to_smt2().replace("\n", "")
     text = second_solver.script(contradiction)
     assert "false" not in text
     assert second_solver.check(text, 1000) == "unsat"

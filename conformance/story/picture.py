@@ -89,15 +89,22 @@ def row_lines(st: Rows) -> list[str]:
 def _row(st: Rows, row: int) -> str:
     lengths = ", ".join(f"{name} {n}" for name, n in lengths_of(st, row)._asdict().items())
     turn = f" of session {st.session(row)}" if st.session(row) else ""
-    return f"row {row}{turn}, {PHASES[st.phase(row)]}: {lengths}"
+    phase = PHASES.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist")
+    return f"row {row}{turn}, {phase}: {lengths}"
 
 
 # The tree.
 
 
 def tree_frame(st: Tree, unit: str = "tokens") -> Json:
-    """The nodes of a tree, parents first, a line each. ``unit``: what the tree counts."""
-    return {"pools": [], "lines": [], "words": [_node(st, n, unit) for n in _in_order(st, ROOT)] or ["the root alone"]}
+    """The nodes of a tree, parents first, a line each; then those from which no way leads to the root. ``unit``: what
+    the tree counts.
+    """
+    hanging = _in_order(st, ROOT)
+    lost = [n for n in st.nodes.items() if lives(st, n) and n not in hanging]
+    words = [_node(st, n, unit) for n in hanging]
+    words += [f"{_node(st, n, unit)}; not below the root: its parent is node {st.parent(n)}" for n in lost]
+    return {"pools": [], "lines": [], "words": words or ["the root alone"]}
 
 
 def _in_order(st: Tree, under: int) -> list[int]:

@@ -10,6 +10,9 @@ A stub lets a module be imported, and decides nothing: whatever tests, compares,
 has the rules, ``conformance.no_verdict`` the driver's side). Where a release asks a missing package something while it
 is imported, ``release.ANSWERS`` has the answer and the reason why no verdict depends on it.
 
+Functions that the release gives to ``torch.compile`` run as they are written: no bookkeeping is among them, and torch's
+compiler takes longer to import than the release.
+
 A process holds one release. A package that is installed is used as it is, whatever its version.
 """
 
@@ -33,6 +36,7 @@ from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import stubs
 from conformance.engines.sglang.stubs import Imports, Stub, StubModule, loading
 
+COMPILERS = ((torch, "compile"), (torch.compiler, "disable"))
 _REPLACED = "Slotproof puts a stub in the place of this module of SGLang"
 
 
@@ -132,15 +136,20 @@ def load(
     if not (root / "sglang" / "srt" / "mem_cache").is_dir():
         raise EngineError(f"sglang {label}: no sglang/srt/mem_cache below {root}")
     interpreted = _interpreted()
+    compilers = [(place, name, getattr(place, name)) for place, name in COMPILERS]
     imported = Imported(label, root, interpreted, interpreted and _on_arrays(), replaced, Imports())
     try:
         imported._imports.install()
+        for place, name, _ in compilers:
+            setattr(place, name, _as_written)
         stubs.answers.update(answers or {})
         _prepare(root, replaced)
         for name, modules in needed.items():
             imported.find_class(name, modules)
     except EngineError:
         imported._imports.remove()
+        for place, name, compiler in compilers:
+            setattr(place, name, compiler)
         _forget()
         raise
     _loaded = imported
@@ -156,6 +165,11 @@ def _prepare(root: Path, replaced: tuple[str, ...]) -> None:
     sys.modules["sglang"].__path__ = [str(root / "sglang")]
     for name in replaced:
         sys.modules[name] = StubModule(name, _REPLACED, root.joinpath(*name.split(".")))
+
+
+def _as_written(function: Any = None, *_: Any, **__: Any) -> Any:
+    """Stands for ``torch.compile`` and ``torch.compiler.disable``: returns the function, or a decorator that does."""
+    return _as_written if function is None else function
 
 
 def _forget() -> None:
