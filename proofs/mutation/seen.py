@@ -17,8 +17,8 @@ from spec.logic import Truth, but
 from spec.pool import held
 from spec.rows import IDLE as NOT_IN_USE
 from spec.rows import SAVED, allocated, is_row
-from spec.states import IDLE, OWN, RUNNING, SECOND, is_held, is_request
-from spec.tree import lives, over
+from spec.states import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
+from spec.tree import ROOT, lives, over
 
 Read = Callable[..., Truth]
 
@@ -62,7 +62,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
     "Tree": {
         "alive": lambda st, n: st.nodes.has(n),
         **dict.fromkeys(("parent", "stop", "source", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref"), _NODE),
-        "above": lambda st, a, n: st.nodes.has(a) & st.nodes.has(n),
+        "above": lambda st, a, n: st.nodes.has(a) & (st.nodes.has(n) | (n == ROOT)),
         "active": lambda st, h: st.handles.has(h),
         **dict.fromkeys(("node", "top", "state"), _active),
         **dict.fromkeys(("grip", "reads"), _on_its_path),
@@ -80,7 +80,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "table": _OWNER_ROLE,
         "names": lambda st, o, k: is_request(st, o) & _role(k),
         "row": lambda st, o, k: is_request(st, o) & (st.phase(o) == RUNNING) & _role(k),
-        "next": lambda st, o: st.owners.has(o) & no_idle(st, o),
+        "next": lambda st, o: st.owners.has(o) & has_buffer(st, o),
         "phase": is_request,
     },
     "CacheState": {
@@ -96,19 +96,12 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
 FLAGS = ("alive", "above", "active")  # maps of a tree of which only 1 has a meaning
 
 
-def no_idle(st: Any, o: Any) -> Truth:
-    """The owner has a buffer, or is no request that is gone."""
-    return (st.limit <= o) | (st.phase(o) != IDLE)
-
-
 def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, Any, Truth]]:
     """Each value of a state: its name, the value, and where it is read; of a map the value at ``keys``."""
     for f in fields(one):
         value = getattr(one, f.name)
         if is_dataclass(value):
-            for name, inner, where in values(value, keys, f"{path}{f.name}."):
-                copied = f.name == "saved"  # a backup is read only while it can be restored
-                yield name, inner, where & one.backed_up if copied else where
+            yield from values(value, keys, f"{path}{f.name}.")
         elif isinstance(value, SymMap):
             used = keys[: value.arity]
             read = value(*used) == 1 if f.name in FLAGS else value(*used)
@@ -117,20 +110,19 @@ def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, An
             yield path + f.name, value, True
 
 
-def blurred(world: World, one: Any, path: str = "", under: Truth = True) -> Any:
+def blurred(world: World, one: Any, path: str = "") -> Any:
     """A copy of the state in which the values that nobody reads are others."""
     changes: dict[str, Any] = {}
     for f in fields(one):
         value = getattr(one, f.name)
         if is_dataclass(value):
-            inner = under & one.backed_up if f.name == "saved" else under
-            changes[f.name] = blurred(world, value, f"{path}{f.name}.", inner)
+            changes[f.name] = blurred(world, value, f"{path}{f.name}.")
         elif isinstance(value, SymMap):
             other = world.map(f"other {path}{f.name}", value.arity)
             read = WHERE[type(one).__name__][f.name]
-            changes[f.name] = _mixed(one, value, other, read, under)
+            changes[f.name] = _mixed(one, value, other, read)
     return but(one, **changes)
 
 
-def _mixed(one: Any, value: SymMap, other: SymMap, read: Read, under: Truth) -> SymMap:
-    return other.where(lambda *k: under & read(one, *k), value)
+def _mixed(one: Any, value: SymMap, other: SymMap, read: Read) -> SymMap:
+    return other.where(lambda *k: read(one, *k), value)

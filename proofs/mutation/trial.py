@@ -195,8 +195,7 @@ class _Edited:
         axioms, laws = self.right.world.axioms, self.right.facts(self._read[1])
         looks: tuple[Any, ...] = ((axioms, plain, {}), (axioms, goal, {}), (laws, goal, QUICK), (laws, goal, {}))
         for facts, claim, look in looks:
-            solver = prover.looking([*facts, z3.Not(claim)], look)
-            solver.set("rlimit", SEARCH[ANY])
+            solver = prover.looking([*facts, z3.Not(claim)], look, SEARCH[ANY])
             solver.set("timeout", STUCK)
             if solver.check() == z3.unsat:
                 return True
