@@ -68,8 +68,8 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         **dict.fromkeys(("grip", "reads"), _on_its_path),
     },
     "Rows": {
-        "phase": is_row,
-        **dict.fromkeys(("protected", "cursor", "cursor_rest", "committed", "committed_rest", "session"), _in_use),
+        **dict.fromkeys(("phase", "protected"), is_row),
+        **dict.fromkeys(("cursor", "cursor_rest", "committed", "committed_rest", "session"), _in_use),
         **dict.fromkeys(("text", "text_rest"), lambda st, r: is_row(st, r) & (st.phase(r) == SAVED)),
         "slot": lambda st, s: st.sessions.has(s),
     },
