@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proofs import answers
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import allocator as law
 from spec.allocator import Allocator
 from spec.finite import Set
@@ -188,7 +188,46 @@ def keeps_rolled_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> St
     return replace(step, then=replace(step.then, now=now))
 
 
+def keeps_what_it_was_granted(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A caller fails before it uses its new slots, and the row keeps them."""
+    return law.alloc_extend(st, row, to, chosen)
+
+
+def rolls_back_at_once(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """What is rolled back within a free group does not wait for the end of the group."""
+    return altered(law.roll_back(st, row, to, chosen), now=law.roll_back(but(st, group=0), row, to, chosen).then.now)
+
+
+def frees_unsorted(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """In a pool that sorts, a freed page is on the free list at once."""
+    step = law.free(st, gone, slots)
+    after = step.then.now.place
+    unsorted = after.where(lambda p: gone.has(p) & (after(p) == RELEASED), FREE, gone.items)
+    return altered(step, now=but(step.then.now, place=unsorted))
+
+
+def grows_without_pages(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    """A row grows, and takes none of the pages that are handed out to it."""
+    return altered(law.alloc_extend(st, row, to, chosen), now=cut(st.now, row, to))
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        free_group_begin="a_group_is_open",
+        alloc="row_gets_its_pages",
+        alloc_extend="row_gets_its_length",
+        alloc_decode="row_gets_its_token",
+        trim="row_is_cut",
+        free="frees_what_is_named",
+        merge_and_sort_free="release_list_is_sorted_in",
+        backup_state="backup_is_taken",
+        restore_state="backup_is_restored",
+    ),
+    Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
+    Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
+    Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
+    Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free", "one_owner", keeps_reference),
     Mutant("forgets_page", "free", "no_leak", forgets_page),

@@ -9,7 +9,7 @@ from proofs import answers, mamba_in_cache
 from proofs import lock_ref as locks
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import requests
 from proofs.swa_mapping import settled
@@ -277,6 +277,12 @@ def slides_into_window(st: CacheState, row: Number, to: Number) -> Step[CacheSta
 
 MUTANTS = (
     Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
+    *idlers(
+        law.stem,
+        decode="row_gets_the_chosen_pages",
+        continue_prefill="runs_with_its_lock",
+        state_admit="is_equipped_with",
+    ),
     Mutant("forgets_pages", "evict_leaf", "others_are_nodes", forgets_pages),
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),

@@ -7,6 +7,7 @@ reachable: ``classify`` searches for a shortest path from the first state.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -15,12 +16,13 @@ from typing import Any
 import z3
 
 from proofs import explore, obligations
+from proofs.explore import Move
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
-from spec.logic import Step
+from spec.logic import Change, Step
 
 REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
 ALONE, FIRST, WITH = "alone", "first", "with laws that it rests on"  # how a mutant breaks its law
@@ -98,7 +100,11 @@ def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names:
 def _kept(hints: Hints, made: obligations.SymbolicCall, names: Sequence[str]) -> list[Any]:
     laws, changes = hints.stem.invariants, hints.stem.changes
     return [
-        lift(laws[name].of(made.step.then) if name in laws else changes[name].holds(made.pre, made.step.then))
+        lift(
+            laws[name].of(made.step.then)
+            if name in laws
+            else changes[name].of(made.pre, made.step.then, made.arguments)
+        )
         for name in names
         if name in laws or changes[name].binds(made.name)
     ]
@@ -150,22 +156,29 @@ def _execute(
     arguments = {key: read.value(value) for key, value in made.arguments.items()}
     step = transition(before, **arguments)
     after = explore.after(step, before)
-    found = Counterexample(name, arguments, before, after, _laws_broken(hints, name, step, before, after))
+    move = Move(name, tuple(arguments.values()), before, after, bool(step.granted))
+    found = Counterexample(name, arguments, before, after, _laws_broken(hints, step, move))
     if hints.stem.broken(before) or not step.kept or not found.broken:
         raise AssertionError(f"the two readings disagree on {found}")
     return found
 
 
-def _laws_broken(hints: Hints, name: str, step: Step[Any], before: Any, after: Any) -> list[tuple[str, str]]:
-    broken = [(law.name, part) for law, part in hints.stem.broken(after)]
-    if not step.fits and explore.key(before) != explore.key(after):
+def _laws_broken(hints: Hints, step: Step[Any], move: Move) -> list[tuple[str, str]]:
+    broken = [(law.name, part) for law, part in hints.stem.broken(move.after)]
+    if not step.fits and explore.key(move.before) != explore.key(move.after):
         broken.append((obligations.ATOMIC, ""))
     if step.kept and not step.fits and all(choice.holds for choice in step.choice):
         broken.append((FITS, ""))
-    if step.granted:
-        broken += [(law.name, "") for law in hints.stem.done_wrong(name, before, after)]
+    broken += [(law.name, "") for law in done_wrong(hints, move)]
     unlawful = [call for call in step.calls if step.granted and not call.step.granted]
     return broken + [(obligations.CALLS + call.transition.__name__, call.part) for call in unlawful]
+
+
+def done_wrong(hints: Hints, move: Move) -> list[Change]:
+    """The laws of two states that a call breaks; none where it was refused."""
+    names = list(inspect.signature(hints.stem.transitions[move.transition]).parameters)[1:]
+    arguments = dict(zip(names, move.arguments, strict=True))
+    return hints.stem.done_wrong(move.transition, move.before, move.after, arguments) if move.granted else []
 
 
 @dataclass(frozen=True)
@@ -228,7 +241,7 @@ def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, 
             if hints.stem.broken(move.after):
                 return True
             known.add(after)
-        if move.granted and hints.stem.done_wrong(move.transition, move.before, move.after):
+        if done_wrong(hints, move):
             return True
         return not move.granted and explore.key(move.before) != after
 

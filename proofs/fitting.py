@@ -72,7 +72,7 @@ def _answered(
     with made.world.sharing():
         step = transition(made.pre, **made.arguments)
         lawfully = transition(made.pre, **{**made.arguments, **answer(pick, made.pre, made.arguments)})
-        asked = [lift(choice.holds) for choice in _of_the_caller(step.choice, lawfully.choice)]
+        asked = [lift(choice.holds) for choice in unchanged_choices(step.choice, lawfully.choice)]
     facts = [*sized, lift(step.kept), lift(step.fits), *asked, *pick.facts]
     return Direction(ANSWERED, facts, lift(lawfully.granted))
 
@@ -84,7 +84,7 @@ def _unknown(name: str) -> Callable[..., dict[str, Any]]:
     return refuse
 
 
-def _of_the_caller(asked: tuple[Requirement, ...], answered: tuple[Requirement, ...]) -> list[Requirement]:
+def unchanged_choices(asked: tuple[Requirement, ...], answered: tuple[Requirement, ...]) -> list[Requirement]:
     """The conditions that no answer changes: they speak of other arguments alone."""
     unchanged = [lift(choice.holds) for choice in answered]
     return [choice for choice in asked if any(lift(choice.holds).eq(other) for other in unchanged)]

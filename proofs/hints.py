@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from proofs.answers import Answer
@@ -39,6 +40,21 @@ def unchosen(step: Step[S], sentence: str) -> Step[S]:
     kept = tuple(choice for choice in step.choice if choice.sentence != sentence)
     assert len(kept) < len(step.choice), f"no choice {sentence!r}"
     return but(step, choice=kept)
+
+
+def idle(transition: Transition) -> Transition:
+    """The transition that asks what ``transition`` asks, and does nothing."""
+
+    @wraps(transition)
+    def wrong(st: Any, *arguments: Any, **named: Any) -> Step[Any]:
+        return but(transition(st, *arguments, **named), then=st, calls=())
+
+    return wrong
+
+
+def idlers(stem: Stem, **laws: str) -> tuple[Mutant, ...]:
+    """For each transition the mutant that does nothing, against the law that says what the transition does."""
+    return tuple(Mutant(f"{name}_does_nothing", name, law, idle(stem.transitions[name])) for name, law in laws.items())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import lock_ref as law
 from spec.holders import shifted
 from spec.logic import Number, Step, Truth, but, no, requires
@@ -309,6 +309,14 @@ MUTANTS = (
     ),
     Mutant(
         "counts_an_evicted_state", "evict_mamba", "a_state_can_be_evicted", _forgets("evict_mamba", "mamba_evictable")
+    ),
+    *idlers(
+        law.stem,
+        acquire="locks_as_asked",
+        release_swa="gives_its_window_back",
+        release_state="gives_its_state_back",
+        add_leaf="grows_as_asked",
+        restore="takes_the_slots",
     ),
     Mutant("holds_uncounted", "acquire", "held_is_counted", holds_uncounted),
     Mutant("counts_down_twice", "release", "counts_are_counts", counts_down_twice),

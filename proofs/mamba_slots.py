@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from proofs import answers
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.logic import Number, Step, but, no
@@ -236,6 +236,16 @@ def loses_an_evicted_slot(st: MambaSlots, node: Number) -> Step[MambaSlots]:
 
 
 MUTANTS = (
+    *idlers(
+        law.stem,
+        begin_group="sets_aside_all_or_none",
+        alloc="is_equipped_with",
+        track="turns_to_the_other_track",
+        donate="donates_its_newest_state",
+        alloc_for_match="waits_with_a_copy",
+        release="goes_for_good",
+        restore="comes_from_the_session",
+    ),
     Mutant("loses_an_evicted_slot", "evict", "quiet_is_full", loses_an_evicted_slot),
     Mutant("passes_its_own", "donate_and_replace", "running_keeps_its_state", passes_its_own),
     Mutant("clears_under_requests", "clear", "requests_stay", clears_under_requests),

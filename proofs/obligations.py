@@ -181,7 +181,7 @@ def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
 def changes_lawfully(hints: Hints, made: SymbolicCall, law: Change) -> Formula:
     """A granted call in a lawful state changes the state as a law of two states says."""
     made.afresh()
-    goal = lift(law.holds(made.pre, made.step.then))
+    goal = lift(law.of(made.pre, made.step.then, made.arguments))
     if z3.is_true(z3.simplify(goal)):
         return Formula(law.name, list, goal)
     places = places_of(hints, made)
@@ -201,7 +201,7 @@ def touches(made: SymbolicCall, law: Invariant | Change) -> bool:
     """
     if isinstance(law, Change):
         made.afresh()
-        return not z3.is_true(z3.simplify(lift(law.holds(made.pre, made.step.then))))
+        return not z3.is_true(z3.simplify(lift(law.of(made.pre, made.step.then, made.arguments))))
     was, goal = _before_and_after(made, law)
     return not goal.eq(was)
 

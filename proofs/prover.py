@@ -180,10 +180,16 @@ def prove(
 
 
 def on_every_core(
-    work: Callable[..., Any], units: Sequence[tuple[Any, ...]], report: Callable[[Any], None]
+    work: Callable[..., Any],
+    units: Sequence[tuple[Any, ...]],
+    report: Callable[[Any], None],
+    processes: int | None = None,
 ) -> list[Any]:
-    """The results of ``work`` on each unit, in order of the units; ``report`` gets each result when it comes."""
-    with ProcessPoolExecutor(os.cpu_count()) as workers:
+    """The results of ``work`` on each unit, in order of the units; ``report`` gets each result when it comes.
+
+    ``processes``: how many units at a time; by default as many as there are processors.
+    """
+    with ProcessPoolExecutor(processes or os.cpu_count()) as workers:
         futures = [workers.submit(work, *unit) for unit in units]
         for future in as_completed(futures):
             report(future.result())

@@ -8,7 +8,7 @@ from typing import Any
 
 from proofs import answers
 from proofs.allocator import begins, nothing
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from proofs.swa_mapping import settled
 from spec import rows, swa_mapping
 from spec import session_trim as law
@@ -264,7 +264,32 @@ def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
     )
 
 
+def forgets_the_row(st: Rows, row: Number) -> Step[Rows]:
+    """A request stops reading, and its row is idle at once, before it was given back."""
+    return altered(law.finish(st, row), phase=st.phase.put(row, rows.IDLE))
+
+
+def overwrites_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill goes on behind slots of a draft, and commits them as if it had computed them."""
+    extended = law.extend(st, row, to, full_pages, swa_pages)
+    return unasked(extended, "the committed length is the allocated length")
+
+
+def resumes_with_a_draft(st: Rows, session: Number, given: Length) -> Step[Rows]:
+    """The next turn of a session runs though its row has slots of a draft."""
+    return unasked(law.resume(st, session, given), "the committed length is the allocated length")
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        decode="row_gets_the_chosen_pages",
+        slide="slides_behind_the_prefix",
+        roll_back="keeps_what_is_committed",
+    ),
+    Mutant("forgets_the_row", "finish", "life_of_a_row", forgets_the_row),
+    Mutant("overwrites_a_draft", "extend", "commits_what_it_gets", overwrites_a_draft),
+    Mutant("resumes_with_a_draft", "resume", "no_draft_in_the_next_turn", resumes_with_a_draft),
     Mutant("commits_less", "commit", "committed_is_kept", commits_less),
     Mutant("slides_back", "slide", "cursor_goes_on", slides_back),
     Mutant("commits_a_draft", "extend", "draft_waits", commits_a_draft),

@@ -8,13 +8,13 @@ from typing import Any
 
 from proofs import answers
 from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
-from proofs.hints import COMMON, Hints, Mutant, altered, unasked, unchosen
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step, Truth, but, ite
-from spec.pool import HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
+from spec.pool import FREE, HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
 from spec.swa_mapping import SwaMapping
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
@@ -363,7 +363,59 @@ def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
 
+def keeps_what_it_was_granted(
+    st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMapping]:
+    """A caller fails before it uses its new slots, and the row keeps them."""
+    return law.alloc_extend(st, row, to, full_pages, swa_pages)
+
+
+def rolls_back_at_once(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """What is rolled back within a free group does not wait for the end of the group."""
+    at_once = law.roll_back(but(st, group=0), row, to, full_pages, swa_pages)
+    return altered(law.roll_back(st, row, to, full_pages, swa_pages), now=at_once.then.now)
+
+
+def frees_unsorted(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """In a pool that sorts, a freed page is on the free list at once."""
+    step = law.free(st, gone, slots)
+    full = step.then.now.full
+    unsorted = full.place.where(lambda p: gone.has(p) & (full.place(p) == RELEASED), FREE, gone.items)
+    return altered(step, now=but(step.then.now, full=but(full, place=unsorted)))
+
+
+def grows_without_pages(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+    """A row grows, and takes none of the pages that are handed out to it."""
+    longer = but(st.now, full=cut(st.now.full, row, to), swa=cut(st.now.swa, row, to))
+    return altered(law.alloc_extend(st, row, to, full_pages, swa_pages), now=longer)
+
+
+def slides_past_the_end(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
+    """The window moves one page further than it may, past a page that has room for more tokens."""
+    return but(law.slide(st, row, to), then=law.slide(st, row, to + 1).then)
+
+
 MUTANTS = (
+    *idlers(
+        law.stem,
+        free_group_begin="a_group_is_open",
+        alloc="row_gets_its_pages",
+        alloc_extend="row_gets_its_length",
+        alloc_decode="row_gets_its_token",
+        trim="row_is_cut",
+        free="frees_what_is_named",
+        free_swa="frees_the_swa_pages_of_what_is_named",
+        merge_and_sort_free="release_list_is_sorted_in",
+        backup_state="backup_is_taken",
+        restore_state="backup_is_restored",
+        hand_over="pages_go_to_the_receiver",
+        free_pages="a_range_is_passed_on",
+    ),
+    Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
+    Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
+    Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
+    Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
+    Mutant("slides_past_the_end", "slide", "a_growing_page_keeps_its_swa_page", slides_past_the_end),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free_full", "one_owner", keeps_reference),
     Mutant("forgets_page", "free_full", "no_leak", forgets_page),

@@ -268,8 +268,10 @@ class World:
     def quantified(self) -> Iterator[None]:
         """The context in which formulas under a quantifier are made; counts are refused there."""
         self.depth += 1
-        yield
-        self.depth -= 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def bound(self, hint: str) -> Any:
         """A variable to quantify over, named by its depth, so that equal laws on equal maps are one formula."""

@@ -111,6 +111,37 @@ def prove(
     raise typer.Exit(proving.run(stem or [], json, certificates))
 
 
+@app.command()
+def mutate(
+    what: Annotated[Literal["spec"], typer.Argument(help="What to edit: the spec, which is the law.")],  # noqa: ARG001
+    stem: Stems = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="Only edits of this operator, see --list-operators; can be repeated.")
+    ] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Try only so many edits, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn sample.")] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Edits judged at a time; default: the processors.")] = None,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Write the result to docs/mutation.json, from which docs/mutation.md is made."),
+    ] = False,
+    list_operators: Annotated[
+        bool, typer.Option("--list-operators", help="Only list the operators and how many edits each makes.")
+    ] = False,
+    json: Out = None,
+) -> None:
+    """Edit the transitions and see whether a law refutes each edit.
+
+    An edit makes a wrong transition, by a mistake that a programmer could make: it drops a condition, a field, a
+    promise or a call, is off by one, takes one pool for the other. Exit code 1 if fewer than 95% are refuted.
+    """
+    from slotproof import mutating
+
+    if list_operators:
+        raise typer.Exit(mutating.operators(json))
+    raise typer.Exit(mutating.run(mutating.Options(stem or [], operator or [], sample, seed, jobs, keep, json)))
+
+
 @app.command(cls=NamesEngines)
 def check(
     engine: Annotated[str, typer.Argument(help="The engine to check: a name listed below, or package.module:maker.")],

@@ -2,7 +2,9 @@
 parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
-the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Everything else is made from the code, so
+the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Which edits of the spec no law refutes is kept
+in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it is about:
+``slotproof docs --check`` fails where the spec has changed since. Everything else is made from the code, so
 ``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for the
 known bugs. A test searches for each of them and compares it with ``docs/faults.json``.
 """
@@ -35,6 +37,7 @@ from proofs import fitting
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
+from slotproof import mutating
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -102,8 +105,11 @@ def write(check_only: bool) -> int:
     gone = left_over(root / "docs", (path for path, _ in made))
     names = ", ".join(str(path.relative_to(root)) for path in [*(path for path, _ in stale), *gone])
     if check_only:
+        older = mutating.out_of_date()
         say(f"out of date, run make docs: {names}" if names else "the generated documents are up to date")
-        return BROKEN if names else HOLDS
+        if older:
+            say(older)
+        return BROKEN if names or older else HOLDS
     for path, text in stale:
         path.parent.mkdir(exist_ok=True)
         write_text(path, text)
@@ -192,6 +198,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         },
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
+        "mutation.md": mutating.page(),
     }
     return [
         *(

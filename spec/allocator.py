@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec import pool_effects
 from spec.lengths import Length, at_most, formed, next_token, same, touched
 from spec.logic import (
     Number,
@@ -354,3 +355,84 @@ def new_token_has_a_slot(was: Allocator, now: Allocator) -> Truth:
 def groups_are_counted(was: Allocator, now: Allocator) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
     return was.group == now.group
+
+
+@stem.change(only=("free_group_begin",))
+def a_group_is_open(was: Allocator, now: Allocator, opens: Truth) -> Truth:
+    """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
+    return pool_effects.opens(was.group, now.group, opens)
+
+
+@stem.change(besides=("alloc", "alloc_extend", "alloc_decode", "trim", "restore_state", "clear"))
+def rows_keep_their_lengths(was: Allocator, now: Allocator) -> Truth:
+    """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
+    return pool_effects.keeps_lengths(was.now, now.now)
+
+
+@stem.change(only=("alloc",))
+def row_gets_its_pages(was: Allocator, now: Allocator, row: Number, count: Number) -> Truth:
+    """A row of whole pages that is granted ``count`` pages has so many more, and no other row changes its length."""
+    return pool_effects.grows_by_pages(was.now, now.now, row, count)
+
+
+@stem.change(only=("alloc_extend",))
+def row_gets_its_length(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth:
+    """A row that is granted ``to`` tokens has so many, no fewer than before, and no other row changes its length."""
+    return pool_effects.grows(was.now, now.now, row, to)
+
+
+@stem.change(only=("alloc_decode",))
+def row_gets_its_token(was: Allocator, now: Allocator, row: Number) -> Truth:
+    """A row that decodes has one token more, and no other row changes its length."""
+    return pool_effects.grows_by_a_token(was.now, now.now, row)
+
+
+@stem.change(only=("trim",))
+def row_is_cut(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth:
+    """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
+    return pool_effects.shrinks(was.now, now.now, row, to)
+
+
+@stem.change(only=("alloc", "alloc_extend", "alloc_decode"))
+def row_gets_the_chosen_pages(was: Allocator, now: Allocator, row: Number, chosen: Seq) -> Truth:
+    """A row that grows gets exactly the pages that the implementation hands out."""
+    return pool_effects.takes_chosen(was.now, now.now, row, chosen)
+
+
+@stem.change(only=("free",))
+def frees_what_is_named(was: Allocator, now: Allocator, gone: Set, slots: Slots) -> Truth:
+    """Exactly the pages whose slots a free names are given back: it names every used slot of them, and no other."""
+    return pool_effects.gives_back(was.now, now.now, gone, slots)
+
+
+@stem.change(only=("merge_and_sort_free",))
+def release_list_is_sorted_in(was: Allocator, now: Allocator) -> Truth:
+    """After the release list was sorted into the free list, no page is on the release list."""
+    return pool_effects.sorts(was.now, now.now)
+
+
+@stem.change(only=("roll_back",))
+def rolled_back_pages_are_free_again(was: Allocator, now: Allocator, chosen: Seq) -> Truth:
+    """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
+
+    Every other page is where it was.
+    """
+    return pool_effects.goes_back(was.now, now.now, chosen, was.group > 0)
+
+
+@stem.change(only=("backup_state",))
+def backup_is_taken(was: Allocator, now: Allocator) -> Truth:
+    """After a backup the pool can be restored as it is: each page where it is, each row with its pages."""
+    return now.backed_up & pool_effects.is_copied(was.now, now.saved)
+
+
+@stem.change(only=("restore_state",))
+def backup_is_restored(was: Allocator, now: Allocator) -> Truth:
+    """After a restore the pool is as it was saved: each page where it was, each row with the pages that it had."""
+    return was.backed_up & pool_effects.is_copied(was.saved, now.now)
+
+
+@stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
+def freed_page_waits_to_be_sorted(was: Allocator, now: Allocator) -> Truth:
+    """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
+    return pool_effects.waits_to_be_sorted(was.now, now.now)

@@ -10,7 +10,7 @@ this choice. An insert is a sequence of these transitions: ``drop_duplicates``, 
 
 from __future__ import annotations
 
-from spec import cache_state, cache_theorems, lock_ref, mamba_in_cache, mamba_slots, session_trim
+from spec import cache_effects, cache_state, cache_theorems, lock_ref, mamba_in_cache, mamba_slots, session_trim
 from spec.cache_state import (
     CacheState,
     cover_leaf,
@@ -526,5 +526,11 @@ stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of)(cache_theorems
 stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
 stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
 stem.change()(mamba_in_cache.running_keeps_its_states)
+
+# What calls do.
+
+stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
+stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
+stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
 
 __all__ = ["CacheState", "initial", "stem"]

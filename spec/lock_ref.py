@@ -7,7 +7,7 @@ transitions: ``split`` of the node in which the match ends, ``restore`` or ``res
 
 from __future__ import annotations
 
-from spec import holders, tree
+from spec import holders, lock_effects, tree
 from spec.holders import in_window, of_state, on_path, shift
 from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
 from spec.tree import (
@@ -396,6 +396,13 @@ for _sum in holders.SUMS:
 stem.invariant()(tree.own_slots)
 stem.change()(holders.handle_keeps_its_node)
 
+# What calls do.
+
+stem.change(only=("acquire",))(lock_effects.locks_as_asked)
+stem.change(only=("release_swa",))(lock_effects.gives_its_window_back)
+stem.change(only=("release_state",))(lock_effects.gives_its_state_back)
+stem.change(only=("add_leaf",))(lock_effects.grows_as_asked)
+stem.change(only=("restore",))(lock_effects.takes_the_slots)
 
 # Progress: what can be evicted, and that evictions come to an end.
 

@@ -8,8 +8,9 @@ therefore never branch on a value with Python's ``if``, ``and``, ``or``, ``not``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from inspect import signature
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Number = Any  # an int, or a symbol for one
@@ -244,13 +245,14 @@ def _itself(state: Any) -> list[Part]:
 
 @dataclass(frozen=True)
 class Change:
-    """A law of two states: what a granted call may do to the state.
+    """A law of two states: what a granted call does to the state, or may do to it.
 
-    It speaks of the calls of the transitions ``only``, or, where there are none, of all but those of ``besides``.
+    It binds the calls of the transitions ``only``, or, where ``only`` is empty, of all but those of ``besides``. It may
+    speak of arguments of the call: those that it names after the two states.
     """
 
     name: str
-    holds: Callable[[Any, Any], Truth]
+    holds: Callable[..., Truth]
     besides: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
@@ -259,9 +261,18 @@ class Change:
         """The law in English: the docstring, on one line."""
         return " ".join((self.holds.__doc__ or "").split())
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments of a call that the law speaks of."""
+        return tuple(signature(self.holds).parameters)[2:]
+
     def binds(self, transition: str) -> bool:
         """The law speaks of the calls of this transition."""
         return transition in self.only if self.only else transition not in self.besides
+
+    def of(self, was: Any, now: Any, arguments: Mapping[str, Any]) -> Truth:
+        """The law holds for a call with these arguments that leads from ``was`` to ``now``."""
+        return self.holds(was, now, **{name: arguments[name] for name in self.arguments})
 
 
 class Measure(NamedTuple):
@@ -387,20 +398,25 @@ class Stem:
 
     def change(
         self, besides: tuple[str, ...] = (), only: tuple[str, ...] = ()
-    ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
+    ) -> Callable[[Callable[..., Truth]], Callable[..., Truth]]:
         """Registers a law of the state before a granted call and the state after it.
 
         ``besides``: the transitions that may do what the law forbids to all others; its sentence says why. ``only``:
-        the transitions that the law is about, where it is about few.
+        the law says what the calls of these transitions do. It may name arguments of the call after the two states;
+        each transition that it binds must have them.
         """
 
-        def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
+        def register(function: Callable[..., Truth]) -> Callable[..., Truth]:
             name = function.__name__
             if name in self.invariants or name in self.changes:
                 raise ValueError(f"{self.name} has a law {name} already")
             if unknown := {*besides, *only} - self.transitions.keys():
                 raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
-            self.changes[name] = Change(name, function, besides, only)
+            law = Change(name, function, besides, only)
+            for bound in filter(law.binds, self.transitions):
+                if missing := set(law.arguments) - {*signature(self.transitions[bound]).parameters}:
+                    raise ValueError(f"{self.name}.{bound} has no argument {', '.join(sorted(missing))}")
+            self.changes[name] = law
             return function
 
         return register
@@ -450,9 +466,10 @@ class Stem:
 
         return register
 
-    def done_wrong(self, transition: str, before: Any, after: Any) -> list[Change]:
+    def done_wrong(self, transition: str, before: Any, after: Any, arguments: Mapping[str, Any]) -> list[Change]:
         """The laws of two states that a granted call of the transition breaks (finite reading)."""
-        return [law for law in self.changes.values() if law.binds(transition) and not law.holds(before, after)]
+        bound = [law for law in self.changes.values() if law.binds(transition)]
+        return [law for law in bound if not law.of(before, after, arguments)]
 
     def broken(self, state: Any) -> list[tuple[Invariant, str]]:
         """The laws that ``state`` breaks, each with the part on which it is broken (finite reading)."""

@@ -8,7 +8,7 @@ has them until it is saved again.
 
 from __future__ import annotations
 
-from spec import state_laws
+from spec import state_effects, state_laws
 from spec.logic import Number, Seq, Stem, Step, but, implies, ite, no, requires
 from spec.states import (
     ABSENT,
@@ -308,5 +308,15 @@ stem.each(state_laws.slots_of, uses=("no_leak", "group_is_open", "places_are_kno
 stem.change()(state_laws.running_keeps_its_state)
 stem.change()(state_laws.set_aside_until_the_end)
 stem.change(besides=("release", "save"))(state_laws.requests_stay)
+
+# What calls do.
+
+stem.change(only=("begin_group",))(state_effects.sets_aside_all_or_none)
+stem.change(only=("alloc",))(state_effects.is_equipped_with)
+stem.change(only=("track", "alloc_second"))(state_effects.turns_to_the_other_track)
+stem.change(only=("donate", "donate_and_replace"))(state_effects.donates_its_newest_state)
+stem.change(only=("alloc_for_match",))(state_effects.waits_with_a_copy)
+stem.change(only=("release",))(state_effects.goes_for_good)
+stem.change(only=("restore",))(state_effects.comes_from_the_session)
 
 __all__ = ["MambaSlots", "initial", "running", "stem"]

@@ -7,7 +7,7 @@ slot instead, and the next turn goes on with this row. ``spec.rows`` has the sta
 
 from __future__ import annotations
 
-from spec import rows, swa_mapping
+from spec import row_effects, rows, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
 from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING
@@ -477,5 +477,14 @@ stem.change(besides=("roll_back",))(rows.committed_is_kept)
 stem.change()(rows.cursor_goes_on)
 stem.change()(rows.session_is_kept)
 stem.change(besides=("commit",))(rows.draft_waits)
+
+# What calls do.
+
+stem.change()(row_effects.life_of_a_row)
+stem.change(only=("extend", "decode"))(row_effects.commits_what_it_gets)
+stem.change()(row_effects.no_draft_in_the_next_turn)
+stem.change(only=("roll_back",))(row_effects.keeps_what_is_committed)
+stem.change(only=("slide",))(row_effects.slides_behind_the_prefix)
+stem.change(only=("admit_tail", "reserve", "extend", "decode"))(row_effects.row_gets_the_chosen_pages)
 
 __all__ = ["Rows", "initial", "stem"]

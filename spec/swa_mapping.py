@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spec import pool_effects
 from spec.allocator import (
     closed,
     group_after_end,
@@ -595,3 +596,136 @@ def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
 def groups_are_counted(was: SwaMapping, now: SwaMapping) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
     return was.group == now.group
+
+
+@stem.change(only=("free_group_begin",))
+def a_group_is_open(was: SwaMapping, now: SwaMapping, opens: Truth) -> Truth:
+    """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
+    return pool_effects.opens(was.group, now.group, opens)
+
+
+GROWING = ("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail")
+
+
+@stem.change(besides=(*GROWING, "trim", "adopt", "hand_over", "restore_state", "clear"))
+def rows_keep_their_lengths(was: SwaMapping, now: SwaMapping) -> Truth:
+    """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
+    return pool_effects.keeps_lengths(was.now.full, now.now.full)
+
+
+@stem.change(only=("alloc",))
+def row_gets_its_pages(was: SwaMapping, now: SwaMapping, row: Number, count: Number) -> Truth:
+    """A row of whole pages that is granted ``count`` pages has so many more, and no other row changes its length."""
+    return pool_effects.grows_by_pages(was.now.full, now.now.full, row, count)
+
+
+@stem.change(only=("alloc_extend", "alloc_extend_swa_tail"))
+def row_gets_its_length(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Truth:
+    """A row that is granted ``to`` tokens has so many, no fewer than before, and no other row changes its length."""
+    return pool_effects.grows(was.now.full, now.now.full, row, to)
+
+
+@stem.change(only=("alloc_decode",))
+def row_gets_its_token(was: SwaMapping, now: SwaMapping, row: Number) -> Truth:
+    """A row that decodes has one token more, and no other row changes its length."""
+    return pool_effects.grows_by_a_token(was.now.full, now.now.full, row)
+
+
+@stem.change(only=("trim",))
+def row_is_cut(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Truth:
+    """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
+    return pool_effects.shrinks(was.now.full, now.now.full, row, to)
+
+
+@stem.change(only=GROWING)
+def row_gets_the_chosen_pages(was: SwaMapping, now: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Truth:
+    """A row that grows gets exactly the full pages and the SWA pages that the implementation hands out."""
+    full = pool_effects.takes_chosen(was.now.full, now.now.full, row, full_pages)
+    return full & pool_effects.takes_chosen(was.now.swa, now.now.swa, row, swa_pages)
+
+
+@stem.change(only=("free", "free_full"))
+def frees_what_is_named(was: SwaMapping, now: SwaMapping, gone: Set, slots: Slots) -> Truth:
+    """Exactly the full pages whose slots are named are given back: every used slot of them is named, and no other."""
+    return pool_effects.gives_back(was.now.full, now.now.full, gone, slots)
+
+
+@stem.change(only=("free_swa",))
+def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone: Set, slots: Slots) -> Truth:
+    """Exactly the SWA pages into which the named full slots map are given back, and no full page is.
+
+    Of a full page that loses its SWA page every mapped slot is named.
+    """
+    return pool_effects.gives_back_swa(was.now, now.now, gone, slots)
+
+
+@stem.change(only=("merge_and_sort_free",))
+def release_list_is_sorted_in(was: SwaMapping, now: SwaMapping, of_swa: Truth) -> Truth:
+    """After the release list of a pool was sorted into its free list, no page of this pool is on the release list."""
+    full, swa = pool_effects.sorts(was.now.full, now.now.full), pool_effects.sorts(was.now.swa, now.now.swa)
+    return ite(of_swa, swa, full)
+
+
+@stem.change(only=("hand_over",))
+def pages_go_to_the_receiver(
+    was: SwaMapping, now: SwaMapping, row: Number, to: Number, first: Number, last: Number
+) -> Truth:
+    """The pages that a row hands over stand in the receiving row, in both pools, each at the index that it had.
+
+    The receiver is as long as before, or as long as these pages make it.
+    """
+    full = pool_effects.passes_on(was.now.full, now.now.full, row, to, first, last)
+    return full & pool_effects.passes_on(was.now.swa, now.now.swa, row, to, first, last)
+
+
+@stem.change(only=("slide", "free_pages", "hand_over_swa"))
+def a_growing_page_keeps_its_swa_page(was: SwaMapping, now: SwaMapping) -> Truth:
+    """A page that has room for more tokens of its row keeps its SWA page: only whole pages leave the window."""
+    full, swa = was.now.full, was.now.swa
+
+    def kept(r: Number, i: Number) -> Truth:
+        return implies(i >= full.whole(r), swa.table(r, i) == now.now.swa.table(r, i))
+
+    return full.rows.all(lambda r: full.indices.all(lambda i: kept(r, i)))
+
+
+@stem.change(only=("roll_back",))
+def rolled_back_pages_are_free_again(was: SwaMapping, now: SwaMapping, full_pages: Seq, swa_pages: Seq) -> Truth:
+    """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
+
+    Every other page of both pools is where it was.
+    """
+    full = pool_effects.goes_back(was.now.full, now.now.full, full_pages, was.group > 0)
+    return full & pool_effects.goes_back(was.now.swa, now.now.swa, swa_pages, was.group > 0)
+
+
+@stem.change(only=("backup_state",))
+def backup_is_taken(was: SwaMapping, now: SwaMapping) -> Truth:
+    """After a backup both pools can be restored as they are: each page where it is, each row with its pages."""
+    full, swa = was.now.full, was.now.swa
+    return now.backed_up & pool_effects.is_copied(full, now.saved.full) & pool_effects.is_copied(swa, now.saved.swa)
+
+
+@stem.change(only=("restore_state",))
+def backup_is_restored(was: SwaMapping, now: SwaMapping) -> Truth:
+    """After a restore both pools are as they were saved: each page where it was, each row with the pages it had."""
+    full, swa = was.saved.full, was.saved.swa
+    return was.backed_up & pool_effects.is_copied(full, now.now.full) & pool_effects.is_copied(swa, now.now.swa)
+
+
+@stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
+def freed_page_waits_to_be_sorted(was: SwaMapping, now: SwaMapping) -> Truth:
+    """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
+    full = pool_effects.waits_to_be_sorted(was.now.full, now.now.full)
+    return full & pool_effects.waits_to_be_sorted(was.now.swa, now.now.swa)
+
+
+@stem.change(only=("hand_over", "hand_over_swa", "free_pages"))
+def a_range_is_passed_on(was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number) -> Truth:
+    """What a row passes on or gives back by index are whole pages of the row; afterwards it has no SWA page there."""
+
+    def given(i: Number) -> Truth:
+        return implies((first <= i) & (i < last), now.now.swa.table(row, i) == PADDING)
+
+    full = was.now.full
+    return pool_effects.is_a_range(full, row, first, last) & full.indices.all(given)

@@ -338,7 +338,7 @@ def test_a_mutant_is_a_reachable_bug(stem: str, mutant: Mutant) -> None:
     if counterexample.killed_by(hints, mutant) == counterexample.ALONE:
         last = path[-1]
         broken = {law.name for law, _ in hints.stem.broken(last.after)}
-        broken |= {law.name for law in hints.stem.done_wrong(last.transition, last.before, last.after)}
+        broken |= {law.name for law in counterexample.done_wrong(hints, last)}
         assert mutant.invariant in broken
     assert all(hints.stem.broken(move.after) == [] for move in path[:-1])
 

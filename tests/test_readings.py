@@ -136,7 +136,7 @@ def equations(symbols: Any, plain: Any) -> Iterator[Any]:
 def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: Transition | None = None) -> bool:
     """Both readings of one call say the same; whether it was granted. ``oracle``: what is read on finite values."""
     made, solver, laws = small_call(stem, name)
-    changes = hints_of(stem).stem.changes.values()
+    changes = [law for law in hints_of(stem).stem.changes.values() if law.binds(name) or not law.arguments]
     step = (oracle or hints_of(stem).stem.transitions[name])(state, *arguments)
     solver.push()
     solver.add(*equations(made.pre, state))
@@ -152,8 +152,9 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
     if step.granted:
         assert explore.key(read.value(made.step.then)) == explore.key(step.then), name
     assert [read.value(law) for law in laws] == [law.of(step.then) for law in hints_of(stem).stem.invariants.values()]
-    said = [read.value(Term(lift(law.holds(made.pre, made.step.then)))) for law in changes]
-    assert said == [law.holds(state, step.then) for law in changes]
+    said = [read.value(Term(lift(law.of(made.pre, made.step.then, made.arguments)))) for law in changes]
+    named = dict(zip(made.arguments, arguments, strict=True))
+    assert said == [law.of(state, step.then, named) for law in changes]
     return bool(step.granted)
 
 

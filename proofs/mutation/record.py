@@ -1,0 +1,105 @@
+"""What became of every edit: counts by stem and operator, the survivors, and of which spec this is known."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from proofs.mutation import reach
+from proofs.mutation.operators import OPERATORS, Edit, edits
+from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, Tried
+from proofs.registry import STEMS
+
+FATES = (REFUTED, EQUIVALENT, STRICTER, SURVIVES)
+LEAST = 0.95  # of the wrong transitions, so many must be refuted
+
+Json = dict[str, Any]
+
+
+@cache
+def every_edit() -> tuple[Edit, ...]:
+    """Every edit of the functions that transitions are made of, file by file."""
+    reached = reach.reached()
+    return tuple(
+        edit
+        for module in reach.modules()
+        for edit in edits(f"{module}.py", reach.text_of(module), {name for at, name in reached if at == module})
+    )
+
+
+def stem_of(edit: Edit) -> str:
+    """The first stem with a transition that is made of the edited function; it judges the edit first."""
+    return reach.reached()[edit.module, edit.function][0][0]
+
+
+def edits_of(stems: Sequence[str]) -> list[Edit]:
+    """The edits that belong to these stems, in the order of the stems."""
+    return [edit for stem in STEMS if stem in stems for edit in every_edit() if stem_of(edit) == stem]
+
+
+def fingerprint() -> Json:
+    """Of which spec and which edits a result is: by file the hash of its text without its docstrings, by stem the hash
+    of its edits.
+    """
+    files = sorted(reach.FOLDER.glob("*.py"))
+    return {
+        "spec": {path.name: _hash(without_sentences(path.read_text(encoding="utf-8"))) for path in files},
+        "edits": {stem: _hash("\n".join(edit.key for edit in edits_of([stem]))) for stem in STEMS},
+    }
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def without_sentences(text: str) -> str:
+    """The text without docstrings and empty lines: whoever says a law more clearly changes no law."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        first = body[0] if isinstance(body, list) and body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            left_out |= {*range(first.lineno, (first.end_lineno or first.lineno) + 1)}
+    lines = enumerate(text.splitlines(), start=1)
+    return "\n".join(line.rstrip() for number, line in lines if number not in left_out and line.strip())
+
+
+def counted(found: Iterable[Tried]) -> dict[str, dict[str, dict[str, int]]]:
+    """By stem, operator and fate, how many edits had this fate; edits that are no spec are left out."""
+    counts = {stem: {operator: dict.fromkeys(FATES, 0) for operator in OPERATORS} for stem in STEMS}
+    for one in found:
+        if one.fate != INVALID:
+            counts[stem_of(one.edit)][one.edit.operator][one.fate] += 1
+    return {
+        stem: {name: row for name, row in rows.items() if any(row.values())}
+        for stem, rows in counts.items()
+        if any(any(row.values()) for row in rows.values())
+    }
+
+
+def share(rows: Iterable[dict[str, int]]) -> float:
+    """The share of the refuted edits among the wrong ones, which are those that are refuted or survive."""
+    rows = list(rows)
+    refuted, survive = (sum(row[fate] for row in rows) for fate in (REFUTED, SURVIVES))
+    return refuted / (refuted + survive) if refuted + survive else 1.0
+
+
+def as_json(found: Sequence[Tried]) -> Json:
+    """What is kept of a run: the counts, and by name each edit that survived or asks more."""
+    return {
+        "counts": counted(found),
+        **{fate: [named(one) for one in found if one.fate == fate] for fate in (SURVIVES, STRICTER)},
+    }
+
+
+def named(one: Tried) -> Json:
+    """An edit and what became of it."""
+    edit = one.edit
+    return {
+        **{"key": edit.key, "file": edit.file, "function": edit.function, "operator": edit.operator},
+        **{"was": edit.was, "now": edit.now, "fate": one.fate},
+        **{"stem": one.stem or stem_of(edit), "transition": one.transition, "by": one.by},
+    }

@@ -1,0 +1,61 @@
+"""What calls do to the tree and its locks: laws of two states of ``spec.lock_ref``.
+
+``was`` is the state before a granted call, ``now`` the state after it.
+"""
+
+from __future__ import annotations
+
+from spec.logic import Number, Truth, every, implies, ite
+from spec.tree import COUNTED, HELD, ROOT, SKIPPED, Tree, lives, over
+
+
+def locks_as_asked(was: Tree, now: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Truth:
+    """The handle, which was not active, is active on this node, and its window ends at ``top``.
+
+    It holds each part of its path that is there. A part that is missing it counts, or skips, as the engine chose.
+    """
+    missing = ite(counting, COUNTED, SKIPPED)
+    state = ite(was.stateful, ite(was.mamba(node) == 1, HELD, missing), SKIPPED)
+
+    def held(n: Number) -> Truth:
+        return implies(over(was, n, node), now.grip(handle, n) == ite(was.swa(n) == 1, HELD, missing))
+
+    new = (was.active(handle) != 1) & (now.active(handle) == 1)
+    stands = (now.node(handle) == node) & (now.top(handle) == top) & (now.state(handle) == state)
+    return new & stands & was.nodes.all(held)
+
+
+def gives_its_window_back(was: Tree, now: Tree, handle: Number) -> Truth:
+    """The handle, which still held its SWA part, holds it no more, and stays active."""
+    return (was.top(handle) != ROOT) & (now.top(handle) == ROOT) & (now.active(handle) == 1)
+
+
+def gives_its_state_back(was: Tree, now: Tree, handle: Number) -> Truth:
+    """The handle, which still held or counted a mamba state, holds none, and stays active."""
+    return (was.state(handle) != SKIPPED) & (now.state(handle) == SKIPPED) & (now.active(handle) == 1)
+
+
+def grows_as_asked(
+    was: Tree, now: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Truth:
+    """The leaf hangs under its parent, and its key ends at ``stop``; it has the slots of this insert.
+
+    It has an SWA part and a mamba state where they are given and the tree has such parts. No other node comes or goes.
+    """
+    others = was.nodes.all(lambda n: implies(n != leaf, lives(was, n) == lives(now, n)))
+    return every(
+        (
+            lives(now, leaf),
+            now.parent(leaf) == under,
+            now.stop(leaf) == stop,
+            now.source(leaf) == source,
+            (now.swa(leaf) == 1) == (with_swa & was.windowed),
+            (now.mamba(leaf) == 1) == (with_mamba & was.stateful),
+            others,
+        )
+    )
+
+
+def takes_the_slots(was: Tree, now: Tree, node: Number, source: Number) -> Truth:
+    """The node, whose full part nobody held, has the slots of this insert."""
+    return (was.full_ref(node) == 0) & (now.source(node) == source)
