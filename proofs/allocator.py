@@ -239,7 +239,7 @@ MUTANTS = (
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
     Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
-    Mutant("refuses_the_first_group", "free_group_begin", "begin_opens_a_group", refuses_the_first_group),
+    Mutant("refuses_the_first_group", "free_group_begin", "a_group_is_open", refuses_the_first_group),
     Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),
     Mutant("frees_twice", "free", "freed_exactly_once", frees_twice),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),

@@ -93,8 +93,9 @@ def _broken(hints: Hints, made: obligations.SymbolicCall, invariant: str, names:
         return _refused_for_nothing(hints, made)
     if invariant.startswith(obligations.CALLS):
         return _unlawful_call(hints, made, invariant)
-    before = [*made.world.axioms, *lawful(hints, made), lift(made.step.granted)]
-    return [*before, *_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
+    said = [*lawful(hints, made), lift(made.step.granted)]
+    said += [*_kept(hints, made, names), z3.Not(*_kept(hints, made, [invariant]))]
+    return [*said, *made.world.axioms]  # taken last: a law that names a member adds axioms about it
 
 
 def _kept(hints: Hints, made: obligations.SymbolicCall, names: Sequence[str]) -> list[Any]:

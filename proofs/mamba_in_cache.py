@@ -13,9 +13,8 @@ from spec import cache
 from spec import mamba_in_cache as law
 from spec.cache_state import CacheState
 from spec.logic import Number, Step, but
-from spec.mamba_in_cache import session_owner
 from spec.rows import RUNNING
-from spec.states import ABSENT, OWN, take
+from spec.states import ABSENT, OWN
 
 ALONE: dict[str, Any] = dict(alone.MOVES)
 
@@ -119,11 +118,9 @@ def frees_under_its_row(st: CacheState, request: Number) -> Step[CacheState]:
     return unasked(law.state_release(st, request), "the request has no row, or its row is leaving")
 
 
-def copies_into_the_slot(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
-    """The copy of a state goes to the slot of a session, while the request of its saved row still has states."""
-    step = law.state_copy(st, node, slot)
-    owner = session_owner(st, 1)
-    return but(step, calls=(), then=but(st, states=take(st.states, owner, OWN, slot)))
+def saves_and_stays(st: CacheState, request: Number, session: Number) -> Step[CacheState]:
+    """A turn saves its states in its session's slot, and its row still names it as the owner of states."""
+    return altered(law.state_save(st, request, session), mine=st.mine, carrier=st.carrier)
 
 
 def forgets_state_of_leaf(st: CacheState, node: Number) -> Step[CacheState]:
@@ -139,6 +136,6 @@ MUTANTS = (
     Mutant("frees_under_its_row", "state_release", "running_keeps_its_states", frees_under_its_row),
     Mutant("stays_on_row", "state_release", "states_go_with_rows", stays_on_row),
     Mutant("donates_while_it_runs", "state_donate", "running_row_has_running_states", donates_while_it_runs),
-    Mutant("copies_into_the_slot", "state_copy", "states_are_saved_once", copies_into_the_slot),
+    Mutant("saves_and_stays", "state_save", "states_are_saved_once", saves_and_stays),
     Mutant("closes_row_alone", "close", "slot_has_row_and_states", closes_row_alone),
 )

@@ -269,10 +269,10 @@ def forgets_the_row(st: Rows, row: Number) -> Step[Rows]:
     return altered(law.finish(st, row), phase=st.phase.put(row, rows.IDLE))
 
 
-def overwrites_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
-    """A prefill goes on behind slots of a draft, and commits them as if it had computed them."""
+def forgets_to_commit(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    """A prefill gets its slots and computes its tokens, and does not commit them."""
     extended = law.extend(st, row, to, full_pages, swa_pages)
-    return unasked(extended, "the committed length is the allocated length")
+    return altered(extended, committed=st.committed, committed_rest=st.committed_rest)
 
 
 def resumes_with_a_draft(st: Rows, session: Number, given: Length) -> Step[Rows]:
@@ -288,7 +288,7 @@ MUTANTS = (
         roll_back="keeps_what_is_committed",
     ),
     Mutant("forgets_the_row", "finish", "life_of_a_row", forgets_the_row),
-    Mutant("overwrites_a_draft", "extend", "commits_what_it_gets", overwrites_a_draft),
+    Mutant("forgets_to_commit", "extend", "commits_what_it_gets", forgets_to_commit),
     Mutant("resumes_with_a_draft", "resume", "no_draft_in_the_next_turn", resumes_with_a_draft),
     Mutant("commits_less", "commit", "committed_is_kept", commits_less),
     Mutant("slides_back", "slide", "cursor_goes_on", slides_back),

@@ -339,18 +339,6 @@ def freed_page_waits(was: Allocator, now: Allocator) -> Truth:
     return waits_for_the_end(was.now, now.now, was.group, now.group)
 
 
-@stem.change(only=("free_group_begin",))
-def begin_opens_a_group(was: Allocator, now: Allocator) -> Truth:
-    """After the beginning of a free group one is open, also where an engine does not nest groups."""
-    return (was.group >= 0) & (now.group > 0)
-
-
-@stem.change()
-def new_token_has_a_slot(was: Allocator, now: Allocator) -> Truth:
-    """A row that grows owns a page at each page index at which it has a new token: no token is written to nowhere."""
-    return grows_whole(was.now, now.now)
-
-
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))
 def groups_are_counted(was: Allocator, now: Allocator) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
@@ -397,6 +385,12 @@ def row_is_cut(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth
 def row_gets_the_chosen_pages(was: Allocator, now: Allocator, row: Number, chosen: Seq) -> Truth:
     """A row that grows gets exactly the pages that the implementation hands out."""
     return pool_effects.takes_chosen(was.now, now.now, row, chosen)
+
+
+@stem.change()
+def new_token_has_a_slot(was: Allocator, now: Allocator) -> Truth:
+    """A row that grows owns a page at each page index at which it has a new token: no token is written to nowhere."""
+    return grows_whole(was.now, now.now)
 
 
 @stem.change(only=("free",))

@@ -568,30 +568,6 @@ def freed_swa_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
     return waits_for_the_end(was.now.swa, now.now.swa, was.group, now.group)
 
 
-@stem.change(only=("free_group_begin",))
-def begin_opens_a_group(was: SwaMapping, now: SwaMapping) -> Truth:
-    """After the beginning of a free group one is open, also where an engine does not nest groups."""
-    return (was.group >= 0) & (now.group > 0)
-
-
-@stem.change(besides=("adopt", "hand_over", "hand_over_swa"))
-def new_token_has_a_slot(was: SwaMapping, now: SwaMapping) -> Truth:
-    """A row that grows owns a full page at each page index at which it has a new token: none is written to nowhere.
-
-    A row that shares a cached prefix owns none of its pages, and the row of a tree node owns those of its key alone.
-    """
-    return grows_whole(was.now.full, now.now.full)
-
-
-@stem.change(besides=("adopt", "hand_over", "hand_over_swa", "alloc_extend_swa_tail"))
-def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
-    """With sliding-window layers a row that grows owns an SWA page wherever it has a new token.
-
-    Of tokens that were computed elsewhere only the tail has SWA slots (``alloc_extend_swa_tail``).
-    """
-    return no(was.windowed) | grows_whole(was.now.swa, now.now.swa)
-
-
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))
 def groups_are_counted(was: SwaMapping, now: SwaMapping) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
@@ -637,11 +613,29 @@ def row_is_cut(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Tru
     return pool_effects.shrinks(was.now.full, now.now.full, row, to)
 
 
+@stem.change(besides=("adopt", "hand_over", "hand_over_swa", "alloc_extend_swa_tail"))
+def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+    """With sliding-window layers a row that grows owns an SWA page wherever it has a new token.
+
+    Of tokens that were computed elsewhere only the tail has SWA slots (``alloc_extend_swa_tail``).
+    """
+    return no(was.windowed) | grows_whole(was.now.swa, now.now.swa)
+
+
 @stem.change(only=GROWING)
 def row_gets_the_chosen_pages(was: SwaMapping, now: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Truth:
     """A row that grows gets exactly the full pages and the SWA pages that the implementation hands out."""
     full = pool_effects.takes_chosen(was.now.full, now.now.full, row, full_pages)
     return full & pool_effects.takes_chosen(was.now.swa, now.now.swa, row, swa_pages)
+
+
+@stem.change(besides=("adopt", "hand_over", "hand_over_swa"))
+def new_token_has_a_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+    """A row that grows owns a full page at each page index at which it has a new token: none is written to nowhere.
+
+    A row that shares a cached prefix owns none of its pages, and the row of a tree node owns those of its key alone.
+    """
+    return grows_whole(was.now.full, now.now.full)
 
 
 @stem.change(only=("free", "free_full"))

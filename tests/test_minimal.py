@@ -38,7 +38,7 @@ def test_what_no_law_needs_is_idle() -> None:
 
 def test_a_choice_is_dropped_too() -> None:
     (need,) = (n for n in minimal.needs("allocator", "free_group_begin") if n.asked.kind == CHOICE)
-    assert need.fails == ("begin_opens_a_group",)
+    assert need.fails == ("a_group_is_open",)
 
 
 def test_a_useless_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
