@@ -12,6 +12,7 @@ from typing import Any
 import z3
 
 from proofs import lemmas
+from proofs.hints import Answer
 from proofs.symbols import Count, SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.lengths import Length, next_token, same, touched
 from spec.logic import ite
@@ -43,9 +44,6 @@ class Pick:
         found = Term(self.world.fresh("answer"))
         self.facts.append(z3.Implies(lift(domain.any(law)), lift(domain.has(found) & law(found))))
         return found
-
-
-Answer = Callable[[Pick, Any, Mapping[str, Any]], dict[str, Any]]
 
 
 def no_pages(domain: SymDomain) -> SymSeq:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from proofs.answers import Answer
 from spec.logic import Drain, S, Stem, Step, but
 
 Transition = Callable[..., Step[Any]]
+Answer = Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]  # see ``proofs.answers``
 
 
 @dataclass(frozen=True)

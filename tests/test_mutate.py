@@ -219,7 +219,7 @@ def test_the_exit_code_says_whether_enough_are_refuted(tmp_path: Path, capsys: p
     out = tmp_path / "mutation.json"
     assert mutating.run(Options(["allocator"], jobs=1)) == HOLDS
     assert mutating.run(Options(["cache"], jobs=1, json=out)) == BROKEN
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert f"cache_state.py:{survivor().line}" in printed
     assert "50.0% of the wrong ones are refuted" in printed
     said_of = json.loads(out.read_text())
