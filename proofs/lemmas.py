@@ -290,11 +290,14 @@ def _greatest() -> Lemma:
         first = m(n - 1) == 0
         return z3.And(m(0) == 0, m(n) == z3.If(z3.And(a(n), z3.Or(first, value(n) > value(m(n - 1)))), n, m(n - 1)))
 
+    def behind(n: Any, k: Any) -> Any:
+        return z3.Or(value(k) < value(m(n)), z3.And(value(k) == value(m(n)), m(n) <= k))
+
     def claim(n: Any) -> Any:
-        real = z3.And(1 <= m(n), m(n) <= n, a(m(n)), _upto(n, lambda k: z3.Implies(a(k), value(k) <= value(m(n)))))  # noqa: SIM300
+        real = z3.And(1 <= m(n), m(n) <= n, a(m(n)), _upto(n, lambda k: z3.Implies(a(k), behind(n, k))))  # noqa: SIM300
         return z3.If(m(n) == 0, _upto(n, lambda k: z3.Not(a(k))), real)
 
-    return _induction("greatest", "Of finitely many members one has the greatest value.", claim, found)
+    return _induction("greatest", "Of finitely many members a first one has the greatest value.", claim, found)
 
 
 def _weighty() -> Lemma:

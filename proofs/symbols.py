@@ -199,9 +199,13 @@ class Count:
 
 @dataclass
 class World:
-    """Makes the symbols of one call. ``sizes``: the constants of a small world, by name; empty: an unbounded world."""
+    """Makes the symbols of one call. ``sizes``: the constants of a small world, by name; empty: an unbounded world.
+
+    ``remembers``: a small world keeps its counts, too, which it writes out and needs no lemma for.
+    """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
+    remembers: bool = False
     axioms: list[Any] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     maps: dict[str, SymMap] = field(default_factory=dict)
@@ -299,9 +303,11 @@ class World:
     ) -> Term:
         """The sum over the members that obey ``law``: written out in a small world, else a symbol for the lemmas."""
         if self.small:
-            return sum(
-                (Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items()), start=Term(z3.IntVal(0))
-            )
+            members = (Term(z3.If(lift(law(k)), lift(weight(k)), 0)) for k in domain.items())
+            total = sum(members, start=Term(z3.IntVal(0)))
+            if self.remembers:
+                self.counts.append(Count(domain, law, total, delta, weight, self.about))
+            return total
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
         if domain.high is None:
@@ -375,7 +381,7 @@ class SymDomain:
         return self.world.counted(self, law, delta=False, weight=weight)
 
     def greatest(self, law: Callable[[Any], Any], value: Callable[[Any], Any]) -> Term:
-        """A member for which ``law`` holds and whose value no other such member exceeds; 0 where there is none.
+        """The first member with the greatest value among those for which ``law`` holds; 0 where there is none.
 
         That there is one is the lemma ``greatest``.
         """
@@ -385,7 +391,8 @@ class SymDomain:
             return found
 
         def below(k: Any) -> Any:
-            return Term(entails(lift(law(k)), lift(self.has(found) & law(found) & (value(k) <= value(found)))))
+            first = (value(k) < value(found)) | ((value(k) == value(found)) & (found <= k))
+            return Term(entails(lift(law(k)), lift(self.has(found) & law(found) & first)))
 
         nothing = z3.Implies(lift(self.any(law).negated()), found.z == 0)
         self.world.axioms += [lift(self.all(below)), nothing]

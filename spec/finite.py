@@ -112,7 +112,7 @@ class Domain:
         return sum(weight(item) for item in self.items() if law(item))
 
     def greatest(self, law: Callable[[int], bool], value: Callable[[int], int]) -> int:
-        """A member for which ``law`` holds and whose value no other such member exceeds; 0 where there is none."""
+        """The first member with the greatest value among those for which ``law`` holds; 0 where there is none."""
         return max(filter(law, self.items()), key=value, default=0)
 
     def such(self, law: Callable[[int], bool], among: Keys) -> Set:

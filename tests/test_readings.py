@@ -107,9 +107,10 @@ def small_call(stem: str, name: str) -> tuple[obligations.SymbolicCall, Any, lis
     hints = hints_of(stem)
     world = World({**hints.sizes, "indices": LAST})
     made = obligations.call(hints, hints.stem.transitions[name], world)
+    laws = [Term(lift(law.of(made.step.then))) for law in hints.stem.invariants.values()]
     solver = z3.SolverFor("QF_UFLIA")
-    solver.add(*world.axioms)
-    return made, solver, [Term(lift(law.of(made.step.then))) for law in hints.stem.invariants.values()]
+    solver.add(*world.axioms)  # taken last: a law that names a member adds axioms about it
+    return made, solver, laws
 
 
 def equations(symbols: Any, plain: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from proofs.hints import Hints
 from proofs.mutation import seen
 from proofs.obligations import CALLS, START, SymbolicCall
 from proofs.registry import hints_of
-from proofs.symbols import Count, SymDomain, SymSeq, Term, World, argument, lift, state
+from proofs.symbols import Count, SymSeq, Term, World, argument, lift, state
 from spec.logic import Step, every
 
 SMALL, LARGER, ANY = "small", "larger", "any"  # the kinds of worlds
@@ -39,18 +39,6 @@ ASKED = ("promises", "choice", "fits")
 
 Said = dict[str, tuple[Any, Any]]  # by name a formula, and where it is read
 Goals = dict[str, Any]
-
-
-class CountingWorld(World):
-    """A small world that also remembers what was counted."""
-
-    def counted(
-        self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
-    ) -> Term:
-        """The sum, written out."""
-        term = super().counted(domain, law, delta, weight)
-        self.counts.append(Count(domain, law, term, delta, weight, self.about))
-        return term
 
 
 @dataclass(frozen=True)
@@ -185,7 +173,7 @@ def right(stem: str, transition: str, kind: str) -> Right:
     """A right transition in a world of this kind."""
     hints = hints_of(stem)
     sizes = {SMALL: hints.sizes, LARGER: {**hints.sizes, **MORE[stem]}, ANY: {}}[kind]
-    world = CountingWorld(dict(sizes)) if sizes else World()
+    world = World(dict(sizes), remembers=True) if sizes else World()
     pre = state(world, hints.stem.state)
     arguments = {}
     function = hints.stem.start if transition == START else hints.stem.transitions[transition]
