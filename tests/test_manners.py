@@ -160,6 +160,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
 
     module, name = {
         "prove": ("proving", "run"),
+        "mutate": ("mutating", "run"),
         "check": ("checking", "run"),
         "faults": ("faulting", "run"),
         "replay": ("replays", "run"),
@@ -169,7 +170,12 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "list": ("listing", "run"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
-    needed = {"check": ["ours"], "replay": ["some_trace"], "report": ["-o", str(tmp_path / "page")]}.get(command, [])
+    needed = {
+        "check": ["ours"],
+        "mutate": ["spec"],
+        "replay": ["some_trace"],
+        "report": ["-o", str(tmp_path / "page")],
+    }.get(command, [])
     monkeypatch.setattr(sys, "argv", ["slotproof", command, *needed])
     assert cli.run() == codes.FAILED
     said = capsys.readouterr().err
