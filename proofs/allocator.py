@@ -211,19 +211,21 @@ def grows_without_pages(st: Allocator, row: Number, to: Length, chosen: Seq) -> 
     return altered(law.alloc_extend(st, row, to, chosen), now=cut(st.now, row, to))
 
 
+# Which law refutes a call that does nothing, of one pool and of two.
+IDLERS = {
+    "free_group_begin": "a_group_is_open",
+    "alloc": "row_gets_its_pages",
+    "alloc_extend": "row_gets_its_length",
+    "alloc_decode": "row_gets_its_token",
+    "trim": "row_is_cut",
+    "free": "frees_what_is_named",
+    "merge_and_sort_free": "release_list_is_sorted_in",
+    "backup_state": "backup_is_taken",
+    "restore_state": "backup_is_restored",
+}
+
 MUTANTS = (
-    *idlers(
-        law.stem,
-        free_group_begin="a_group_is_open",
-        alloc="row_gets_its_pages",
-        alloc_extend="row_gets_its_length",
-        alloc_decode="row_gets_its_token",
-        trim="row_is_cut",
-        free="frees_what_is_named",
-        merge_and_sort_free="release_list_is_sorted_in",
-        backup_state="backup_is_taken",
-        restore_state="backup_is_restored",
-    ),
+    *idlers(law.stem, **IDLERS),
     Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
     Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
     Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),

@@ -138,18 +138,23 @@ def set_aside(pick: Pick, st: MambaSlots, need: Any) -> dict[str, Any]:
 
 def equipment(pick: Pick, st: MambaSlots, request: Any) -> dict[str, Any]:
     """The slots that a request lacks, one for each role."""
-    wants = needed(st, request)
-    before = (Term(z3.IntVal(0)), ite(wants[0], 1, 0), ite(wants[0], 1, 0) + ite(wants[1], 1, 0))
-    chosen = pick.members(st.slots, before[2] + ite(wants[2], 1, 0))
-    slots = [ite(want, chosen.at(at), ABSENT) for want, at in zip(wants, before, strict=True)]
+    wants, (*places, size) = needed(st, request), wanted(st, request)
+    chosen = pick.members(st.slots, size)
+    slots = [ite(want, chosen.at(at), ABSENT) for want, at in zip(wants, places, strict=True)]
     return dict(zip(("own", "first", "second"), slots, strict=True))
 
 
 def handed_out(st: MambaSlots, given: Mapping[str, Any]) -> SymSeq:
     """The slots that a request gets, those alone that it lacks, in order of their roles."""
     wants = needed(st, given["request"])
-    first, both_ = ite(wants[0], 1, 0), ite(wants[0], 1, 0) + ite(wants[1], 1, 0)
+    _, second, third, size = wanted(st, given["request"])
     own, one, two = given["own"], given["first"], given["second"]
-    at = SymMap(1, lambda j: ite(wants[0] & (j == 0), own, ite(wants[1] & (j == first), one, two)))
-    index = SymMap(1, lambda s: ite(wants[0] & (s == own), 0, ite(wants[1] & (s == one), first, both_)))
-    return SymSeq.of(st.slots, both_ + ite(wants[2], 1, 0), at, index)
+    at = SymMap(1, lambda j: ite(wants[0] & (j == 0), own, ite(wants[1] & (j == second), one, two)))
+    index = SymMap(1, lambda s: ite(wants[0] & (s == own), 0, ite(wants[1] & (s == one), second, third)))
+    return SymSeq.of(st.slots, size, at, index)
+
+
+def wanted(st: MambaSlots, request: Any) -> tuple[Any, Any, Any, Any]:
+    """How many slots a request lacks in the roles before each of the three roles, and in all roles."""
+    own, first, second = (ite(want, 1, 0) for want in needed(st, request))
+    return Term(z3.IntVal(0)), own, own + first, own + first + second

@@ -47,19 +47,24 @@ def find(
     hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
-    if invariant == ANSWERED:
-        return None  # the example would be a call with no lawful answer at all, which one model does not show
-    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
-    model = _model(_broken(hints, made, invariant, kept))
+    made, model = _small(hints, name, transition, invariant, kept)
     return None if model is None else _execute(hints, name, transition, made, model)
 
 
 def refutes(hints: Hints, name: str, transition: Transition, invariant: str, limit: int) -> bool:
     """A small lawful state is found, in ``limit`` of z3's steps, from which the transition breaks the invariant."""
-    if invariant == ANSWERED:
-        return False  # as in ``find``
+    return _small(hints, name, transition, invariant, (), limit)[1] is not None
+
+
+def _small(
+    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str], limit: int = 0
+) -> tuple[obligations.SymbolicCall, Any]:
+    """The call in the small world, and a model in which it breaks the invariant, if there is one.
+
+    That a call has no lawful answer at all is shown by no single model.
+    """
     made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
-    return _model(_broken(hints, made, invariant, ()), limit) is not None
+    return made, None if invariant == ANSWERED else _model(_broken(hints, made, invariant, kept), limit)
 
 
 def _model(assertions: Sequence[Any], limit: int = 0) -> Any:

@@ -16,6 +16,11 @@ GOES_ON = "drain_goes_on"
 GRANTED, LOWERS = "drain_{}_is_granted", "drain_{}_lowers"
 
 
+def claim_names(drain: Drain) -> list[str]:
+    """The names of all claims, in the order in which ``claims`` makes them."""
+    return [*(kind.format(call.name) for call in drain.descents for kind in (GRANTED, LOWERS)), GOES_ON]
+
+
 class Claim(NamedTuple):
     """A name, the members that the claim speaks of, its facts beside the laws on the state, and its goal."""
 

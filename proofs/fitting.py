@@ -26,6 +26,11 @@ SENTENCES = {
 }
 
 
+def is_available_counts(law: str) -> bool:
+    """The law says how many pages or slots are available; that of a later part is called ``PART.available_counts``."""
+    return law.split(".")[-1] == "available_counts"
+
+
 class Made(Protocol):
     """What is read of a symbolic call (``proofs.obligations.SymbolicCall``)."""
 
@@ -96,7 +101,7 @@ def _available(hints: Hints, made: Made) -> tuple[list[Count], list[Any]]:
     said = [
         lift(every(law.holds(part) for _, part in law.current().parts(made.pre)))
         for law in hints.stem.invariants.values()
-        if law.name.split(".")[-1] == "available_counts"
+        if is_available_counts(law.name)
     ]
     counts = made.world.counts[made.base :]
     return counts, [*said, *(lemmas.none(count) for count in counts)]

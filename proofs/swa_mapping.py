@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proofs import answers
-from proofs.allocator import begins, cuts, frees, growths, nothing, unheld
+from proofs.allocator import IDLERS, begins, cuts, frees, growths, nothing, unheld
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import pair as pairs
 from spec import swa_mapping as law
@@ -398,16 +398,8 @@ def slides_past_the_end(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapp
 MUTANTS = (
     *idlers(
         law.stem,
-        free_group_begin="a_group_is_open",
-        alloc="row_gets_its_pages",
-        alloc_extend="row_gets_its_length",
-        alloc_decode="row_gets_its_token",
-        trim="row_is_cut",
-        free="frees_what_is_named",
+        **IDLERS,
         free_swa="frees_the_swa_pages_of_what_is_named",
-        merge_and_sort_free="release_list_is_sorted_in",
-        backup_state="backup_is_taken",
-        restore_state="backup_is_restored",
         hand_over="pages_go_to_the_receiver",
         free_pages="a_range_is_passed_on",
     ),

@@ -34,6 +34,7 @@ from conformance.naming import UsageError
 from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs import fitting
+from proofs.draining import claim_names
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
@@ -288,7 +289,7 @@ def obligations_of(name: str) -> int:
         fits = said_by(name, transition).can_be_refused + (transition in hints.answers)
         return preserved + changes + fits + len(said_by(name, transition).calls)
 
-    drained = 0 if hints.drain is None else 2 * len(hints.drain.descents) + 1
+    drained = 0 if hints.drain is None else len(claim_names(hints.drain))
     return len(stem.invariants) + drained + sum(map(of, stem.transitions))
 
 

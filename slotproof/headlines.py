@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
-from proofs.draining import COMES_TO_REST, GOES_ON, GRANTED, LOWERS
-from proofs.fitting import SENTENCES
+from proofs.draining import COMES_TO_REST, claim_names
+from proofs.fitting import SENTENCES, is_available_counts
 from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
 from proofs.symbols import World
@@ -58,10 +58,10 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
     hints = hints_of(stem)
     known, named = hints.stem.invariants, hints.relevant_laws
     if name in SENTENCES:
-        return [(stem, law) for law in known if law.split(".")[-1] == "available_counts"]
+        return [(stem, law) for law in known if is_available_counts(law)]
     if name == COMES_TO_REST and hints.drain:
-        claims = [kind.format(call.name) for call in hints.drain.descents for kind in (GRANTED, LOWERS)]
-        rests_on = [*dict.fromkeys(law for claim in (*claims, GOES_ON) for law in named.get(claim, "").split())]
+        claims = claim_names(hints.drain)
+        rests_on = [*dict.fromkeys(law for claim in claims for law in named.get(claim, "").split())]
     elif name in known and known[name].theorem:
         rests_on = named.get(name, "").split() or [*known]
     else:

@@ -11,7 +11,7 @@ import pytest
 import z3
 
 from proofs import counterexample, explore, lemmas, obligations, prover, second_solver
-from proofs.draining import GOES_ON, GRANTED, LOWERS
+from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, without_mutant
 from proofs.registry import STEMS, hints_of
@@ -95,8 +95,7 @@ def test_what_a_proof_is_told_first_are_laws(stem: str) -> None:
     hints = hints_of(stem)
     laws, transitions = set(hints.stem.invariants), {*hints.stem.transitions, obligations.START}
     calls = {obligations.CALLS + name for part in hints.stem.parts.values() for name in part.transitions}
-    claims = hints.drain.descents if hints.drain else ()
-    drained = {GOES_ON, *(kind.format(call.name) for call in claims for kind in (GRANTED, LOWERS))}
+    drained = {*claim_names(hints.drain)} if hints.drain else set()
     for proof, told in hints.relevant_laws.items():
         *transition, name = proof.split()
         proved = laws | calls | drained

@@ -23,7 +23,7 @@ from conformance.story.tell import tell
 from conformance.traces import Trace
 from proofs import obligations, prover
 from proofs.counterexample import REACHABLE
-from proofs.draining import GOES_ON, GRANTED, LOWERS
+from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
@@ -56,8 +56,7 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
     law = hints_of(stem).stem
     yield from ((START, name) for name in law.invariants)
     if drain := hints_of(stem).drain:
-        yield from ((START, kind.format(call.name)) for call in drain.descents for kind in (GRANTED, LOWERS))
-        yield START, GOES_ON
+        yield from ((START, claim) for claim in claim_names(drain))
     for name in law.transitions:
         yield from ((name, own.name) for own in documents.own_laws(law) if not own.theorem)
         yield from ((name, change.name) for change in law.changes.values() if change.binds(name))

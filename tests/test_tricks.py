@@ -366,7 +366,7 @@ def test_a_field_does_not_share_a_symbol_with_a_constant() -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """A part of a state."""
+    """A part with a domain of its own and a number."""
 
     pages: Domain = constant("pages")
     count: Number = number()
@@ -381,7 +381,7 @@ class Now:
 
 @dataclass(frozen=True)
 class Sides:
-    """Two of them."""
+    """A state with two parts of one type."""
 
     one: Now
     other: Now
