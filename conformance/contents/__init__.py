@@ -1,0 +1,1 @@
+"""What the memory of an engine contains: a shadow of every slot, kept beside each run."""

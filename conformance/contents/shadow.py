@@ -1,0 +1,123 @@
+"""A shadow of an engine's memory: what each slot was last computed for.
+
+A forward pass computes the KV cache of a token from all tokens before it. So a slot does not hold a token, it holds a
+*prefix*: the text up to this token, and whatever else the computation depends on. ``Texts`` gives each prefix a number.
+``Shadow`` keeps the number that each slot holds, who wrote it and in which operation, and finds a slot that does not
+hold what its reader needs. Nothing here depends on an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+EMPTY = 0  # the prefix without a token
+NOBODY = ""
+
+
+class Texts:
+    """The number of each prefix of a text. Two prefixes have one number if and only if they have the same tokens."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def longer(self, prefix: int, token: int) -> int:
+        """The number of ``prefix`` and one more token. Token ids are integers of any sign."""
+        return self._numbers.setdefault((prefix, token), len(self._numbers) + 1)
+
+    def prefixes(self, tokens: Iterable[int], before: int = EMPTY) -> list[int]:
+        """The number of the prefix that ends at each of ``tokens``, which follow the prefix ``before``."""
+        found = []
+        for token in tokens:
+            before = self.longer(before, token)
+            found.append(before)
+        return found
+
+
+class Held(NamedTuple):
+    """What a slot holds: the number of a prefix, who wrote it, and in which operation (from 1)."""
+
+    prefix: int
+    writer: str
+    step: int
+
+
+class Wrong(NamedTuple):
+    """A slot that does not hold what its reader needs.
+
+    ``reader``: who reads. ``writer``: who wrote what the slot holds, empty where nobody wrote it. ``pool``: the name of
+    the slot's pool. ``slot``: 0 where the reader has no slot. ``token``: the position of the token that the reader
+    needs. ``step``: the operation in which it reads; ``written``: the operation in which the slot was written, 0 where
+    nobody wrote it.
+    """
+
+    reader: str
+    writer: str
+    pool: str
+    slot: int
+    token: int
+    step: int
+    written: int
+
+    @property
+    def reads(self) -> str:
+        """What the reader reads, in words."""
+        if self.slot == 0:
+            return "a token that has no slot"
+        if self.writer == NOBODY:
+            return "a slot that nobody has written"
+        if self.writer == self.reader:
+            return "another token of its own"
+        return f"{self.writer}'s tokens"
+
+    def __str__(self) -> str:
+        where = f"token {self.token} of its text"
+        if self.slot:
+            where += f" is in slot {self.slot} of the {self.pool} pool"
+            where += f", last written by {self.writer} in step {self.written}" if self.writer else ""
+        else:
+            where += f" has no slot in the {self.pool} pool"
+        return f"{self.reader} reads {self.reads}: {where}"
+
+
+class Shadow:
+    """What each slot of each pool holds. ``step``: the number of the operation that is being done, from 1."""
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.step = 0
+        self._held: dict[str, dict[int, Held]] = {}
+
+    def holds(self, pool: str, slot: int) -> Held | None:
+        """What a slot holds, ``None`` where nobody has written it."""
+        return self._held.get(pool, {}).get(slot)
+
+    def write(self, pool: str, slots: Iterable[int], prefixes: Iterable[int], writer: str) -> None:
+        """A forward pass of ``writer`` writes one prefix into each slot. A write to slot 0, the padding, is lost."""
+        held = self._held.setdefault(pool, {})
+        for slot, prefix in zip(slots, prefixes, strict=True):
+            if slot:
+                held[slot] = Held(prefix, writer, self.step)
+
+    def copy(self, pool: str, source: int, target: int) -> None:
+        """What ``source`` holds is copied to ``target``."""
+        held = self._held.setdefault(pool, {})
+        if source in held:
+            held[target] = held[source]
+        else:
+            held.pop(target, None)
+
+    def read(
+        self, pool: str, slots: Sequence[int], prefixes: Sequence[int], reader: str, first: int = 0
+    ) -> Wrong | None:
+        """The first of ``slots`` that does not hold its prefix, ``None`` if each does.
+
+        ``first``: the position of the first token among the reader's tokens.
+        """
+        held = self._held.get(pool, {})
+        for at, (slot, prefix) in enumerate(zip(slots, prefixes, strict=True), start=first):
+            found = held.get(slot) if slot else None
+            if found is None or found.prefix != prefix:
+                writer, written = (found.writer, found.step) if found else (NOBODY, 0)
+                return Wrong(reader, writer, pool, slot, at, self.step, written)
+        return None
