@@ -1,0 +1,18 @@
+"""What a run that is driven on without the law offers to the search for harm (``conformance.contents.harm``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from conformance.contents.shadow import Shadow, Wrong
+
+Move = Iterator[tuple[str, Wrong | None]]
+"""What a move sends: each call in words, and the first wrong contents that a forward pass after it reads."""
+
+
+class Onward(Protocol):
+    """A run that is driven on without the law. ``moves``: what a caller can do, by name."""
+
+    shadow: Shadow
+    moves: Mapping[str, Callable[[], Move]]
