@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
@@ -48,6 +49,7 @@ class LockRefRun:
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has at least one page
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
+        self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import lists_released
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot, lacking
 from conformance.kinds import operation, operations_of
@@ -27,6 +28,7 @@ class SwaMappingRun:
         self.engine: PairEngine = engine
         self.lacks: Collection[str] = lacking(engine)
         sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"], config["need_sort"])
+        self.shadow = Shadow()
         self.law = Law(law.stem, law.initial(*sizes), strict, ignores)
         self.page_size: int = config["page_size"]
         self.calls = PoolCalls(self, config)
