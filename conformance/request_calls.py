@@ -600,6 +600,7 @@ class RequestCalls:
         if self.prefilling(request) or not 0 <= out <= len(known.sampled):
             raise Misuse("sent must be between 0 and the length of the answer")
         yield Call("finish", lambda: self.engine.finish(request, out))
+        self.passes.ended(request)
         self._left(request, known.tokens + known.sampled[:out])
 
     @operation
@@ -609,6 +610,7 @@ class RequestCalls:
         if self.prefilling(request):
             self.must_offer("abort_chunked")
         yield Call("abort", lambda: self.engine.abort(request))
+        self.passes.ended(request)
         self._left(request, known.text)
 
     @operation
@@ -643,6 +645,7 @@ class RequestCalls:
         if request not in self.requests or request in self.row_of:
             raise Misuse("the request does not wait")
         yield Call("cancel", lambda: self.engine.cancel(request))
+        self.passes.ended(request)
         del self.requests[request]
         self.turned_away.pop(request, None)
         self.run.follow_tree()

@@ -52,6 +52,16 @@ class AllocatorRun:
         """Each part is freed by ``free``."""
         return send_each(self.engine.free, parts)
 
+    def swa_slot(self, slot: int) -> int:
+        """0: there is one pool."""
+        del slot
+        return 0
+
+    def has_swa_slot(self, slot: int) -> bool:
+        """False: there is one pool."""
+        del slot
+        return False
+
     def is_whole(self, page: int) -> bool:
         """True: a page of one pool has nothing that it could lack."""
         del page

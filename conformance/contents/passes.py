@@ -34,6 +34,7 @@ class RequestPasses:
         self.computed: dict[int, int] = {}
         self.states: StatesSnapshot | None = None  # as the engine shows them, in a cache with mamba states
         self._names: dict[int, str] = {}
+        self._ended: set[int] = set()
 
     # Requests.
 
@@ -44,10 +45,15 @@ class RequestPasses:
         right.
         """
         self.computed[request] = prefix
-        again = f" (since step {self.shadow.step})" if request in self._names else ""
-        self._names[request] = f"request {request}{again}"
+        if request in self._ended:
+            self._names[request] = f"request {request} (since step {self.shadow.step})"
+            self._ended.remove(request)
         if prefix and self.states is not None and self.states.copies is None:
             self._write_state(request, OWN, self._prefixes(known, prefix)[-1])
+
+    def ended(self, request: int) -> None:
+        """A request has ended; its number may be another request's from now on."""
+        self._ended.add(request)
 
     def name(self, request: int) -> str:
         """The request, as reader and writer of slots. A number that another request had before tells since when."""

@@ -82,7 +82,7 @@ class Wrong(NamedTuple):
         if self.writer == NOBODY:
             return "a slot that nobody has written"
         if self.writer == self.reader:
-            return "another token of its own"
+            return "a state of its own after other tokens" if self.pool == STATES else "another token of its own"
         return f"{self.writer}'s tokens"
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import lists_released
+from conformance.contents.rows import Growth
 from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot, lacking
@@ -63,6 +64,14 @@ class SwaMappingRun:
                 before = law.merge_and_sort_free(before, of_swa).then
         return before
 
+    def swa_slot(self, slot: int) -> int:
+        """The SWA slot that the engine shows for a full slot, 0 for none."""
+        return swa_slot(self.seen.mapping, slot)
+
+    def has_swa_slot(self, slot: int) -> bool:
+        """The law's mapping has an SWA slot for a full slot."""
+        return slot != HOLE and bool(self.pair.to_page(*divmod(slot, self.page_size)))
+
     def has_swa(self, page: int) -> bool:
         """A held full page has its SWA page, as the law has it now."""
         return bool(swa_page(self.pair, page))
@@ -114,6 +123,7 @@ class SwaMappingRun:
             return
         self.law.must_fit(name, fits)
         (slots,) = self.calls.split(answer, [tokens], name)
+        self.calls.passes.grow([Growth(row, [], slots)])
         chosen = row_pages(self.pair.full, row, 0, slots)
         self.law.caller_step(name, row, start, to, Seq(chosen), Seq(self._tail_pages(slots, tokens - tail)))
         self.calls.slots[row] = slots
@@ -185,6 +195,7 @@ class SwaMappingRun:
         self.calls.must_have(row)
         self.law.caller_step("adopt", row, pages)
         self.calls.slots[row] = [HOLE] * (pages * self.page_size)
+        self.calls.passes.adopt(row, pages * self.page_size)
         yield from ()
 
     @operation
@@ -199,6 +210,7 @@ class SwaMappingRun:
         moved = [max(pair) for pair in zip(taken[slice(*cuts)], given[slice(*cuts)], strict=True)]
         self.calls.slots[to] = [*taken[: cuts[0]], *moved, *taken[cuts[1] :]]
         self.calls.slots[row] = [*given[: cuts[0]], *([HOLE] * (cuts[1] - cuts[0])), *given[cuts[1] :]]
+        self.calls.passes.hand_over(row, to, *cuts)
         yield from ()
 
     # What the driver needs.
