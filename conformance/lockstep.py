@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance import no_verdict, origin
+from conformance.contents.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, Wrong
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.plain import first_line, message_of
@@ -57,12 +58,14 @@ class Finding(AssertionError):
     transition, a difference after one, or an answer. ``sentence``: the law in English. ``detail``: where it broke,
     with the values. ``latent``: no caller can tell yet; it harms only who reads a value that nobody may read now.
     ``stack``: the functions in which the process died, as ``faulthandler`` writes them; empty if it did not die.
+    ``harm``: what a request has read that was not its own, where the operation that broke the law shows it.
     """
 
     def __init__(self, law: str, sentence: str, detail: str, latent: bool = False, kind: str = ANSWER) -> None:
         super().__init__(f"{law}: {sentence} ({detail})")
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
         self.stack = ""
+        self.harm: Wrong | None = None
 
 
 Ignores = Callable[[Finding], bool]
@@ -212,10 +215,11 @@ class StemRun(Protocol):
     """What a stem gives the driver.
 
     ``operations``: by name. ``lacks``: the operations that the engine does not have in this configuration. ``seen``:
-    the last snapshot, which the driver sets.
+    the last snapshot, which the driver sets. ``shadow``: what the memory of the engine contains.
     """
 
     law: Law
+    shadow: Shadow
     operations: Mapping[str, Operation]
     lacks: Collection[str]
     seen: Any
@@ -275,9 +279,17 @@ class LockStep:
             raise Misuse(f"{op}({', '.join(arguments)}): {error}") from None
         self.trace.steps.append({"op": op, **arguments})
         self.law.operation, self.law.last = op, ""
+        self.run.shadow.begin(len(self.trace.steps))
         if op in self.run.lacks:
             raise Unsupported(f"the engine has no {op} in this configuration")
-        calls = operation(**arguments)
+        try:
+            self._send(op, operation(**arguments))
+        except Finding as finding:
+            finding.harm = self.run.shadow.wrong
+            raise
+
+    def _send(self, op: str, calls: Calls) -> None:
+        """Sends the calls of an operation, one by one, and judges what the engine shows after them."""
         call: Any = next(calls, _END)
         while call is not _END:
             if call is None:
@@ -304,7 +316,8 @@ class LockStep:
         """Compares the engine with the law, and raises the first finding.
 
         The order is: invariants of the law on the state that the engine shows, since they say what is wrong; any other
-        visible difference; the stem's own judgement; calls that were refused although they fit.
+        visible difference; the stem's own judgement; what was read; calls that were refused although they fit. A law
+        whose breach no caller can tell yet comes after what was read.
         """
         run, law = self.run, self.law
         run.follow()
@@ -316,8 +329,14 @@ class LockStep:
             name = law.last or op
             raise Finding(name, law.sentence(name), "; ".join(told), kind=DIFFERENCE)
         run.judge()
+        self._contents()
         while law.refusals:
             law.report(law.refusals.pop(0))
+
+    def _contents(self) -> None:
+        """Raises ``Finding`` if a request has read what was not its own."""
+        if (wrong := self.run.shadow.wrong) is not None:
+            self.law.report(Finding(READS_OWN, READS_OWN_SENTENCE, str(wrong), kind=INVARIANT))
 
     def _laws(self, observed: Any, differs: list[Change]) -> None:
         broken = self.broken(observed, differs)
@@ -327,6 +346,8 @@ class LockStep:
         words = against_lines(visible or differs, self.law.names) + self.run.beyond_state()
         detail = "; ".join(words) or "nothing else differs from the law"
         for law in sorted(broken, key=lambda law: law.latent):
+            if law.latent:
+                self._contents()
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
 
     def broken(self, observed: Any, differs: list[Change]) -> list[Invariant]:

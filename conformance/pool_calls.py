@@ -11,6 +11,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
+from conformance.contents.rows import HOLE, Growth, RowPasses
+from conformance.contents.shadow import Shadow
 from conformance.engines.protocol import Json, Misuse
 from conformance.kinds import operation, operations_of
 from conformance.lockstep import CHOICE, REFUSAL, Call, Calls, Finding, Law, refusing
@@ -18,7 +20,6 @@ from spec.finite import Seq, Set
 from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.pool import Pool, length
 
-HOLE = -1  # in a table of slots: the row does not own the slot of this token
 BadCall = Literal["free_again", "free_padding", "alloc_negative", "free_outside", "end_group"]
 FILLED = "slots_fill_pages"
 FILLED_SENTENCE = "A row's slots fill its pages in order."
@@ -28,6 +29,7 @@ class PoolRun(Protocol):
     """A run whose rows have their length in a pool."""
 
     law: Law
+    shadow: Shadow
     engine: Any
     lacks: Collection[str]
 
@@ -41,6 +43,12 @@ class PoolRun(Protocol):
         """Sends the engine the calls that free these slots, one part after the other. Asked for before the law's step,
         since the calls may depend on what has its SWA page before it.
         """
+
+    def swa_slot(self, slot: int) -> int:
+        """The SWA slot that the engine shows for a full slot, 0 for none."""
+
+    def has_swa_slot(self, slot: int) -> bool:
+        """A slot that a row owns has its SWA slot, as the law has it."""
 
     def is_whole(self, page: int) -> bool:
         """A held page has all that a segment free expects of it."""
@@ -99,13 +107,16 @@ def whole_pages(slots: Sequence[int], size: int, what: str) -> list[int]:
 
 
 class PoolCalls:
-    """The caller's side. ``slots[row]``: the slot of each token, ``HOLE`` where the row does not own the slot."""
+    """The caller's side. ``slots[row]``: the slot of each token, ``HOLE`` where the row does not own the slot.
+    ``passes``: what the rows compute and read.
+    """
 
     def __init__(self, run: PoolRun, config: Json) -> None:
         self.run, self.law, self.engine = run, run.law, run.engine
         self.page_size: int = config["page_size"]
         self.slots: dict[int, list[int]] = {row: [] for row in range(config["rows"])}
-        self._saved: dict[int, list[int]] | None = None
+        self.passes = RowPasses(run.shadow, run.swa_slot, run.has_swa_slot)
+        self._saved: tuple[dict[int, list[int]], dict[int, list[int]]] | None = None
         self.operations = operations_of(self)
 
     # The caller's table.
@@ -192,8 +203,10 @@ class PoolCalls:
         if answer is None:
             self.law.refused(name, fits)
             return
+        parts = self.split(answer, more, name)
+        self.passes.grow([Growth(r, self.slots[r], part) for r, part in zip(rows, parts, strict=True)])
         self.law.must_fit(name, fits)
-        for row, part in zip(rows, self.split(answer, more, name), strict=True):
+        for row, part in zip(rows, parts, strict=True):
             chosen = row_pages(self.pool, row, self.tokens(row), part)
             self._take(name, row, in_pages(self.tokens(row) + len(part), self.page_size), chosen)
             self.slots[row] = self.slots[row] + part
@@ -297,6 +310,7 @@ class PoolCalls:
         self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
         yield Call("free", send)
         self.slots[row] = self.slots[row][:tokens]
+        self.passes.cut(row, tokens)
 
     @operation
     def finish(self, row: int, committed: int) -> Calls:
@@ -308,6 +322,7 @@ class PoolCalls:
         self.law.caller_step("trim", row, NOTHING)
         yield Call("free", send)
         self.slots[row] = []
+        self.passes.cut(row, 0)
 
     def _tail(self, row: int, tokens: int) -> list[int]:
         return self.owned(row, ceil_align(tokens, self.page_size), self.tokens(row))
@@ -338,7 +353,7 @@ class PoolCalls:
         """The engine takes a backup, and the caller saves its tables."""
         self.law.caller_step("backup_state")
         yield Call("backup_state", self.engine.backup)
-        self._saved = {row: list(table) for row, table in self.slots.items()}
+        self._saved = {row: list(table) for row, table in self.slots.items()}, self.passes.saved()
 
     @operation
     def restore(self) -> Calls:
@@ -346,7 +361,9 @@ class PoolCalls:
         self.law.caller_step("restore_state")
         yield Call("restore_state", self.engine.restore)
         assert self._saved is not None, "the law allows a restore only after a backup"
-        self.slots = {row: list(table) for row, table in self._saved.items()}
+        slots, texts = self._saved
+        self.slots = {row: list(table) for row, table in slots.items()}
+        self.passes.texts = {row: list(known) for row, known in texts.items()}
 
     @operation
     def clear(self) -> Calls:
@@ -354,6 +371,7 @@ class PoolCalls:
         self.law.caller_step("clear")
         yield Call("clear", self.engine.clear)
         self.slots = {row: [] for row in self.slots}
+        self.passes.texts.clear()
 
     @operation
     def bad(self, kind: BadCall, row: int) -> Calls:

@@ -11,7 +11,9 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from conformance.configs import swa_size
+from conformance.configs import is_windowed, swa_size
+from conformance.contents.passes import RequestPasses
+from conformance.contents.shadow import Shadow
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
 from conformance.kinds import Tokens, operation, operations_of
 from conformance.lockstep import (
@@ -68,6 +70,7 @@ class RowRun(Protocol):
     """
 
     law: Law
+    shadow: Shadow
     engine: Any
     lacks: Collection[str]
     most_requests: int
@@ -134,7 +137,7 @@ class RequestCalls:
     """The scheduler's side.
 
     ``requests``: those that run or wait. ``row_of``: the law's row of each request that runs. ``texts``: the token ids
-    with which the next turn's input of a session begins.
+    with which the next turn's input of a session begins. ``passes``: what requests compute, and what they read.
     """
 
     def __init__(self, run: RowRun, config: Json) -> None:
@@ -151,6 +154,8 @@ class RequestCalls:
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
         self.ended = False  # ``quiesce`` was sent
+        window = config["window"] if is_windowed(config) else None
+        self.passes = RequestPasses(run.shadow, self.page_size, window, lambda: run.rows_seen)
         self.operations = operations_of(self)
 
     # Where requests and sessions are.
@@ -288,9 +293,12 @@ class RequestCalls:
         known = self.arrive(request, more, session, fork)
         most = chunk * self.page_size or len(known.tokens)
         answer = yield Call("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
+        upto = min(answer.prefix + most, len(known.tokens))
+        if answer.granted:
+            self.passes.begin(request, known, answer.prefix)
+            self.passes.prefill(request, known, upto)
         self.run.follow_tree()
         self._matched(known, answer.prefix)
-        upto = min(answer.prefix + most, len(known.tokens))
         if not answer.granted:
             self.law.refused("admit", self.room_for(request, answer.prefix, upto))
             self.run.waits(request)
@@ -305,8 +313,11 @@ class RequestCalls:
         if known.session and self.run.rows.slot(known.session):
             raise Misuse("a later turn of a session goes on on the row in the session's slot")
         answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens)))
-        self.run.follow_tree()
         upto = len(known.tokens)
+        if answer.granted:
+            self.passes.begin(request, known, answer.prefix)
+            self.passes.transferred(request, known, upto)
+        self.run.follow_tree()
         if not answer.granted:
             self.law.refused("admit_tail", self.room_for(request, answer.prefix, upto))
             self.run.waits(request)
@@ -422,6 +433,8 @@ class RequestCalls:
         most, now = chunk * self.page_size or len(known.tokens), self.tokens(row)
         upto = min(now + most, len(known.tokens))
         granted = yield Call("chunk", lambda: self.engine.chunk(request, most))
+        if granted:
+            self.passes.prefill(request, known, upto)
         self.run.follow_tree()
         if not granted:
             self.law.refused("extend", self.fits([(now, upto)]))
@@ -439,6 +452,8 @@ class RequestCalls:
         tracks = self.run.tracks(request)
         known, row = self.requests[request], self.row_of[request]
         sampled = None if self.prefilling(request) else known.next()[0]
+        if tracks:
+            self.passes.tracked(request, known)
 
         def send() -> None:
             if tracks:
@@ -488,6 +503,8 @@ class RequestCalls:
         yield from self._slide(requests if slide and self.fits(growth) else [])
         sampled = [self.requests[r].next()[0] for r in requests]
         granted = yield Call("decode", lambda: self.engine.decode(list(requests), list(sampled)))
+        if granted:
+            self.passes.decode([(r, self.requests[r]) for r in requests])
         self.run.follow_tree()
         if not granted:
             self.law.refused("decode", self.fits(growth))
@@ -499,7 +516,7 @@ class RequestCalls:
     @operation
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
         """A request gets slots for ``more`` draft tokens. ``slide``: its window moves first."""
-        self.running(request)
+        known = self.running(request)
         if self.prefilling(request) or more < 1:
             raise Misuse("a draft has a token, and follows a prompt")
         now = self.tokens(self.row_of[request])
@@ -507,6 +524,8 @@ class RequestCalls:
             raise Misuse("a draft fits into its row")
         yield from self._slide([request] if slide and self.fits([(now, now + more)]) else [])
         granted = yield Call("reserve", lambda: self.engine.reserve(request, more))
+        if granted:
+            self.passes.draft(request, known, now + more)
         self.run.follow_tree()
         if not granted:
             self.law.refused("reserve", self.fits([(now, now + more)]))
@@ -554,8 +573,9 @@ class RequestCalls:
             raise Misuse("a verified draft has one token at least")
         accepted = known.next(count)
         self.law.caller_step("commit", row, in_pages(self.computed(request) + count, self.page_size))
-        yield Call("commit", lambda: self.engine.commit(request, list(accepted)))
         known.sampled += accepted
+        self.passes.verified(request, known, count)
+        yield Call("commit", lambda: self.engine.commit(request, list(accepted)))
 
     def _slide(self, requests: Sequence[int]) -> Calls:
         for request in requests:
@@ -580,6 +600,7 @@ class RequestCalls:
         if self.prefilling(request) or not 0 <= out <= len(known.sampled):
             raise Misuse("sent must be between 0 and the length of the answer")
         yield Call("finish", lambda: self.engine.finish(request, out))
+        self.passes.ended(request)
         self._left(request, known.tokens + known.sampled[:out])
 
     @operation
@@ -589,6 +610,7 @@ class RequestCalls:
         if self.prefilling(request):
             self.must_offer("abort_chunked")
         yield Call("abort", lambda: self.engine.abort(request))
+        self.passes.ended(request)
         self._left(request, known.text)
 
     @operation
@@ -598,7 +620,7 @@ class RequestCalls:
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
             raise Misuse("sent must be the whole answer, or all but its last token")
-        again = Request(known.session, known.tokens + known.sampled[:out], known.fork)
+        again = Request(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
         self._may_arrive(again)
         yield Call("retract", lambda: self.engine.retract(request, out))
         self._left(request, again.tokens)
@@ -623,6 +645,7 @@ class RequestCalls:
         if request not in self.requests or request in self.row_of:
             raise Misuse("the request does not wait")
         yield Call("cancel", lambda: self.engine.cancel(request))
+        self.passes.ended(request)
         del self.requests[request]
         self.turned_away.pop(request, None)
         self.run.follow_tree()

@@ -10,13 +10,15 @@ class Request:
     """A request that runs or waits.
 
     ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text
-    differs from that of other forks. ``sampled``: its answer so far.
+    differs from that of other forks. ``sampled``: its answer so far. ``mark``: what else its computation depends on,
+    such as a LoRA adapter; 0 for nothing.
     """
 
     session: int
     tokens: list[int]
     fork: int
     sampled: list[int] = field(default_factory=list)
+    mark: int = 0
 
     @property
     def text(self) -> list[int]:

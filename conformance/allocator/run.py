@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import list_problems, lists_released, project_pool
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PoolEngine, PoolSnapshot, lacking
 from conformance.lockstep import Ignores, Law, nothing
@@ -23,6 +24,7 @@ class AllocatorRun:
         self.engine: PoolEngine = engine
         self.lacks: Collection[str] = lacking(engine)
         state = law.initial(config["page_size"], config["size"], config["rows"], config["need_sort"])
+        self.shadow = Shadow()
         self.law = Law(law.stem, state, strict, ignores)
         self.calls = PoolCalls(self, config)
         self.operations = self.calls.operations
@@ -49,6 +51,16 @@ class AllocatorRun:
     def freeing(self, *parts: list[int]) -> Callable[[], None]:
         """Each part is freed by ``free``."""
         return send_each(self.engine.free, parts)
+
+    def swa_slot(self, slot: int) -> int:
+        """0: there is one pool."""
+        del slot
+        return 0
+
+    def has_swa_slot(self, slot: int) -> bool:
+        """False: there is one pool."""
+        del slot
+        return False
 
     def is_whole(self, page: int) -> bool:
         """True: a page of one pool has nothing that it could lack."""

@@ -11,6 +11,7 @@ from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
 from conformance.configs import is_windowed, swa_size
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, LockHold, Misuse, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -58,6 +59,7 @@ class CacheRun:
         self.law = Law(law.stem, first_state(config, self.stateful), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
+        self.shadow = Shadow()
         self.calls = self.states.calls = RequestCalls(self, config)
         self.operations = operations_of(self.calls, self)
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
@@ -110,6 +112,7 @@ class CacheRun:
         self.tree.seen = paths(seen.tree)
         if seen.states is not None:
             self.states.seen = seen.states
+            self.calls.passes.copied(seen.states)
         return seen
 
     def held(self, kind: str, number: int) -> Held:
@@ -310,6 +313,7 @@ class CacheRun:
         if self.calls.computed(request) // self.tree.page_size < self.rows.protected(self.calls.row_of[request]):
             raise Misuse("there is no page boundary after the cached prefix")
         self.states.tracked(request)
+        self.calls.passes.tracked(request, self.calls.requests[request])
         yield Call("track", lambda: self.engine.track(request))
 
     @operation

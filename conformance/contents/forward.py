@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conformance.contents.shadow import Shadow, Wrong
-
-FULL, SWA = "full", "SWA"
+from conformance.contents.shadow import FULL, SWA, Shadow, Wrong
 
 
 class Pools(NamedTuple):
@@ -31,23 +29,32 @@ def forward(
 ) -> Wrong | None:
     """A forward pass computes the tokens of ``who`` from ``computed`` on up to ``upto``.
 
-    ``prefixes``, ``slots``: the number of the prefix, and the full slot, of each token of ``who`` up to ``upto``. The
-    pass reads all full slots of the tokens before ``computed``, and of their SWA slots those in the window of the first
-    new token. It writes the slots of the new tokens. Returns the first slot that does not hold what the pass needs.
+    ``prefixes``, ``slots``: the number of the prefix, and the full slot, of each token of ``who`` up to ``upto``. In
+    each layer a pass first writes the slots of the new tokens. Then it reads all full slots up to ``upto``, and the SWA
+    slots of the new tokens and of the window before them. Returns the first slot that does not hold what the pass
+    needs.
     """
-    wrong = reads(shadow, who, prefixes, slots, computed, pools)
     write(shadow, who, prefixes, slots, computed, upto, pools)
-    return wrong
+    return reads(shadow, who, prefixes, slots, computed, pools, upto)
 
 
 def reads(
-    shadow: Shadow, who: str, prefixes: Sequence[int], slots: Sequence[int], computed: int, pools: Pools
+    shadow: Shadow,
+    who: str,
+    prefixes: Sequence[int],
+    slots: Sequence[int],
+    computed: int,
+    pools: Pools,
+    upto: int | None = None,
 ) -> Wrong | None:
-    """The first slot among those that the next pass of ``who`` reads that does not hold what it needs."""
-    wrong = shadow.read(FULL, slots[:computed], prefixes[:computed], who)
+    """The first slot that does not hold what it should, among those that the pass of ``who`` after ``computed`` tokens
+    reads. ``upto``: as for ``forward``; with ``None`` the slots of the tokens before the pass are looked at alone.
+    """
+    last = computed if upto is None else upto
+    wrong = shadow.read(FULL, slots[:last], prefixes[:last], who)
     if wrong is None and pools.mapping is not None:
         first = max(0, computed - pools.window)
-        wrong = shadow.read(SWA, pools.swa(slots[first:computed]), prefixes[first:computed], who, first)
+        wrong = shadow.read(SWA, pools.swa(slots[first:last]), prefixes[first:last], who, first)
     return wrong
 
 

@@ -2,6 +2,7 @@
 
 A forward pass computes the KV cache of a token from all tokens before it. So a slot does not hold a token, it holds a
 *prefix*: the text up to this token, and whatever else the computation depends on. ``Texts`` gives each prefix a number.
+A text begins with a *mark*, which stands for what else its computation depends on, such as a LoRA adapter or a salt.
 ``Shadow`` keeps the number that each slot holds, who wrote it and in which operation, and finds a slot that does not
 hold what its reader needs. Nothing here depends on an engine.
 """
@@ -9,14 +10,20 @@ hold what its reader needs. Nothing here depends on an engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 EMPTY = 0  # the prefix without a token
 NOBODY = ""
+FULL, SWA, STATES = "full", "SWA", "state"  # the pools
+READS_OWN = "reads_own_content"
+READS_OWN_SENTENCE = "What a request reads was computed for its own tokens."
+_MARKED = -1  # stands in the place of a prefix before a mark
 
 
 class Texts:
-    """The number of each prefix of a text. Two prefixes have one number if and only if they have the same tokens."""
+    """The number of each prefix of a text. Two prefixes have one number if and only if their tokens and their marks are
+    equal.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
@@ -24,6 +31,10 @@ class Texts:
     def longer(self, prefix: int, token: int) -> int:
         """The number of ``prefix`` and one more token. Token ids are integers of any sign."""
         return self._numbers.setdefault((prefix, token), len(self._numbers) + 1)
+
+    def marked(self, mark: int) -> int:
+        """The prefix without a token of a text with this mark. Mark 0 is that of a text without a mark."""
+        return self.longer(_MARKED, mark) if mark else EMPTY
 
     def prefixes(self, tokens: Iterable[int], before: int = EMPTY) -> list[int]:
         """The number of the prefix that ends at each of ``tokens``, which follow the prefix ``before``."""
@@ -59,34 +70,51 @@ class Wrong(NamedTuple):
     step: int
     written: int
 
+    def as_json(self) -> dict[str, Any]:
+        """Who reads what in which operation, and all of it as a sentence."""
+        return {"request": self.reader, "reads": self.reads, "step": self.step, "sentence": str(self)}
+
     @property
     def reads(self) -> str:
         """What the reader reads, in words."""
         if self.slot == 0:
-            return "a token that has no slot"
+            return "nothing"
         if self.writer == NOBODY:
             return "a slot that nobody has written"
         if self.writer == self.reader:
-            return "another token of its own"
+            return "a state of its own after other tokens" if self.pool == STATES else "another token of its own"
         return f"{self.writer}'s tokens"
 
     def __str__(self) -> str:
-        where = f"token {self.token} of its text"
+        where = f"the state after token {self.token}" if self.pool == STATES else f"token {self.token}"
         if self.slot:
-            where += f" is in slot {self.slot} of the {self.pool} pool"
-            where += f", last written by {self.writer} in step {self.written}" if self.writer else ""
+            where += f" of its text should be in slot {self.slot} of the {self.pool} pool"
+            where += f", which {self.writer} wrote in step {self.written}" if self.writer else ""
         else:
-            where += f" has no slot in the {self.pool} pool"
-        return f"{self.reader} reads {self.reads}: {where}"
+            where += f" of its text has no slot in the {self.pool} pool"
+        return f"{self.reader} reads {self.reads} in step {self.step}: {where}"
 
 
 class Shadow:
-    """What each slot of each pool holds. ``step``: the number of the operation that is being done, from 1."""
+    """What each slot of each pool holds.
+
+    ``step``: the number of the operation that is being done, from 1. ``wrong``: what the operation has read first that
+    was not its reader's own, ``None`` if nothing was.
+    """
 
     def __init__(self) -> None:
         self.texts = Texts()
         self.step = 0
+        self.wrong: Wrong | None = None
         self._held: dict[str, dict[int, Held]] = {}
+
+    def begin(self, step: int) -> None:
+        """An operation begins."""
+        self.step, self.wrong = step, None
+
+    def note(self, wrong: Wrong | None) -> None:
+        """Keeps what a pass has read that was not its reader's own. The first one of an operation stays."""
+        self.wrong = self.wrong or wrong
 
     def holds(self, pool: str, slot: int) -> Held | None:
         """What a slot holds, ``None`` where nobody has written it."""

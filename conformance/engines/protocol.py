@@ -797,7 +797,8 @@ class StatesSnapshot:
     slots that an open group has set aside and nobody has taken yet. ``requests``: what the record of each request
     names, also of requests that are gone if the engine keeps the record. ``rows``: what the kernels read for each
     request's row. ``sessions``: what each session's slot names. ``nodes``: the state slot of each tree node that has
-    one, by ``Key``.
+    one, by ``Key``. ``copies``: the states that were copied since the snapshot before, in order, each as the slot that
+    was read and the slot that was written; ``None`` in an engine that does not show this.
     """
 
     free: list[int]
@@ -807,6 +808,7 @@ class StatesSnapshot:
     rows: Mapping[int, Three] = field(default_factory=dict)
     sessions: Mapping[int, SlotNames] = field(default_factory=dict)
     nodes: Mapping[Key, int] = field(default_factory=dict)
+    copies: Sequence[tuple[int, int]] | None = None
 
 
 class StateEngine(Engine, Protocol):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from conformance.contents.nodes import NodeContents
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
@@ -21,13 +23,14 @@ from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
 from spec.logic import but
-from spec.tree import ROOT, SKIPPED, Tree
+from spec.tree import HELD, ROOT, SKIPPED, Tree
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
 ]
 Caller = Literal["request", "session", "temporary"]  # who releases a handle, see ``TreeEngine.release``
 HANDLES = 4
+MATCHING = "the request that matches"
 OWN_HANDLE = HANDLES + 1  # the handle that the tree itself takes while it evicts a state for a copy
 
 
@@ -37,7 +40,8 @@ class LockRefRun:
     ``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position; the
     index is the number of the insert. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
     handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
-    ``pins``: the handles of callers that only keep a node in the tree.
+    ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what inserts write, and what
+    matches and handles read.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -48,6 +52,7 @@ class LockRefRun:
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has at least one page
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
+        self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}
@@ -59,6 +64,7 @@ class LockRefRun:
         self.on_root: set[int] = set()
         self.early: set[int] = set()
         self.pins: set[int] = set()
+        self.contents = NodeContents(self.shadow, self.window, self.page_size)
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: KeyedTree = self.snapshot()
         self._pages = {name: frozenset(free) for name, free in self.seen.tree.free.items()}
@@ -81,18 +87,22 @@ class LockRefRun:
             raise Misuse("a request that shares a prefix with the tree holds it")
         if cursor and not protected <= cursor <= self.last_cursor(len(tokens)):
             raise Misuse("the cursor starts where the row is the request's own, and stays behind its window")
+        before = self.seen.nodes
         answer: Inserted | None = yield Call("insert", lambda: self.engine.insert(tokens, cursor, protected))
         if answer is None:
             self.law.counts["insert", "refused"] += 1
             return
         source = len(self.rows) + 1
         self.rows[source] = [HOLE] * protected + answer.fresh
+        who = f"the request of insert {source}"
+        self.contents.inserted(who, tokens, protected, answer.fresh, before, self.seen.nodes)
         self._explain(source)
 
     @operation
     def match(self, tokens: KeyTokens) -> Calls:
         """A request matches its prefix."""
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
+        self.contents.matched(MATCHING, found, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(found, tokens)
 
@@ -101,6 +111,7 @@ class LockRefRun:
         """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
         self._must_be_new(handle)
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
+        self.contents.matched(_handle_name(handle), found, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(found, tokens)
         if not found.length:
@@ -175,11 +186,13 @@ class LockRefRun:
         if not target or not self.spare_state(self.numbers[target]):
             raise Misuse("nobody could give up a state")
         plain: Match = yield Call("match", lambda: self.engine.match(tokens))
+        self.contents.matched(MATCHING, plain, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(plain, tokens)
         if Key(tokens[: plain.length]) != target:
             return
         found: Match = yield Call("copy_on_write", lambda: self.engine.copy_on_write(tokens))
+        self.contents.matched(MATCHING, found, tokens, self.seen.nodes)
         node = self.numbers[target]
         self.law.caller_step("acquire", OWN_HANDLE, node, self.top(node), False)
         self._explain()
@@ -397,7 +410,14 @@ class LockRefRun:
         return KeyedTree(found, paths(found))
 
     def follow(self) -> None:
-        """Nothing to do: each operation explains what its calls have changed."""
+        """Each operation explains what its calls have changed. Those who hold a node read it."""
+        st = self.state
+        for handle in self.held:
+            node = st.node(handle)
+            parts = (n for n in tree.path(st, node) if st.swa(n) == 1 and tree.holds_swa(st, handle, n))
+            window = [(int(tree.begin(st, n)), int(st.stop(n))) for n in parts]
+            state = st.state(handle) == HELD and st.mamba(node) == 1
+            self.contents.held(_handle_name(handle), self._keys[node], window, state, self.seen.nodes)
 
     def project(self) -> Any:
         """The law's tree with the lock counts and the sizes that the engine shows."""

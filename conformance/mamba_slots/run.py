@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens, operation, operations_of
@@ -69,6 +70,7 @@ class MambaSlotsRun:
         self.lent: dict[int, int] = {}
         self.known: set[int] = set()
         self.depth = 0
+        self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)

@@ -6,6 +6,7 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 from __future__ import annotations
 
 from conformance.configs import is_windowed, swa_size
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -64,6 +65,7 @@ class SessionTrimRun:
     def __init__(self, engine: RowEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.law = Law(law.stem, first_rows(config, config["size"]), strict, ignores)
+        self.shadow = Shadow()
         self.calls = RequestCalls(self, config)
         self.tree = TreePages(self.law)
         self.operations = operations_of(self.calls, self)

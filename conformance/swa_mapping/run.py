@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import lists_released
+from conformance.contents.rows import Growth
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot, lacking
 from conformance.kinds import operation, operations_of
@@ -27,6 +29,7 @@ class SwaMappingRun:
         self.engine: PairEngine = engine
         self.lacks: Collection[str] = lacking(engine)
         sizes = (config["page_size"], config["size"], config["size_swa"], config["rows"], config["need_sort"])
+        self.shadow = Shadow()
         self.law = Law(law.stem, law.initial(*sizes), strict, ignores)
         self.page_size: int = config["page_size"]
         self.calls = PoolCalls(self, config)
@@ -60,6 +63,14 @@ class SwaMappingRun:
             if lists_released(was) and not lists_released(pool):
                 before = law.merge_and_sort_free(before, of_swa).then
         return before
+
+    def swa_slot(self, slot: int) -> int:
+        """The SWA slot that the engine shows for a full slot, 0 for none."""
+        return swa_slot(self.seen.mapping, slot)
+
+    def has_swa_slot(self, slot: int) -> bool:
+        """The law's mapping has an SWA slot for a full slot."""
+        return slot != HOLE and bool(self.pair.to_page(*divmod(slot, self.page_size)))
 
     def has_swa(self, page: int) -> bool:
         """A held full page has its SWA page, as the law has it now."""
@@ -112,6 +123,7 @@ class SwaMappingRun:
             return
         self.law.must_fit(name, fits)
         (slots,) = self.calls.split(answer, [tokens], name)
+        self.calls.passes.grow([Growth(row, [], slots)])
         chosen = row_pages(self.pair.full, row, 0, slots)
         self.law.caller_step(name, row, start, to, Seq(chosen), Seq(self._tail_pages(slots, tokens - tail)))
         self.calls.slots[row] = slots
@@ -183,6 +195,7 @@ class SwaMappingRun:
         self.calls.must_have(row)
         self.law.caller_step("adopt", row, pages)
         self.calls.slots[row] = [HOLE] * (pages * self.page_size)
+        self.calls.passes.adopt(row, pages * self.page_size)
         yield from ()
 
     @operation
@@ -197,6 +210,7 @@ class SwaMappingRun:
         moved = [max(pair) for pair in zip(taken[slice(*cuts)], given[slice(*cuts)], strict=True)]
         self.calls.slots[to] = [*taken[: cuts[0]], *moved, *taken[cuts[1] :]]
         self.calls.slots[row] = [*given[: cuts[0]], *([HOLE] * (cuts[1] - cuts[0])), *given[cuts[1] :]]
+        self.calls.passes.hand_over(row, to, *cuts)
         yield from ()
 
     # What the driver needs.

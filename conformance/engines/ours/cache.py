@@ -60,13 +60,16 @@ class Running:
 
 
 class OurCache:
-    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by
-    number.
+    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``copied``: the list to which the cache adds each
+    copy of a state, as the slots read and written; ``None`` where nobody keeps the copies. ``running``: the requests that run on it, by number.
     """
 
     fragile = False
 
-    def __init__(self, engine: SessionCache, lacks: Collection[str] = ()) -> None:
+    def __init__(
+        self, engine: SessionCache, lacks: Collection[str] = (), copied: list[tuple[int, int]] | None = None
+    ) -> None:
+        self.copied = copied
         self.engine, self.rows, self.tree, self.locks = engine, engine.rows, engine.tree, engine.locks
         self.page_size = engine.page_size
         adapter = PairAdapter if engine.allocator.windowed else PoolAdapter
@@ -402,6 +405,9 @@ class OurCache:
         pool, of = self.states.mamba_allocator, self.engine.mamba.of
         own = self.states.req_index_to_mamba_index_mapping.tolist()
         tracks = self.states.req_index_to_mamba_ping_pong_track_buffer_mapping.tolist()
+        copies = None if self.copied is None else self.copied.copy()
+        if self.copied is not None:
+            self.copied.clear()
         rows: dict[int, Three] = {r: (own[one.row + 1], *tracks[one.row + 1]) for r, one in self.running.items()}
         entries = self.tree.entries.items()
         return StatesSnapshot(
@@ -412,6 +418,7 @@ class OurCache:
             rows,
             {session: _named(of[row]) for session, row in self._saved().items()},
             {tuple(self.tree.tokens(n)): int(entry.state) for n, entry in entries if entry.state is not None},
+            copies,
         )
 
 
@@ -441,12 +448,18 @@ def cache(
     pools: SlotAllocator = pair(config, device, allocator, **options) if windowed else single(config, device, **options)
     states = _mamba(config, device, **options) if "mamba" in config.get("components", ()) else None
     shape = {"window": window, "windowed": windowed, "stateful": states is not None}
+    copied: list[tuple[int, int]] = []
+
+    def copy(sources: Tensor, targets: Tensor) -> None:
+        copied.extend(zip(sources.tolist(), targets.tolist(), strict=True))
+
     engine = SessionCache(
         *(pools, config["rows"], tokens, window, states),
+        copy_state=copy,
         request_rows=rows(pools, config["rows"], tokens, window, pools.device),
         locks=locks(pools.full_pool.num_pages, **shape, debug=pools.debug),
     )
-    return OurCache(engine, lacks)
+    return OurCache(engine, lacks, copied)
 
 
 def _mamba(config: Json, device: str, **options: Any) -> MambaStates:

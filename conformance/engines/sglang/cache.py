@@ -425,6 +425,7 @@ class CacheEngine:
             },
             sessions={int(name): slot_names(slot) for name, slot in self.scheduler.slots.items() if name not in busy},
             nodes=tree_states(tree),
+            copies=self.memory.copies(),
         )
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from torch import Tensor
+
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.protocol import Unsupported
-from conformance.engines.sglang import cores
+from conformance.engines.sglang import cores, records
 from conformance.engines.sglang.reading import TreeReader
+from conformance.engines.sglang.records import MATCHED, STATE
 from conformance.engines.sglang.release import Release, TrackBuffers
 
 # The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
@@ -56,6 +59,9 @@ class SGLangMemory:
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
+        self._copies: list[tuple[int, int]] = []
+        if self.state_slots is not None:
+            self._watch_copies()
         self.tree = self.release.tree(
             self.kind,
             self.components,
@@ -73,6 +79,36 @@ class SGLangMemory:
     def ran(self) -> dict[str, str]:
         """What runs, as the tree shows it: the core of a unified tree."""
         return {"core": cores.of(self.tree)} if self.kind == "unified" else {}
+
+    # Copies of states.
+
+    def _watch_copies(self) -> None:
+        """From now on the copies that the release makes in its pool of states are kept."""
+        pool = self.rows.mamba_pool
+        real = pool.copy_from
+
+        def copy_from(sources: Tensor, targets: Tensor) -> Any:
+            self._copies += zip(sources.view(-1).tolist(), targets.view(-1).tolist(), strict=True)
+            return real(sources, targets)
+
+        pool.copy_from = copy_from
+
+    def copy_matched(self, request: Any) -> None:
+        """A batch with the request begins: the state of the node that the request has matched is copied to its own.
+
+        Releases from 0.5.13 on put this copy off: a match only notes the slot of the node's state.
+        """
+        if self.state_slots is None or not records.has(request, MATCHED):
+            return
+        source, own = records.read(request, MATCHED), records.read(request, STATE)
+        if source is not None:
+            self.rows.mamba_pool.copy_from(source, own.view(1))
+        records.write(request, **{MATCHED: None})
+
+    def copies(self) -> list[tuple[int, int]]:
+        """The copies of states since the last time that somebody asked, each as the slots read and written."""
+        found, self._copies = self._copies, []
+        return found
 
     def _pools(self) -> PoolAdapter | PairAdapter:
         if "swa" in self.components:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 # The fields of a record for its own state slot, for its track buffer, and for the track that is written next.
 STATE, TRACKS, NEXT_TRACK = "mamba_pool_idx", "mamba_ping_pong_track_buffer", "mamba_next_track_idx"
 TRACKED = "mamba_last_track_seqlen"  # the field for the length of the text whose state was tracked last
+MATCHED = "mamba_cow_src_index"  # the field for the state of the matched node, until a batch copies it
 WINDOW = "SWA"  # the name of the component whose slots before a cursor are freed
 
 

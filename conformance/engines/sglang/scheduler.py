@@ -19,7 +19,7 @@ from conformance.engines.protocol import Admission
 from conformance.engines.sglang import records
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.prebuilt import DecodeServer
-from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKED, TRACKS
+from conformance.engines.sglang.records import MATCHED, NEXT_TRACK, STATE, TRACKED, TRACKS
 from conformance.engines.sglang.rehearsal import granted
 from conformance.origin import StandIn
 
@@ -129,6 +129,8 @@ class Scheduler:
     def _take_copy_back(self, request: Any) -> None:
         """The scheduler frees the copy of a state that a match has made for a request that it does not admit."""
         slots = self.memory.state_slots
+        if slots is not None and records.has(request, MATCHED):
+            records.write(request, **{MATCHED: None})
         state = None if slots is None or request.session is not None else records.read(request, STATE)
         if state is not None:
             slots.free(state.unsqueeze(-1))
@@ -195,6 +197,8 @@ class Scheduler:
         batch.extend_num_tokens = sum(batch.extend_lens)
         batch.seq_lens = batch.seq_lens_cpu = torch.tensor(ends)
         self.serving.allocation.alloc_for_extend(batch)
+        for request in requests:
+            self.memory.copy_matched(request)
         for request, upto in zip(requests, ends, strict=True):
             request.extend_batch_idx += 1
             request.is_retracted = False
