@@ -16,6 +16,8 @@ from typing import Any
 
 from conformance import origin
 from conformance.contents.moves import Move, Onward
+from conformance.contents.onward_pools import OnwardPools
+from conformance.contents.onward_rows import OnwardRows
 from conformance.contents.shadow import Wrong
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import Finding, LockStep
@@ -23,11 +25,18 @@ from conformance.plain import first_line, message_of
 from conformance.stems import start
 from conformance.traces import Trace
 
-BUDGET = 120  # how many calls all plans send together
+BUDGET = 210  # how many calls all plans send together
 SECONDS = 60  # after this time the engine hangs
+ONWARD: dict[str, Callable[[Any], Any]] = {
+    "allocator": OnwardPools,
+    "swa_mapping": OnwardPools,
+    "session_trim": OnwardRows,
+    "cache": OnwardRows,
+}
 # The names of the moves of each plan, which is repeated. A plan leaves out the moves that a stem does not have.
 PLANS: tuple[tuple[str, ...], ...] = (
     ("decode", "stranger", "decode", "leave"),
+    ("stranger", "leave", "decode"),
     ("stranger", "again", "decode"),
     ("finish", "stranger", "decode", "again", "decode", "leave"),
     ("turn", "stranger", "decode", "finish", "leave"),
@@ -113,11 +122,13 @@ def search(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> H
     sent, stops = 0, ""
     for plan in PLANS:
         lock = broken(trace, make)
-        if lock is None or not hasattr(lock.run, "onward"):
+        if lock is None or trace.stem not in ONWARD:
             break
+        if lock.run.shadow.wrong is not None:
+            return Harm.of(lock.run.shadow.wrong, [], 0)
         said: list[str] = []
         try:
-            for line, wrong in _follow(plan, lock.run.onward()):
+            for line, wrong in _follow(plan, ONWARD[trace.stem](lock.run)):
                 sent += 1
                 said.append(line)
                 if wrong is not None:
@@ -142,6 +153,7 @@ def _in_words(error: Exception) -> str:
 
 def _follow(plan: tuple[str, ...], onward: Onward) -> Move:
     """The moves of a plan, again and again, until none of them sends anything."""
+    yield from onward.moves["begin"]()
     sends = True
     while sends:
         sends = False

@@ -7,13 +7,11 @@ The law's state means nothing any more, so what may be sent now is read from the
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from conformance.contents.forward import Pools, forward
 from conformance.contents.moves import Move
-from conformance.contents.shadow import Shadow, Wrong
-from conformance.engines.protocol import Json, RowSnapshot, RowsSnapshot
+from conformance.engines.protocol import RowSnapshot, RowsSnapshot
+from conformance.request_calls import RequestCalls
 from conformance.requests import Request, token
 
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
@@ -25,21 +23,18 @@ class OnwardRows:
     ``requests``: those that run or wait, by number. ``old``: the texts of the requests that are gone, newest last.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        config: Json,
-        shadow: Shadow,
-        requests: dict[int, Request],
-        texts: dict[int, list[int]],
-        most_requests: int,
-    ) -> None:
-        self.engine, self.config, self.shadow = engine, config, shadow
-        self.requests, self.texts, self.most = dict(requests), dict(texts), most_requests
-        self.page_size: int = config["page_size"]
-        self.old: list[tuple[list[int], int]] = [(r.text, r.fork) for r in requests.values()]
-        self.strangers = 0
+    def __init__(self, run: Any) -> None:
+        calls: RequestCalls = run.calls
+        self.run, self.engine, self.passes, self.shadow = run, run.engine, calls.passes, run.shadow
+        self.size: int = calls.config["page_size"]
+        self.most: int = calls.config["size"] * self.size
+        self.requests = {n: r for n, r in calls.requests.items() if n not in calls.turned_away}
+        self.taken = {*calls.requests}
+        self.texts, self.old = dict(calls.texts), [r.text for r in calls.requests.values()]
+        self.strangers: list[int] = []
+        self.open = int(run.rows.pools.group)
         self.moves: dict[str, Callable[[], Move]] = {
+            "begin": self.begin,
             "stranger": self.stranger,
             "decode": self.decode,
             "finish": self.finish,
@@ -49,40 +44,48 @@ class OnwardRows:
             "leave": self.leave,
         }
 
+    @property
     def seen(self) -> RowsSnapshot:
-        """The engine now."""
-        found = self.engine.cache_snapshot().rows if hasattr(self.engine, "cache_snapshot") else self.engine.snapshot()
-        rows: RowsSnapshot = found
+        """The engine as it was after the last call."""
+        rows: RowsSnapshot = self.run.rows_seen
         return rows
 
     def running(self) -> dict[int, RowSnapshot]:
         """The requests that run, with their rows."""
-        return {n: row for n, row in self.seen().requests.items() if n in self.requests}
+        return {n: row for n, row in self.seen.requests.items() if n in self.requests}
 
     # Moves.
 
+    def begin(self) -> Move:
+        """Free groups that are open end, and each request that decodes knows its next token."""
+        for number in self.running():
+            request, computed = self.requests[number], self.passes.computed.get(number, 0)
+            missing = computed + 1 - len(request.text) if computed >= len(request.tokens) else 0
+            request.sampled += request.next(max(missing, 0))
+        while self.open:
+            self.open -= 1
+            self._send(self.engine.end_group)
+            yield "end the free group", None
+
     def stranger(self) -> Move:
         """A request comes whose text is like no other, as long as there is room for it."""
-        pools, size = self.seen().pools, self.page_size
-        room = pools.full.available if pools.swa.available == 0 else min(pools.full.available, pools.swa.available)
-        self.strangers += 1
-        fork = STRANGER + self.strangers
-        tokens = max(1, min(room, self.config["size"] * size - size))
-        yield from self._admit([token(n, 0) + 1000 * fork for n in range(tokens)], fork, 0)
+        fork = STRANGER + len(self.strangers)
+        tokens = max(1, min(self._room(), self.most - self.size))
+        yield from self._admit([1000 * fork + n for n in range(tokens)], fork, 0)
 
     def again(self) -> Move:
         """A request comes with the text of one that is gone, or that runs, and one more token."""
-        running = [(self.requests[n].text, self.requests[n].fork) for n in self.running()]
-        for text, fork in [*reversed(self.old), *running][:2]:
-            if len(text) < self.config["size"] * self.page_size:
-                yield from self._admit([*text, token(len(text), STRANGER)], fork, 0)
+        running = [self.requests[n].text for n in self.running()]
+        for text in [*reversed(self.old), *running][:2]:
+            if len(text) < self.most:
+                yield from self._admit([*text, token(len(text), STRANGER)], STRANGER, 0)
 
     def turn(self) -> Move:
         """Each session whose slot has a row gets its next turn."""
         busy = {request.session for request in self.requests.values()}
-        for session in self.seen().sessions:
+        for session in list(self.seen.sessions):
             text = self.texts.get(session, [])
-            if session not in busy and text and len(text) < self.config["size"] * self.page_size:
+            if session not in busy and text and len(text) < self.most:
                 yield from self._admit([*text, token(len(text), 0)], 0, session)
 
     def decode(self) -> Move:
@@ -97,90 +100,100 @@ class OnwardRows:
 
     def leave(self) -> Move:
         """The strangers end."""
-        for number in self.running():
-            if self.requests[number].fork > STRANGER:
+        for number in self.strangers:
+            if number in self.requests:
                 yield from self._end(number)
 
     def evict(self) -> Move:
         """The tree gives back what nobody has locked."""
-        most = self.config["size"] * self.page_size
-        self._send("evict", lambda: self.engine.evict(most, most))
+        self._send(lambda: self.engine.evict(self.most, self.most))
         yield "evict everything", None
+
+    def _room(self) -> int:
+        """How many tokens both pools have available."""
+        pools = self.seen.pools
+        return min(pools.full.available, pools.full.available if self.passes.window is None else pools.swa.available)
 
     # Calls, each with the forward pass that follows it.
 
-    def _send(self, name: str, call: Callable[[], Any]) -> Any:
-        self.shadow.step += 1
-        return call()
+    def _send(self, call: Callable[[], Any]) -> Any:
+        self.shadow.begin(self.shadow.step + 1)
+        answer = call()
+        self.run.seen = self.run.snapshot()
+        return answer
 
     def _admit(self, tokens: list[int], fork: int, session: int) -> Move:
-        free = next((n for n in range(self.most) if n not in self.requests), None)
-        seen = self.seen()
-        if free is None or (not seen.free_rows and session not in seen.sessions):
+        free = next((n for n in range(self.run.most_requests) if n not in self.taken), None)
+        if free is None or not (self.seen.free_rows or session in self.seen.sessions):
             return
-        answer = self._send("admit", lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
+        request = Request(session, list(tokens), fork)
+        answer = self._send(lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
         what = f"admit request {free} with {len(tokens)} tokens" + (f" of session {session}" if session else "")
         if not answer.granted:
-            self._send("cancel", lambda: self.engine.cancel(free))
-            yield f"{what}: no room", None
+            self._send(lambda: self.engine.cancel(free))
+            yield f"{what}: there is no room", None
             return
-        self.requests[free] = Request(session, list(tokens), fork)
-        yield what, self._pass(free, answer.prefix, len(tokens))
+        self.requests[free] = request
+        self.taken.add(free)
+        self.strangers += [free] if fork >= STRANGER else []
+        self.passes.begin(free, request, answer.prefix)
+        self.passes.prefill(free, request, len(tokens))
+        yield f"{what}, {answer.prefix} of them cached", self.shadow.wrong
         yield from self._cache(free)
 
     def _cache(self, number: int) -> Move:
         request = self.requests[number]
-        prompt = self.running()[number].lengths.committed < len(request.tokens)
-        sampled = None if prompt else request.next()[0]
-        self._send("cache", lambda: self.engine.cache(number, sampled))
-        request.sampled += [] if sampled is None else [sampled]
+        sampled = request.next()
+        self._send(lambda: self.engine.cache(number, sampled[0]))
+        request.sampled += sampled
         yield f"put the prompt of request {number} into the tree", None
 
     def _goes_on(self, number: int) -> Move:
         request, row = self.requests[number], self.running().get(number)
         if row is None:
             return
-        now, allocated = row.lengths.committed, row.lengths.allocated
+        now, allocated = self.passes.computed.get(number, 0), row.lengths.allocated
         if now < len(request.tokens):
-            if not self._send("chunk", lambda: self.engine.chunk(number, len(request.tokens))):
-                return
-            yield f"compute the rest of the prompt of request {number}", self._pass(number, now, len(request.tokens))
-            yield from self._cache(number)
-            return
-        if allocated > now:
-            accepted = request.next(allocated - now)
-            self._send("commit", lambda: self.engine.commit(number, list(accepted)))
-            request.sampled += accepted
-            yield f"accept the draft of request {number}", self._pass(number, now, allocated)
-            return
-        if now >= self.config["size"] * self.page_size - 1:
-            return
+            if self._send(lambda: self.engine.chunk(number, len(request.tokens))):
+                self.passes.prefill(number, request, len(request.tokens))
+                yield f"compute the rest of the prompt of request {number}", self.shadow.wrong
+                yield from self._cache(number)
+        elif allocated > now:
+            yield from self._accept(number, allocated - now)
+        elif now < self.most:
+            yield from self._decode(number)
+
+    def _accept(self, number: int, count: int) -> Move:
+        request = self.requests[number]
+        accepted = request.next(count)
+        request.sampled += accepted
+        self.shadow.begin(self.shadow.step + 1)
+        self.passes.verified(number, request, count)
+        wrong = self.shadow.wrong
+        self._send(lambda: self.engine.commit(number, list(accepted)))
+        yield f"accept the draft of request {number}", wrong
+
+    def _decode(self, number: int) -> Move:
+        request = self.requests[number]
         sampled = request.next()
-        self._send("slide", partial(self.engine.slide, number))
-        if self._send("decode", lambda: self.engine.decode([number], list(sampled))):
-            wrong = self._pass(number, now, now + 1)
+        if self.passes.computed[number] % self.size or self._room() >= self.size:
+            self._send(lambda: self.engine.slide(number))
+            yield f"slide the window of request {number}", None
+        if self._send(lambda: self.engine.decode([number], list(sampled))):
+            self.passes.decode([(number, request)])
+            wrong = self.shadow.wrong
             request.sampled += sampled
             yield f"decode request {number}", wrong
 
     def _end(self, number: int) -> Move:
         request, row = self.requests[number], self.running().get(number)
-        if row is None or row.lengths.committed < len(request.tokens) or row.lengths.allocated > row.lengths.committed:
+        if row is None or row.lengths.allocated > row.lengths.committed or row.lengths.committed < len(request.tokens):
             return
-        self._send("finish", lambda: self.engine.finish(number, len(request.sampled)))
+        self._send(lambda: self.engine.finish(number, len(request.sampled)))
+        self.passes.ended(number)
         del self.requests[number]
-        self.old.append((request.text, request.fork))
+        self.taken.discard(number)
+        self.old.append(request.text)
         if request.session:
             self.texts[request.session] = request.text
         yield f"end request {number}", None
-
-    def _pass(self, number: int, computed: int, upto: int) -> Wrong | None:
-        """The forward pass of a request after a granted call: the first wrong slot that it reads."""
-        seen = self.seen()
-        row = seen.requests.get(number)
-        if row is None:
-            return None
-        known = [*self.requests[number].text, *self.requests[number].next(upto)][:upto]
-        windowed = "swa" in self.config.get("components", ("swa",))
-        pools = Pools(seen.pools.mapping if windowed else None, self.config["window"])
-        prefixes = self.shadow.texts.prefixes(known)
-        return forward(self.shadow, f"request {number}", prefixes, row.slots[:upto], computed, upto, pools)

@@ -25,7 +25,7 @@ class Growth(NamedTuple):
 
 
 class RowPasses:
-    """What rows have in their slots. ``texts``: by row the text of each token.
+    """What rows have in their slots. ``texts``: by row the text of each token. ``last``: the batch that has grown last.
 
     ``swa_slot(slot)``: the SWA slot that the engine shows for a full slot, 0 for none. ``has_swa(slot)``: whether a
     slot that a row owns has its SWA slot still, as the law has it.
@@ -34,6 +34,7 @@ class RowPasses:
     def __init__(self, shadow: Shadow, swa_slot: Callable[[int], int], has_swa: Callable[[int], bool]) -> None:
         self.shadow, self._swa_slot, self._has_swa = shadow, swa_slot, has_swa
         self.texts: dict[int, list[int]] = {}
+        self.last: Sequence[Growth] = ()
         self._count = 0
 
     def grow(self, batch: Sequence[Growth]) -> None:
@@ -41,6 +42,7 @@ class RowPasses:
 
         Called before the law takes its steps for the rows.
         """
+        self.last = batch
         for row, before, new in batch:
             self._write(row, len(before), new)
         for row, before, new in batch:
