@@ -2,7 +2,8 @@
 
 A law of ownership that breaks is a cause. The harm is that a request reads what was computed for other tokens, and it
 may come many operations later. So the run is driven on after the finding, without the law, along a few plans; each plan
-starts the run again. The search ends at the first slot that a forward pass reads and that has wrong contents.
+starts the run again. A plan ends at
+the first slot that a forward pass reads and that has wrong contents, and the search at the first that has another's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from conformance import origin
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_pools import OnwardPools
 from conformance.contents.onward_rows import OnwardRows
+from conformance.contents.onward_tree import OnwardTree
 from conformance.contents.shadow import Wrong
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import Finding, LockStep
@@ -32,6 +34,7 @@ ONWARD: dict[str, Callable[[Any], Any]] = {
     "swa_mapping": OnwardPools,
     "session_trim": OnwardRows,
     "cache": OnwardRows,
+    "lock_ref": OnwardTree,
 }
 # The names of the moves of each plan, which is repeated. A plan leaves out the moves that a stem does not have.
 PLANS: tuple[tuple[str, ...], ...] = (
@@ -67,6 +70,13 @@ class Harm:
     def of(cls, wrong: Wrong, onward: list[str], operations: int) -> Harm:
         """The harm that a forward pass shows."""
         return cls(wrong.reader, wrong.reads, wrong.step, str(wrong), tuple(onward), operations)
+
+    @property
+    def rank(self) -> int:
+        """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents, 2 where no
+        harm was found.
+        """
+        return 2 if not self.request else 1 if self.reads[-7:] != "'s tokens" else 0
 
     @property
     def sentence(self) -> str:
@@ -120,6 +130,7 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
 def search(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> Harm:
     """As ``harm``, in this process."""
     sent, stops = 0, ""
+    best: Harm | None = None
     for plan in PLANS:
         lock = broken(trace, make)
         if lock is None or trace.stem not in ONWARD:
@@ -132,14 +143,15 @@ def search(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> H
                 sent += 1
                 said.append(line)
                 if wrong is not None:
-                    return Harm.of(wrong, said, sent)
+                    best = min(filter(None, (best, Harm.of(wrong, said, sent))), key=lambda h: h.rank)
+                    break
                 if sent >= budget or len(said) >= -(-budget // len(PLANS)):
                     break
         except Exception as error:
             stops = stops or _in_words(error)
-        if sent >= budget:
+        if sent >= budget or (best is not None and best.rank == 0):
             break
-    return Harm(operations=sent, stops=stops)
+    return best or Harm(operations=sent, stops=stops)
 
 
 def _in_words(error: Exception) -> str:

@@ -6,7 +6,7 @@ its path, the SWA slots in the window before its end, and the state of its last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from conformance.contents.shadow import FULL, STATES, SWA, Shadow
 from conformance.engines.protocol import Key, Match, NodeSnapshot
@@ -22,6 +22,8 @@ class NodeContents:
 
     def __init__(self, shadow: Shadow, window: int, page_size: int) -> None:
         self.shadow, self.window, self.page_size = shadow, window, page_size
+        # What holders found when they took hold: by holder, and then by the part and the position of the token.
+        self.found: dict[str, dict[tuple[str, int], int]] = {}
 
     def inserted(
         self, who: str, tokens: Sequence[int], protected: int, fresh: Sequence[int], before: Nodes, now: Nodes
@@ -49,6 +51,10 @@ class NodeContents:
         if key:
             self._read(who, "mamba", key, texts, [(len(key) - 1, len(key))], nodes)
 
+    def released(self, holders: Collection[str]) -> None:
+        """Only ``holders`` hold a node now."""
+        self.found = {who: slots for who, slots in self.found.items() if who in holders}
+
     def held(self, who: str, key: Key, window: Sequence[tuple[int, int]], state: bool, nodes: Nodes) -> None:
         """Somebody who holds a node reads its path. ``window``: where he holds SWA parts too, as ranges of tokens.
         ``state``: he holds the node's state.
@@ -56,8 +62,14 @@ class NodeContents:
         texts = self.shadow.texts.prefixes(key)
         self._read(who, "full", key, texts, [(0, len(key))], nodes)
         self._read(who, "swa", key, texts, window, nodes)
-        if state:
-            self._read(who, "mamba", key, texts, [(len(key) - 1, len(key))], nodes)
+        last = [(len(key) - 1, len(key))] if state else []
+        self._read(who, "mamba", key, texts, last, nodes)
+        reads = {"full": [(0, len(key))], "swa": window, "mamba": last}
+        self.found[who] = {  # without the parts that were released early
+            (part, at): slot
+            for (part, at), slot in self.found.get(who, {}).items()
+            if any(first <= at < end for first, end in reads[part])
+        }
 
     def _read(
         self,
@@ -75,6 +87,7 @@ class NodeContents:
         for first, last in ranges:
             for at in range(first, last):
                 if at in there:
+                    self.found.setdefault(who, {}).setdefault((part, at), there[at])
                     self.shadow.note(self.shadow.read(POOL[part], [there[at]], [texts[at]], who, at))
 
 

@@ -18,7 +18,7 @@ from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, Nod
 from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree, shown_locks
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
-from conformance.pool_calls import HOLE
+from conformance.contents.rows import HOLE
 from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
@@ -38,10 +38,10 @@ class LockRefRun:
     """Operations on one tree.
 
     ``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position; the
-    index is the number of the insert. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
-    handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
-    ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what inserts write, and what
-    matches and handles read.
+    index is the number of the insert. ``keys``: the key of each number. ``held``: the engine's number of each handle
+    that locks a node. ``on_root``: the handles that lock nothing, since nothing matched. ``early``: the handles whose
+    SWA part was released early. ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what
+    inserts write, and what matches and handles read.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -54,9 +54,9 @@ class LockRefRun:
         empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
-        self.law.names = Names(self._node_name, handle=_handle_name, source=self._source_name, holders=self._holders)
+        self.law.names = Names(self._node_name, handle=handle_name, source=self._source_name, holders=self._holders)
         self.numbers: dict[Key, int] = {}
-        self._keys: dict[
+        self.keys: dict[
             int, Key
         ] = {}  # the key of each number; also of a node that has left the tree, until another node gets its number
         self.rows: dict[int, list[int]] = {}
@@ -111,7 +111,7 @@ class LockRefRun:
         """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
         self._must_be_new(handle)
         found: Match = yield Call("match", lambda: self.engine.match(tokens))
-        self.contents.matched(_handle_name(handle), found, tokens, self.seen.nodes)
+        self.contents.matched(handle_name(handle), found, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(found, tokens)
         if not found.length:
@@ -219,7 +219,7 @@ class LockRefRun:
 
     def held_keys(self) -> set[Key]:
         """The keys of the nodes that requests have locked."""
-        return {self._keys[self.state.node(handle)] for handle in self.held if handle not in self.pins}
+        return {self.keys[self.state.node(handle)] for handle in self.held if handle not in self.pins}
 
     def last_cursor(self, length: int) -> int:
         """The highest cursor that a row of this length can have, in tokens.
@@ -381,7 +381,7 @@ class LockRefRun:
             raise Finding("own_slots", law.stem.invariants["own_slots"].sentence, "more nodes than pages")
         if not self.state.nodes.has(number):
             self.law.state = but(self.state, nodes=Domain(1, number))
-        self.numbers[key], self._keys[number] = number, key
+        self.numbers[key], self.keys[number] = number, key
         return number
 
     # The law's numbers in words.
@@ -390,12 +390,12 @@ class LockRefRun:
         """A node by its tokens."""
         if node == ROOT:
             return "the root"
-        return f"node {list(self._keys[node])}" if node in self._keys else f"node {node}"
+        return f"node {list(self.keys[node])}" if node in self.keys else f"node {node}"
 
     def _holders(self, node: int) -> str:
         """The handles that hold a node."""
         held = (handle for handle in self.state.handles.items() if tree.holds_full(self.state, handle, node))
-        return " and ".join(map(_handle_name, held))
+        return " and ".join(map(handle_name, held))
 
     def _source_name(self, source: int) -> str:
         """An insert by its slots."""
@@ -412,12 +412,13 @@ class LockRefRun:
     def follow(self) -> None:
         """Each operation explains what its calls have changed. Those who hold a node read it."""
         st = self.state
+        self.contents.released([handle_name(handle) for handle in self.held])
         for handle in self.held:
             node = st.node(handle)
             parts = (n for n in tree.path(st, node) if st.swa(n) == 1 and tree.holds_swa(st, handle, n))
             window = [(int(tree.begin(st, n)), int(st.stop(n))) for n in parts]
             state = st.state(handle) == HELD and st.mamba(node) == 1
-            self.contents.held(_handle_name(handle), self._keys[node], window, state, self.seen.nodes)
+            self.contents.held(handle_name(handle), self.keys[node], window, state, self.seen.nodes)
 
     def project(self) -> Any:
         """The law's tree with the lock counts and the sizes that the engine shows."""
@@ -447,5 +448,5 @@ class LockRefRun:
         return self._lawful[1]
 
 
-def _handle_name(handle: int) -> str:
+def handle_name(handle: int) -> str:
     return "the tree's own lock" if handle == OWN_HANDLE else f"handle {handle}"
