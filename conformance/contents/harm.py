@@ -12,13 +12,13 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from conformance import origin
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_pools import OnwardPools
-from conformance.contents.onward_rows import OnwardRows
+from conformance.contents.onward_rows import ANOTHER, OnwardRows
 from conformance.contents.onward_tree import OnwardTree
 from conformance.contents.shadow import Wrong
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
@@ -27,8 +27,10 @@ from conformance.plain import first_line, message_of
 from conformance.stems import start
 from conformance.traces import Trace
 
-BUDGET = 210  # how many calls all plans send together
+CALLS = 30  # how many calls one plan sends
 SECONDS = 60  # after this time the engine hangs
+WITH_REQUESTS = ("session_trim", "cache")
+BESIDE = (2, 4)  # how many tokens another request has that is there from the first operation on
 ONWARD: dict[str, Callable[[Any], Any]] = {
     "allocator": OnwardPools,
     "swa_mapping": OnwardPools,
@@ -38,6 +40,7 @@ ONWARD: dict[str, Callable[[Any], Any]] = {
 }
 # The names of the moves of each plan, which is repeated. A plan leaves out the moves that a stem does not have.
 PLANS: tuple[tuple[str, ...], ...] = (
+    ("guest", "decode", "leave"),
     ("decode", "stranger", "decode", "leave"),
     ("stranger", "leave", "decode"),
     ("stranger", "again", "decode"),
@@ -54,8 +57,10 @@ class Harm:
 
     ``request``: who reads wrong contents; empty where nobody was found to do so. ``reads``: what it reads, such as
     ``request 0's tokens``. ``step``: the number of the operation in which it reads, counted from the first of the
-    trace. ``where``: the slot, in words. ``onward``: the calls that were sent after the trace, in words.
-    ``operations``: how many calls all plans sent. ``stops``: the first exception that the engine raised meanwhile.
+    trace. ``where``: the slot, in words. ``onward``: the calls that were sent after the trace, in words. ``beside``:
+    how many tokens another request had that was there from the first operation on, in pools that were larger by its
+    pages; 0 where there was none. ``operations``: how many calls all plans sent. ``stops``: the first exception that
+    the engine raised meanwhile.
     """
 
     request: str = ""
@@ -63,13 +68,16 @@ class Harm:
     step: int | None = None
     where: str = ""
     onward: tuple[str, ...] = ()
+    beside: int = 0
     operations: int = 0
     stops: str = ""
 
     @classmethod
-    def of(cls, wrong: Wrong, onward: list[str], operations: int) -> Harm:
-        """The harm that a forward pass shows."""
-        return cls(wrong.reader, wrong.reads, wrong.step, str(wrong), tuple(onward), operations)
+    def of(cls, wrong: Wrong, onward: list[str], operations: int, beside: int = 0) -> Harm:
+        """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
+        if beside:
+            wrong = wrong._replace(step=wrong.step - 1, written=wrong.written - 1)
+        return cls(wrong.reader, wrong.reads, wrong.step, str(wrong), tuple(onward), beside, operations)
 
     @property
     def rank(self) -> int:
@@ -90,7 +98,7 @@ class Harm:
         return {"sentence": self.sentence, **asdict(self), "request": self.request or None, "reads": self.reads or None}
 
 
-def harm(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> Harm:
+def harm(trace: Trace, make: Callable[[Json], Any]) -> Harm:
     """Drives the engine on after the last operation of ``trace``, which breaks a law, and looks for the harm.
 
     ``make`` builds the engine. The search is made in a forked process, since a broken engine may kill its process.
@@ -98,7 +106,7 @@ def harm(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> Har
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer(writable, lambda: search(trace, make, budget))
+        _answer(writable, lambda: search(trace, make))
     os.close(writable)
     with open(readable, encoding="utf-8") as pipe:
         told = pipe.read()
@@ -127,31 +135,85 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
         os._exit(0)
 
 
-def search(trace: Trace, make: Callable[[Json], Any], budget: int = BUDGET) -> Harm:
+def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
     """As ``harm``, in this process."""
-    sent, stops = 0, ""
-    best: Harm | None = None
-    for plan in PLANS:
-        lock = broken(trace, make)
-        if lock is None or trace.stem not in ONWARD:
-            break
-        if lock.run.shadow.wrong is not None:
-            return Harm.of(lock.run.shadow.wrong, [], 0)
+    found = _Search(make)
+    law = _after(trace, make)
+    for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
+        for plan in PLANS if trace.stem in ONWARD else ():
+            reached = _after(with_another(trace, beside), make)
+            if law is None or reached is None or reached.law != law.law:
+                break  # with another request beside it the trace shows something else
+            found.follow(plan, reached.lock, beside)
+            if found.best.rank == 0:
+                return found.best
+    return found.best
+
+
+class _Search:
+    """What the plans so far have shown. ``best``: the gravest harm; where there is none, how many calls were sent."""
+
+    def __init__(self, make: Callable[[Json], Any]) -> None:
+        self.make, self.best = make, Harm()
+
+    def follow(self, plan: tuple[str, ...], lock: LockStep, beside: int) -> None:
+        """Drives a run on along one plan. ``beside``: how many tokens the other request has, 0 for none."""
         said: list[str] = []
+        wrong: Wrong | None = lock.run.shadow.wrong
+        stops = ""
         try:
-            for line, wrong in _follow(plan, ONWARD[trace.stem](lock.run)):
-                sent += 1
+            onward = _follow(plan, ONWARD[lock.trace.stem](lock.run))
+            while wrong is None and len(said) < CALLS and (sent := next(onward, None)):
+                line, wrong = sent
                 said.append(line)
-                if wrong is not None:
-                    best = min(filter(None, (best, Harm.of(wrong, said, sent))), key=lambda h: h.rank)
-                    break
-                if sent >= budget or len(said) >= -(-budget // len(PLANS)):
-                    break
         except Exception as error:
-            stops = stops or _in_words(error)
-        if sent >= budget or (best is not None and best.rank == 0):
-            break
-    return best or Harm(operations=sent, stops=stops)
+            stops = _in_words(error)
+        calls = self.best.operations + len(said)
+        here = Harm(operations=calls, stops=stops) if wrong is None else Harm.of(wrong, said, calls, beside)
+        if here.rank < self.best.rank:
+            self.best = here
+        self.best = replace(self.best, operations=calls, stops=self.best.stops or stops)
+
+
+def with_another(trace: Trace, tokens: int) -> Trace:
+    """The trace with one request more, which comes first and has ``tokens`` tokens, in pools with room for it. With 0
+    the trace as it is.
+
+    A trace is shrunk until its pools are tiny. Then the request that reads wrong contents may never run again.
+    """
+    if not tokens:
+        return trace
+    config, pages = dict(trace.config), -(-tokens // trace.config["page_size"])
+    more = {"size": pages, "size_swa": pages, "rows": 1, "size_mamba": 3}
+    config |= {name: config[name] + n for name, n in more.items() if name in config}
+    used = {step["request"] for step in trace.steps if "request" in step}
+    other = {"op": "admit", "request": min({*range(len(used) + 1)} - used), "more": tokens, "fork": ANOTHER}
+    return Trace(trace.stem, config, [other, *trace.steps])
+
+
+class _Reached(NamedTuple):
+    """A run after the last operation of a trace, and the law that broke then; empty if none did."""
+
+    lock: LockStep
+    law: str
+
+
+def _after(trace: Trace, make: Callable[[Json], Any]) -> _Reached | None:
+    """The run after a trace; ``None`` where the engine does not get there."""
+    try:
+        lock = start(trace.stem, make, trace.config, strict=False)
+        for step in trace.steps[:-1]:
+            lock.do(**step)
+    except (Finding, Misuse, Unsupported):
+        return None
+    latents = len(lock.law.latents)
+    try:
+        lock.do(**trace.steps[-1])
+    except Finding as finding:
+        return _Reached(lock, finding.law)
+    except (Misuse, Unsupported):
+        return None
+    return _Reached(lock, next((latent.law for latent in lock.law.latents[latents:]), ""))
 
 
 def _in_words(error: Exception) -> str:
@@ -173,19 +235,3 @@ def _follow(plan: tuple[str, ...], onward: Onward) -> Move:
             for said in onward.moves[name]() if name in onward.moves else ():
                 sends = True
                 yield said
-
-
-def broken(trace: Trace, make: Callable[[Json], Any]) -> LockStep | None:
-    """The run after the last operation of ``trace``; ``None`` where the engine does not get there."""
-    try:
-        lock = start(trace.stem, make, trace.config, strict=False)
-    except Unsupported:
-        return None
-    for step in trace.steps:
-        try:
-            lock.do(**step)
-        except Finding:
-            return lock
-        except (Misuse, Unsupported):
-            return None
-    return lock

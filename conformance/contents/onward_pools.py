@@ -25,6 +25,7 @@ class OnwardPools:
         self.open = int(run.law.state.group)
         self.moves: dict[str, Callable[[], Move]] = {
             "begin": self.begin,
+            "guest": self.guest,
             "stranger": self.stranger,
             "decode": self.decode,
             "finish": self.finish,
@@ -40,10 +41,17 @@ class OnwardPools:
 
     def stranger(self) -> Move:
         """An empty row takes all pages that are available."""
+        yield from self._comes(self._pages())
+
+    def guest(self) -> Move:
+        """An empty row takes a page."""
+        yield from self._comes(min(self._pages(), 1))
+
+    def _comes(self, pages: int) -> Move:
         row = next((r for r, slots in self.slots.items() if not slots), None)
-        if row is not None and self._pages():
+        if row is not None and pages:
             self.strangers.append(row)
-            yield from self._grow(row, self._pages() * self.size)
+            yield from self._grow(row, pages * self.size)
 
     def decode(self) -> Move:
         """Each row that has tokens grows by a token, or by a page where the engine hands out whole pages alone."""

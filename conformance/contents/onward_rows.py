@@ -14,6 +14,7 @@ from conformance.engines.protocol import RowSnapshot, RowsSnapshot
 from conformance.request_calls import RequestCalls
 from conformance.requests import Request, token
 
+ANOTHER = 700  # the fork of a request that is there from the first operation on, and makes room when it ends
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
 
 
@@ -31,10 +32,11 @@ class OnwardRows:
         self.requests = {n: r for n, r in calls.requests.items() if n not in calls.turned_away}
         self.taken = {*calls.requests}
         self.texts, self.old = dict(calls.texts), [r.text for r in calls.requests.values()]
-        self.strangers: list[int] = []
+        self.strangers = [n for n, request in self.requests.items() if request.fork == ANOTHER]
         self.open = int(run.rows.pools.group)
         self.moves: dict[str, Callable[[], Move]] = {
             "begin": self.begin,
+            "guest": self.guest,
             "stranger": self.stranger,
             "decode": self.decode,
             "finish": self.finish,
@@ -66,11 +68,18 @@ class OnwardRows:
             self.open -= 1
             self._send(self.engine.end_group)
             yield "end the free group", None
+        yield from self.leave()
 
     def stranger(self) -> Move:
         """A request comes whose text is like no other, as long as there is room for it."""
+        yield from self._comes(max(1, min(self._room(), self.most - self.size)))
+
+    def guest(self) -> Move:
+        """A request of one token comes whose text is like no other."""
+        yield from self._comes(1)
+
+    def _comes(self, tokens: int) -> Move:
         fork = STRANGER + len(self.strangers)
-        tokens = max(1, min(self._room(), self.most - self.size))
         yield from self._admit([1000 * fork + n for n in range(tokens)], fork, 0)
 
     def again(self) -> Move:

@@ -29,6 +29,7 @@ class OnwardTree:
         self.strangers = 0
         self.moves: dict[str, Callable[[], Move]] = {
             "begin": self.begin,
+            "guest": self.guest,
             "stranger": self.stranger,
             "decode": self.decode,
             "finish": self.finish,
@@ -43,7 +44,13 @@ class OnwardTree:
     def stranger(self) -> Move:
         """A request inserts a key that shares nothing with any other, as long as there are pages for it."""
         free = self.run.seen.tree.free
-        pages = min(len(free[part]) for part in self.run.components if part != "mamba")
+        yield from self._inserts(min(len(free[part]) for part in self.run.components if part != "mamba"))
+
+    def guest(self) -> Move:
+        """A request inserts a key of one page that shares nothing with any other."""
+        yield from self._inserts(1)
+
+    def _inserts(self, pages: int) -> Move:
         self.strangers += 1
         first = STRANGER + 1000 * self.strangers
         tokens = list(range(first, first + max(1, pages) * self.size))
