@@ -49,7 +49,8 @@ class Result:
     ``verdict``: conforms, latent or violation; unsupported if the engine supports no drawn configuration. ``steps``:
     how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
-    broke, with the values (``detail``), and the shrunk run (``trace``). ``runs``: how many runs were started.
+    broke, with the values (``detail``), what a request has read that was not its own (``harm``), and the shrunk run
+    (``trace``). ``runs``: how many runs were started.
     ``cut_short``: the time was up before all runs were drawn.
     """
 
@@ -61,6 +62,7 @@ class Result:
     kind: str | None = None
     sentence: str | None = None
     detail: str | None = None
+    harm: Json | None = None
     trace: Trace | None = None
     runs: int = 0
     cut_short: bool = False
@@ -100,6 +102,7 @@ def check(
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail
+        result.harm = None if finding.harm is None else finding.harm.as_json()
     return result
 
 

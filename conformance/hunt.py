@@ -16,8 +16,9 @@ from typing import Any
 
 from conformance.check import Search, draw
 from conformance.compare import RANK, Status, compare, in_words
+from conformance.contents.shadow import READS_OWN
 from conformance.engines.protocol import Json
-from conformance.lockstep import LATENT, VIOLATION, Finding
+from conformance.lockstep import VIOLATION, Finding
 from conformance.machine import Sink, TimeIsUp
 from conformance.outcome import Break, Outcome, outcome
 from conformance.shrink import shrink
@@ -168,13 +169,13 @@ class Hunt:
 
     def _replay(self, name: str, trace: Trace) -> None:
         self.tick(name, trace, None, self.sink.steps)
-        mine, theirs = outcome(trace, self.make), self.base(trace)
-        for found in mine.breaks:
+        heard: list[Finding] = []
+        mine, theirs = outcome(trace, self.make, heard.append), self.base(trace)
+        for found, finding in zip(mine.breaks, heard, strict=True):
             status = compare(found, theirs)
             if status is Status.KNOWN:
                 self._is_known(found, trace, name, theirs)
             else:
-                finding = Finding(found.law, found.sentence, found.detail, found.severity == LATENT, found.kind)
                 cut = Trace(trace.stem, trace.config, trace.steps[: found.step])
                 self._suspect(_Candidate(status, finding, cut, name))
         for broken in theirs.breaks:
@@ -248,7 +249,7 @@ class Hunt:
                     continue
                 better = [d for d in shown if d.says_more_than(found) and RANK[found.status] <= RANK[d.status]]
                 shown = [*(d for d in shown if d not in better), found]
-        return sorted(shown, key=lambda d: (RANK[d.status], d.found.severity != VIOLATION))
+        return sorted(shown, key=_gravity)
 
     def _shrunk(self, candidate: _Candidate) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
@@ -279,3 +280,11 @@ class Hunt:
         found = Break.of(finding, len(trace.steps))
         words = in_words(status, found, self.base(trace))
         return Difference(status, found, trace, words, candidate.name, shrunk=not late)
+
+
+def _gravity(difference: Difference) -> tuple[int, bool, bool]:
+    """The order of differences: the least known first; of these what a request has read that was not its own, then
+    other violations.
+    """
+    found = difference.found
+    return RANK[difference.status], found.law != READS_OWN, found.severity != VIOLATION

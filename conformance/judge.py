@@ -118,7 +118,7 @@ def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
     words = (result.law, result.kind, result.sentence, result.detail)
-    found = Break(result.verdict, len(result.trace.steps), *(word or "" for word in words))
+    found = Break(result.verdict, len(result.trace.steps), *(word or "" for word in words), harm=result.harm)
     return found.row(result.trace, story=_story(result.trace, loaded))
 
 

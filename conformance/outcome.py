@@ -17,7 +17,8 @@ class Break:
     """One law that a trace breaks on an engine.
 
     ``severity``: violation or latent. ``step``: the number of the operation after which the law is broken, from 1.
-    ``law``, ``kind``, ``sentence``, ``detail``: see ``conformance.lockstep.Finding``.
+    ``law``, ``kind``, ``sentence``, ``detail``: see ``conformance.lockstep.Finding``. ``harm``: what a request has read
+    that was not its own (``conformance.contents.shadow.Wrong.as_json``); ``None`` if nothing is known of it.
     """
 
     severity: str
@@ -26,12 +27,14 @@ class Break:
     kind: str
     sentence: str
     detail: str
+    harm: Json | None = None
 
     @classmethod
     def of(cls, finding: Finding, step: int) -> Break:
         """The finding of the operation with this number."""
         severity = LATENT if finding.latent else VIOLATION
-        return cls(severity, step, finding.law, finding.kind, finding.sentence, finding.detail)
+        harm = None if finding.harm is None else finding.harm.as_json()
+        return cls(severity, step, finding.law, finding.kind, finding.sentence, finding.detail, harm)
 
     def row(self, trace: Trace, **more: Any) -> Json:
         """The break as a finding of a report: what is broken, and the run that breaks it. All findings have all fields,

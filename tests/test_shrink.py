@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from conformance.contents.shadow import Shadow
 from conformance.engines.protocol import Json, PairSnapshot, PoolSnapshot, RowsSnapshot
 from conformance.kinds import KEY, TOKENS, KeyTokens, Tokens, kinds_of
 from conformance.lockstep import Calls, Finding, Law, LockStep, Operation
@@ -58,6 +59,7 @@ class Counting:
         self.config, self.break_at, self.sum = config, break_at, 0
         self.lacks: Collection[str] = ()
         self.seen: Any = None
+        self.shadow = Shadow()
         self.operations: Mapping[str, Operation] = {"look": self.look, "add": self.add, "name": self.name}
 
     def look(self, request: int, more: Tokens = 0) -> Calls:

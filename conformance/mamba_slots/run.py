@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from conformance.contents.shadow import Shadow
+from conformance.contents.states import StatePasses
 from conformance.diff import Change, Names
 from conformance.engines.protocol import NO_SLOTS, Json, Key, Misuse, SlotNames, StateEngine, StatesSnapshot
 from conformance.kinds import KeyTokens, operation, operations_of
@@ -56,7 +57,8 @@ class MambaSlotsRun:
 
     ``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come and
     not left, each with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the
-    request of that turn. ``known``: the requests that were here once. ``depth``: how many groups are open.
+    request of that turn. ``known``: the requests that were here once. ``depth``: how many groups are open. ``passes``:
+    what requests compute and read.
     """
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -72,6 +74,7 @@ class MambaSlotsRun:
         self.depth = 0
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
+        self.passes = StatePasses(self.shadow)
         name = owner_names(empty, self.nodes)
         self.law.names = Names(node=name, owner=name)
         self.operations: Mapping[str, Operation] = operations_of(self)
@@ -101,6 +104,9 @@ class MambaSlotsRun:
             del self.here[request]
             self._explain_refusal("alloc_for_match", 1)
             return
+        self.passes.begin(request, None if again else tokens, session)
+        if copied is not None:
+            self.passes.copied(request, copied, self.seen)
         self._explain_tree()
         if copied is not None:
             slot = record_of(self.seen, request).slots[OWN]
@@ -119,6 +125,7 @@ class MambaSlotsRun:
         if answer is REFUSAL:
             self._explain_refusal("alloc", sum(map(self.missing, requests)))
             return
+        self.passes.computed(requests, self.seen)
         self._explain_tree()
         for request in requests:
             named = record_of(self.seen, request).slots
@@ -135,6 +142,8 @@ class MambaSlotsRun:
             raise Misuse("the request has no track buffer")
         if self.state.doubled and not self.state.lazy:
             self.law.caller_step("track", request)
+        self.passes.computed([request], self.seen)
+        self.passes.tracked(request, self.seen)
         yield Call("track", lambda: self.engine.track(request))
 
     @operation
@@ -142,6 +151,8 @@ class MambaSlotsRun:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self._must_be_lazy(request)
         yield Call("boundary", lambda: self.engine.boundary(request))
+        self.passes.computed([request], self.seen)
+        self.passes.tracked(request, self.seen)
         self._explain_tree()
         role = across(self.state, request)
         if self.state.names(request, role) != ABSENT:
@@ -157,12 +168,14 @@ class MambaSlotsRun:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self._must_be_lazy(request)
         self.law.caller_step("give_second", request)
+        self.passes.computed([request], self.seen)
         yield Call("settle", lambda: self.engine.settle(request))
 
     @operation
     def slide(self, request: int) -> Calls:
         """A long decode moves the window past what was tracked."""
         self._must_run(request)
+        self.passes.computed([request], self.seen)
         yield Call("slide", lambda: self.engine.slide(request))
 
     @operation
@@ -171,12 +184,14 @@ class MambaSlotsRun:
         already.
         """
         self._must_run(request)
+        newest = self._newest(request)
         answer = yield Call("cache", lambda: self.engine.cache(request), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc_copy", 1)
             return
         self._explain_evictions()
         new = self._new_keys()
+        self.passes.given(request, new, self.seen, newest, self.state.buffered)
         role = kept(self.state, request)
         was, now = self.state.table(request, role), record_of(self.seen, request).slots[role]
         for key in new:
@@ -224,11 +239,15 @@ class MambaSlotsRun:
         """Explains where the slots of a request that left went: its newest state to the tree or all to its session,
         the rest freed.
         """
-        session = self.here.pop(request)
+        session, newest = self.here.pop(request), self._newest(request)
         yield Call(name, lambda: send(request))
         self.lent.pop(session, None)
         self._explain_evictions()
-        for key in self._new_keys():
+        new = self._new_keys()
+        self.passes.given(request, new, self.seen, newest, self.state.buffered)
+        saved = session and self.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS
+        self.passes.left(request, session if saved else 0)
+        for key in new:
             self.nodes[key] = number = self._new_number()
             self.law.engine_step("donate", request, number)
         phase = self.state.phase(request)
@@ -246,6 +265,7 @@ class MambaSlotsRun:
         if session in self.here.values():
             raise Misuse("a turn of the session is there")
         self.law.caller_step("close", self.session(session))
+        self.passes.closed(session)
         yield Call("close", lambda: self.engine.close(session))
 
     # The pool and the tree.
@@ -278,6 +298,7 @@ class MambaSlotsRun:
             raise Misuse("a request is there")
         self.law.caller_step("clear")
         self.nodes.clear()
+        self.passes.clear()
         self.depth = 0
         yield Call("clear", self.engine.clear)
 
@@ -350,6 +371,10 @@ class MambaSlotsRun:
 
     # What the engine has done.
 
+    def _newest(self, request: int) -> int:
+        """The slot of the newest state that a request can give away, as the engine shows it."""
+        return self.seen.requests.get(request, SlotNames()).slots[kept(self.state, request)]
+
     def _explain_refusal(self, name: str, need: int) -> None:
         """Raises ``Finding`` if there are enough slots, after what the tree has freed for the refused call."""
         self._explain_tree()
@@ -392,7 +417,9 @@ class MambaSlotsRun:
 
     def snapshot(self) -> StatesSnapshot:
         """The lists, and which slots requests, sessions and nodes name."""
-        return self.engine.snapshot()
+        seen = self.engine.snapshot()
+        self.passes.shown(seen)
+        return seen
 
     def follow(self) -> None:
         """Nothing to do: each operation explains what its calls have changed."""

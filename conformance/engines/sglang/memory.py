@@ -94,9 +94,10 @@ class SGLangMemory:
         pool.copy_from = copy_from
 
     def copy_matched(self, request: Any) -> None:
-        """A batch with the request begins: the state of the node that the request has matched is copied to its own.
+        """The state of the node that the request has matched is copied to its own.
 
-        Releases from 0.5.13 on put this copy off: a match only notes the slot of the node's state.
+        Some releases put this copy off: a match only notes the slot of the node's state, and the batch that takes the
+        request copies it. The scheduler makes this batch at once; in between it does nothing else.
         """
         if self.state_slots is None or not records.has(request, MATCHED):
             return

@@ -50,6 +50,7 @@ class ServedStates:
         had = records.read(known, STATE)
         with _out_of_memory():
             known.init_next_round_input(self.scheduler.cache)
+        self.memory.copy_matched(known)
         copied = had is None and records.read(known, STATE) is not None and records.row(known) is None
         return tuple(text(self.memory.reader.path(known.last_node))) if copied else None
 
@@ -182,6 +183,7 @@ class ServedStates:
             rows={n: slots_in_row(self.rows, row, self.memory.buffers.buffered) for n, row in rows.items()},
             sessions={int(name): slot_names(slot) for name, slot in slots.items() if name not in shared},
             nodes=self.memory.reader.states(),
+            copies=self.memory.copies(),
         )
 
 

@@ -100,6 +100,7 @@ class StateEngine:
         had = r.mamba_pool_idx
         with _out_of_memory(OUT_OF_STATES):
             found = self.sglang.match(self.tree, r.text[:-1], cow_mamba=True, req=r)
+        self.memory.copy_matched(r)
         r.prefix_indices, r.last_node = found.device_indices, found.last_device_node
         r.cache_protected_len = self.sglang.protected_length(found)
         copied = had is None and r.mamba_pool_idx is not None and r.req_pool_idx is None
@@ -246,6 +247,7 @@ class StateEngine:
             rows={n: slots_in_row(self.rows, row, self.memory.buffers.buffered) for n, row in rows.items()},
             sessions={number: slot_names(slot) for number, slot in sessions.items()},
             nodes=self.memory.reader.states(),
+            copies=self.memory.copies(),
         )
 
 
