@@ -19,6 +19,7 @@ from conformance import origin
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_pools import OnwardPools
 from conformance.contents.onward_rows import ANOTHER, OnwardRows
+from conformance.contents.onward_states import OnwardStates
 from conformance.contents.onward_tree import OnwardTree
 from conformance.contents.shadow import Wrong
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
@@ -37,6 +38,7 @@ ONWARD: dict[str, Callable[[Any], Any]] = {
     "session_trim": OnwardRows,
     "cache": OnwardRows,
     "lock_ref": OnwardTree,
+    "mamba_slots": OnwardStates,
 }
 # The names of the moves of each plan, which is repeated. A plan leaves out the moves that a stem does not have.
 PLANS: tuple[tuple[str, ...], ...] = (
@@ -56,7 +58,8 @@ class Harm:
     """What came of a broken law.
 
     ``request``: who reads wrong contents; empty where nobody was found to do so. ``reads``: what it reads, such as
-    ``request 0's tokens``. ``step``: the number of the operation in which it reads, counted from the first of the
+    ``request 0's tokens``. ``of_another``: somebody else
+    wrote what it reads. ``step``: the number of the operation in which it reads, counted from the first of the
     trace. ``where``: the slot, in words. ``onward``: the calls that were sent after the trace, in words. ``beside``:
     how many tokens another request had that was there from the first operation on, in pools that were larger by its
     pages; 0 where there was none. ``operations``: how many calls all plans sent. ``stops``: the first exception that
@@ -65,6 +68,7 @@ class Harm:
 
     request: str = ""
     reads: str = ""
+    of_another: bool = False
     step: int | None = None
     where: str = ""
     onward: tuple[str, ...] = ()
@@ -77,14 +81,16 @@ class Harm:
         """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
         if beside:
             wrong = wrong._replace(step=wrong.step - 1, written=wrong.written - 1)
-        return cls(wrong.reader, wrong.reads, wrong.step, str(wrong), tuple(onward), beside, operations)
+        return cls(
+            wrong.reader, wrong.reads, wrong.of_another, wrong.step, str(wrong), tuple(onward), beside, operations
+        )
 
     @property
     def rank(self) -> int:
         """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents, 2 where no
         harm was found.
         """
-        return 2 if not self.request else 1 if self.reads[-7:] != "'s tokens" else 0
+        return 2 if not self.request else 0 if self.of_another else 1
 
     @property
     def sentence(self) -> str:

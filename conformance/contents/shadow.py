@@ -83,7 +83,12 @@ class Wrong(NamedTuple):
             return "a slot that nobody has written"
         if self.writer == self.reader:
             return "a state of its own after other tokens" if self.pool == STATES else "another token of its own"
-        return f"{self.writer}'s tokens"
+        return f"the tokens of {self.writer}" if self.writer.endswith(")") else f"{self.writer}'s tokens"
+
+    @property
+    def of_another(self) -> bool:
+        """The slot holds what somebody else wrote."""
+        return self.slot != 0 and self.writer not in (NOBODY, self.reader)
 
     def __str__(self) -> str:
         where = f"the state after token {self.token}" if self.pool == STATES else f"token {self.token}"
