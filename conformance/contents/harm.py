@@ -227,7 +227,7 @@ def _in_words(error: Exception) -> str:
     broken state, it says nothing about the engine.
     """
     where = origin.place(error)
-    what = f"{type(error).__name__}: {first_line(message_of(error))}"
+    what = f"{type(error).__name__}: {first_line(message_of(error))}".removesuffix(": ")
     return what if where is None else f"cannot be driven on, at {where}: {what}"
 
 

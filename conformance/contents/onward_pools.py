@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from conformance.contents.moves import Move
@@ -100,10 +101,11 @@ class OnwardPools:
 
     def _end(self, row: int) -> Move:
         slots = [slot for slot in self.slots[row] if slot != HOLE]
-        bare = [s for s in slots if "free_unmapped" in self.run.lacks and not self.run.swa_slot(s)]
+        mapped = {slot // self.size for slot in slots if self.run.swa_slot(slot)}
+        bare = [s for s in slots if "free_unmapped" in self.run.lacks and s // self.size not in mapped]
         for call, part in (("free", [s for s in slots if s not in bare]), ("free_full", bare)):
             if part:
-                self._send(lambda call=call, part=part: getattr(self.engine, call)(part))  # type: ignore[misc]
+                self._send(partial(getattr(self.engine, call), part))
         self.slots[row] = []
         self.passes.cut(row, 0)
         self.strangers = [r for r in self.strangers if r != row]

@@ -95,9 +95,7 @@ class OnwardStates:
         try:
             self._send(lambda: self.engine.admit([request]))
         except OutOfMemory:
-            self._send(lambda: self.engine.withdraw(request))
-            del self.here[request]
-            return
+            return  # the request waits
         self.runs.add(request)
         self.passes.computed([request], self.run.seen)
         yield f"request {request} is admitted", self.shadow.wrong
