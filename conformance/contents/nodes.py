@@ -31,13 +31,13 @@ class NodeContents:
         """An insert has brought a row with the full slots ``fresh`` from ``protected`` on.
 
         ``before``, ``now``: the nodes before and after it. The SWA slots of the row show only where they are a node's
-        now, and so does its state. So a slot that is new at its place on the path of ``tokens`` is the row's.
+        now, and so does its state. So a slot where the path of ``tokens`` had none is the row's.
         """
         texts = self.shadow.texts.prefixes(tokens)
         self.shadow.write(FULL, fresh, texts[protected : protected + len(fresh)], who)
         for part in ("swa", "mamba"):
             had, has = (along(nodes, tokens, part, self.page_size) for nodes in (before, now))
-            new = {at: slot for at, slot in has.items() if had.get(at) != slot}
+            new = {at: slot for at, slot in has.items() if at not in had}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
     def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:

@@ -38,8 +38,9 @@ from conformance.swa_mapping.seen import swa_slot
 from impl.allocator import SlotAllocator
 from impl.cache import SessionCache
 from impl.lock_ref import LockHandle, LockTree
+from impl.mamba_in_cache import MambaInCache
 from impl.mamba_slots import Holder, MambaStates
-from impl.radix import ROOT
+from impl.radix import ROOT, RadixTree
 from impl.rows import IDLE, TokenSlots
 from impl.session_trim import RequestRows
 from impl.swa_mapping import SWATokenToKVPoolAllocator
@@ -60,8 +61,10 @@ class Running:
 
 
 class OurCache:
-    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``copied``: the list to which the cache adds each
-    copy of a state, as the slots read and written; ``None`` where nobody keeps the copies. ``running``: the requests that run on it, by number.
+    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by number.
+
+    ``copied``: the list to which the cache adds each copy of a state, as the slots read and written; ``None`` where
+    nobody keeps the copies.
     """
 
     fragile = False
@@ -435,11 +438,13 @@ def cache(
     allocator: Callable[..., Any] = SWATokenToKVPoolAllocator,
     rows: Callable[..., RequestRows] = RequestRows,
     locks: Callable[..., LockTree] = LockTree,
+    tree: Callable[..., RadixTree] = RadixTree,
+    mamba: Callable[..., MambaInCache] = MambaInCache,
     **options: Any,
 ) -> OurCache:
     """The session cache. Sizes count pages, the window counts tokens.
 
-    ``allocator``, ``rows`` and ``locks`` make its parts, which may be faulty variants. With ``mamba`` among the
+    ``allocator``, ``rows``, ``locks``, ``tree`` and ``mamba`` make its parts, which may be faulty variants. With ``mamba`` among the
     ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what track buffer a
     request has. Without ``swa`` among them it has one pool, and ``allocator`` is not asked.
     """
@@ -448,6 +453,8 @@ def cache(
     pools: SlotAllocator = pair(config, device, allocator, **options) if windowed else single(config, device, **options)
     states = _mamba(config, device, **options) if "mamba" in config.get("components", ()) else None
     shape = {"window": window, "windowed": windowed, "stateful": states is not None}
+    pages, stateful = pools.full_pool.num_pages, states is not None
+    held = locks(pages, **shape, debug=pools.debug)
     copied: list[tuple[int, int]] = []
 
     def copy(sources: Tensor, targets: Tensor) -> None:
@@ -456,9 +463,10 @@ def cache(
     engine = SessionCache(
         *(pools, config["rows"], tokens, window, states),
         copy_state=copy,
+        tree=tree(pages, pools.page_size, window, pools.device, stateful=stateful, debug=pools.debug, locks=held),
         request_rows=rows(pools, config["rows"], tokens, window, pools.device),
-        locks=locks(pools.full_pool.num_pages, **shape, debug=pools.debug),
     )
+    engine.mamba = mamba(states, engine.rows, engine.tree, copy)
     return OurCache(engine, lacks, copied)
 
 

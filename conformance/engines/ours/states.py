@@ -85,8 +85,8 @@ Abort = Callable[[MambaStates, OurRequest], None]
 class OurStates:
     """Requests and sessions over ``states``: a ``StateEngine``.
 
-    ``end`` is called where a request without a session ends, ``abort`` where a request is aborted. A faulty variant
-    has other functions.
+    ``end`` is called where a request without a session ends, ``abort`` where a request is aborted. ``tree`` makes the
+    tree of states. A faulty variant has others.
     """
 
     fragile = False
@@ -98,12 +98,13 @@ class OurStates:
         lacks: Collection[str] = (),
         end: End = donate_newest,
         abort: Abort = give_all_back,
+        tree: Callable[[MambaSlotAllocator], StateTree] = StateTree,
     ) -> None:
         self.states, self.pool = states, states.mamba_allocator
         self.lacks: Collection[str] = frozenset(lacks)
         self.buffered = states.buffer_size > 0
         self._end, self._abort = end, abort
-        self.tree = StateTree(self.pool)
+        self.tree = tree(self.pool)
         self.requests: dict[int, OurRequest] = {}
         self.sessions = {session: StateHolder() for session in range(1, sessions + 1)}
         self.texts: dict[int, Key] = dict.fromkeys(self.sessions, ())
@@ -309,16 +310,17 @@ def mamba_slots(
     allocator: Callable[..., MambaSlotAllocator] = MambaSlotAllocator,
     end: End = donate_newest,
     abort: Abort = give_all_back,
+    tree: Callable[[MambaSlotAllocator], StateTree] = StateTree,
     **options: Any,
 ) -> OurStates:
     """The state slots with a tree of states. On CUDA ``debug`` is on, so that bad input is found there too.
 
-    ``states`` and ``allocator`` make the state slots and their pool. ``end`` and ``abort``: see ``OurStates``. All of
-    them may be faulty variants.
+    ``states`` and ``allocator`` make the state slots and their pool. ``end``, ``abort`` and ``tree``: see ``OurStates``.
+    All of them may be faulty variants.
     """
     tracks = 0 if not config["buffered"] else 2 if config["doubled"] else 1
     rows, lazy = config["requests"] + config["sessions"], config["lazy"] and tracks == 2
     on = {"device": device, "debug": device != "cpu", **options}
     pool = allocator(config["size"], **on)
     made = states(rows, config["size"], buffer_size=tracks, lazy=lazy, mamba_allocator=pool, **on)
-    return OurStates(made, config["sessions"], lacks, end, abort)
+    return OurStates(made, config["sessions"], lacks, end, abort, tree)
