@@ -14,6 +14,7 @@ from hypothesis import seed as seeded
 from hypothesis.reporting import with_reporter
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.contents.harm_found import Harm
 from conformance.draws import by_seed_alone
 from conformance.engines.protocol import Json
 from conformance.known import looks_past
@@ -102,7 +103,7 @@ def check(
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail
-        result.harm = None if finding.harm is None else finding.harm.as_json()
+        result.harm = None if finding.harm is None else Harm.of(finding.harm).as_json()
     return result
 
 

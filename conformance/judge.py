@@ -18,6 +18,7 @@ from conformance import known, traces
 from conformance.check import Result, Search, check
 from conformance.compare import Status
 from conformance.connection import Connection
+from conformance.contents.harm import harm
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.engines.registry import Loaded
@@ -117,9 +118,10 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
 def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
-    words = (result.law, result.kind, result.sentence, result.detail)
-    found = Break(result.verdict, len(result.trace.steps), *(word or "" for word in words), harm=result.harm)
-    return found.row(result.trace, story=_story(result.trace, loaded))
+    law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
+    found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
+    story, came = _story(result.trace, loaded), harm(result.trace, found.step, loaded.makers[result.trace.stem])
+    return found.row(result.trace, story=story, harm=came)
 
 
 # An engine beside a base.
@@ -160,8 +162,10 @@ def _beside(hunted: Hunted, loaded: Loaded) -> Json:
 
 
 def _difference(found: Difference, loaded: Loaded) -> Json:
-    story = [] if found.status is Status.KNOWN else _story(found.trace, loaded)
-    more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk, "story": story}
+    more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
+    if found.status is not Status.KNOWN:
+        make = loaded.makers[found.trace.stem]
+        more |= {"story": _story(found.trace, loaded), "harm": harm(found.trace, found.found.step, make)}
     return found.found.row(found.trace, **more)
 
 

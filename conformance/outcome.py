@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from conformance.contents.harm_found import Harm
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
 from conformance.stems import STEMS, start
@@ -18,7 +19,7 @@ class Break:
 
     ``severity``: violation or latent. ``step``: the number of the operation after which the law is broken, from 1.
     ``law``, ``kind``, ``sentence``, ``detail``: see ``conformance.lockstep.Finding``. ``harm``: what a request has read
-    that was not its own (``conformance.contents.shadow.Wrong.as_json``); ``None`` if nothing is known of it.
+    that was not its own in this operation (``conformance.contents.harm_found``); ``None`` if nothing is known of it.
     """
 
     severity: str
@@ -33,7 +34,7 @@ class Break:
     def of(cls, finding: Finding, step: int) -> Break:
         """The finding of the operation with this number."""
         severity = LATENT if finding.latent else VIOLATION
-        harm = None if finding.harm is None else finding.harm.as_json()
+        harm = None if finding.harm is None else Harm.of(finding.harm).as_json()
         return cls(severity, step, finding.law, finding.kind, finding.sentence, finding.detail, harm)
 
     def row(self, trace: Trace, **more: Any) -> Json:

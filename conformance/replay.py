@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from conformance import traces
+from conformance.contents.harm import harm
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
@@ -25,8 +26,9 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     conforms. ``step`` counts from 1.
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
-    it. ``told``: with the story too, where a law is broken. Raises ``EngineError`` for a trace of an unknown stem, and
-    ``UsageError`` if our own implementation shows that the trace sends what no caller may send.
+    it. Where a law is broken, ``harm`` says what came of it. ``told``: with the story too. Raises ``EngineError`` for a
+    trace of an unknown stem, and ``UsageError`` if our own implementation shows that the trace sends what no caller may
+    send.
     """
     maker = loaded.makers.get(kept.trace.stem)
     make = None if maker is None else Ran(maker)
@@ -37,7 +39,10 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
     if make and make.values:
         found["ran"] = make.as_json()
-    if told and make and found["verdict"] in (VIOLATION, LATENT):
+    if make is None or found["verdict"] not in (VIOLATION, LATENT):
+        return {**found, "harm": None}
+    found["harm"] = harm(kept.trace, found["step"], make)
+    if told:
         from conformance.story.tell import tell
 
         found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
+from conformance.contents.harm_found import rank_of
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
@@ -54,6 +55,11 @@ class Finding:
         return [row for row in self.shown if row["verdict"] == self.verdict][-1]
 
     @property
+    def worst_harm(self) -> Json:
+        """The row of the newest release with the gravest harm."""
+        return min(reversed(self.shown), key=lambda row: rank_of(row["harm"]))
+
+    @property
     def stands(self) -> bool:
         """The newest release shows the finding."""
         return self.rows[-1]["verdict"] in BROKEN
@@ -88,10 +94,12 @@ class Finding:
         return self.rows[first - 1]["verdict"] if first else ""
 
     @property
-    def place(self) -> tuple[int, int, str]:
-        """Where the finding stands in a list: violations first, then those of the newest release, then by name."""
+    def place(self) -> tuple[int, int, int, str]:
+        """Where the finding stands in a list: the gravest harm first, then violations, then those of the newest
+        release, then by name.
+        """
         newest = max(n for n, row in enumerate(self.rows) if row["verdict"] in BROKEN)
-        return BROKEN.index(self.verdict), -newest, self.kept.name
+        return rank_of(self.worst_harm["harm"]), BROKEN.index(self.verdict), -newest, self.kept.name
 
 
 def of_engine(engine: str, findings: Iterable[tuple[Kept, list[Json]]]) -> list[Finding]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
+from conformance.contents.harm_found import lines_of
 from conformance.engines.protocol import Json
 from conformance.lockstep import UNSUPPORTED
 from conformance.plain import printable
@@ -102,7 +103,8 @@ def told(row: Json) -> list[str]:
             raised["what"],
             *(f"  {frame['file']}:{frame['line']} {frame['function']}" for frame in raised["frames"]),
         ]
-    return [row["sentence"], f"step {row['step']}: {row['detail']}", *base, f"{trace.stem}: {config}", *calls]
+    said = [row["sentence"], f"step {row['step']}: {row['detail']}", *lines_of(row["harm"])]
+    return [*said, *base, f"{trace.stem}: {config}", *calls]
 
 
 def _plain(said: str) -> str:

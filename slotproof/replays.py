@@ -39,9 +39,13 @@ def judged() -> list[str]:
 
 def shown(found: Kept, rows: Sequence[Json]) -> list[str | Rows]:
     """The operations of the trace, and a table of what it shows."""
-    columns = ("engine", "verdict", "step", "what is broken", "detail")
+    columns = ("engine", "verdict", "step", "what is broken", "detail", "harm")
     lines = [
-        (r["engine"], r["verdict"], r["step"] or "-", broken(r["law"], r["kind"]), r["detail"]) for r in merged(rows)
+        (
+            *(r["engine"], r["verdict"], r["step"] or "-", broken(r["law"], r["kind"]), r["detail"]),
+            r["harm"]["sentence"] if r["harm"] else "-",
+        )
+        for r in merged(rows)
     ]
     return [*(f"  {line}" for line in found.trace.lines()), table(found.name, columns, lines)]
 
@@ -50,7 +54,7 @@ def merged(rows: Sequence[Json]) -> list[Json]:
     """The rows with consecutive releases that show one result as one row; ``engine``: its name, these releases, and
     what of it ran, where it says so.
     """
-    keys = ("subject", "verdict", "step", "law", "kind", "detail")
+    keys = ("subject", "verdict", "step", "law", "kind", "detail", "harm")
     found = []
     for (*values, ran), group in groupby(rows, lambda row: (*(row[key] for key in keys), in_words(row.get("ran", {})))):
         releases = ", ".join(row["release"] for row in group if row["release"])

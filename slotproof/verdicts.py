@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from conformance.contents.harm_found import lines_of
 from conformance.engines.protocol import Json
 from conformance.ran import in_words
 from conformance.story.pasted import as_test
@@ -56,6 +57,8 @@ def _finding(row: Json, head: str, report: Json) -> None:
     say((f"{row['stem']}: {broken(row['law'], row['kind'])}", style), f" ({row['severity']}, {head})")
     say(f"  {row['sentence']}")
     say(f"  step {row['step']}: {row['detail']}")
+    for line in lines_of(row["harm"]):
+        say(f"  {line}")
     if row.get("base"):
         say(f"  {row['base']}")
     subject, source = report["subject"], report["subject"]["source"]

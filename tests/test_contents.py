@@ -246,7 +246,7 @@ def test_a_page_that_is_handed_out_twice_is_harm_beside_the_law_that_breaks() ->
     assert caught.value.harm is not None
     assert (caught.value.harm.reader, caught.value.harm.reads, caught.value.harm.step) == ("row 0", "row 1's tokens", 2)
     shown = Break.of(caught.value, 2)
-    assert shown.harm == caught.value.harm.as_json()
+    assert shown.harm == Harm.of(caught.value.harm).as_json()
     assert Outcome.from_json(Outcome((shown,)).as_json()) == Outcome((shown,))
 
 

@@ -12,10 +12,11 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from conformance import origin
+from conformance.contents.harm_found import Harm
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_pools import OnwardPools
 from conformance.contents.onward_rows import ANOTHER, OnwardRows
@@ -53,62 +54,17 @@ PLANS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Harm:
-    """What came of a broken law.
+def harm(trace: Trace, step: int, make: Callable[[Json], Any]) -> Json:
+    """Drives the engine on after operation ``step`` of ``trace``, which breaks a law, and looks for the harm.
 
-    ``request``: who reads wrong contents; empty where nobody was found to do so. ``reads``: what it reads, such as
-    ``request 0's tokens``. ``of_another``: somebody else
-    wrote what it reads. ``step``: the number of the operation in which it reads, counted from the first of the
-    trace. ``where``: the slot, in words. ``onward``: the calls that were sent after the trace, in words. ``beside``:
-    how many tokens another request had that was there from the first operation on, in pools that were larger by its
-    pages; 0 where there was none. ``operations``: how many calls all plans sent. ``stops``: the first exception that
-    the engine raised meanwhile.
+    ``make`` builds the engine. Returns the harm as plain data. The search is made in a forked process, since a broken
+    engine may kill its process.
     """
-
-    request: str = ""
-    reads: str = ""
-    of_another: bool = False
-    step: int | None = None
-    where: str = ""
-    onward: tuple[str, ...] = ()
-    beside: int = 0
-    operations: int = 0
-    stops: str = ""
-
-    @classmethod
-    def of(cls, wrong: Wrong, onward: list[str], operations: int, beside: int = 0) -> Harm:
-        """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
-        if beside:
-            wrong = wrong._replace(step=wrong.step - 1, written=wrong.written - 1)
-        return cls(
-            wrong.reader, wrong.reads, wrong.of_another, wrong.step, str(wrong), tuple(onward), beside, operations
-        )
-
-    @property
-    def rank(self) -> int:
-        """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents, 2 where no
-        harm was found.
-        """
-        return 2 if not self.request else 0 if self.of_another else 1
-
-    @property
-    def sentence(self) -> str:
-        """The harm in one sentence."""
-        if self.request:
-            return f"{self.request} reads {self.reads} in step {self.step}"
-        return f"none found in {self.operations} operations"
-
-    def as_json(self) -> Json:
-        """The harm as plain data, as ``docs/json.md`` says it."""
-        return {"sentence": self.sentence, **asdict(self), "request": self.request or None, "reads": self.reads or None}
+    return _forked(Trace(trace.stem, trace.config, trace.steps[:step]), make).as_json()
 
 
-def harm(trace: Trace, make: Callable[[Json], Any]) -> Harm:
-    """Drives the engine on after the last operation of ``trace``, which breaks a law, and looks for the harm.
-
-    ``make`` builds the engine. The search is made in a forked process, since a broken engine may kill its process.
-    """
+def _forked(trace: Trace, make: Callable[[Json], Any]) -> Harm:
+    """As ``search``, in a process of its own."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -142,7 +98,7 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
 
 
 def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
-    """As ``harm``, in this process."""
+    """The harm that plans of calls after the last operation of ``trace`` show."""
     found = _Search(make)
     law = _after(trace, make)
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):

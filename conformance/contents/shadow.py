@@ -10,7 +10,7 @@ hold what its reader needs. Nothing here depends on an engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 EMPTY = 0  # the prefix without a token
 NOBODY = ""
@@ -69,10 +69,6 @@ class Wrong(NamedTuple):
     token: int
     step: int
     written: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Who reads what in which operation, and all of it as a sentence."""
-        return {"request": self.reader, "reads": self.reads, "step": self.step, "sentence": str(self)}
 
     @property
     def reads(self) -> str:

@@ -61,7 +61,8 @@ class Running:
 
 
 class OurCache:
-    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by number.
+    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by
+    number.
 
     ``copied``: the list to which the cache adds each copy of a state, as the slots read and written; ``None`` where
     nobody keeps the copies.

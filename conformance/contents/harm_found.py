@@ -1,0 +1,72 @@
+"""What came of a broken law, as a finding says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from conformance.contents.shadow import Wrong
+from conformance.engines.protocol import Json
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What came of a broken law.
+
+    ``request``: who reads wrong contents; empty where nobody was found to do so. ``reads``: what it reads, such as
+    ``request 0's tokens``. ``of_another``: somebody else wrote what it reads. ``step``: the number of the operation in
+    which it reads, counted from the first of the trace. ``where``: the slot, in words. ``onward``: the calls that were
+    sent after the trace, in words. ``beside``: how many tokens another request had that was there from the first
+    operation on, in pools that were larger by its pages; 0 where there was none. ``operations``: how many calls all
+    plans sent. ``stops``: the first exception that the engine raised meanwhile.
+    """
+
+    request: str = ""
+    reads: str = ""
+    of_another: bool = False
+    step: int | None = None
+    where: str = ""
+    onward: tuple[str, ...] = ()
+    beside: int = 0
+    operations: int = 0
+    stops: str = ""
+
+    @classmethod
+    def of(cls, wrong: Wrong, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
+        """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
+        if beside:
+            wrong = wrong._replace(step=wrong.step - 1, written=wrong.written - 1)
+        return cls(
+            wrong.reader, wrong.reads, wrong.of_another, wrong.step, str(wrong), tuple(onward), beside, operations
+        )
+
+    @property
+    def rank(self) -> int:
+        """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents, 2 where no
+        harm was found.
+        """
+        return rank_of(self.as_json())
+
+    @property
+    def sentence(self) -> str:
+        """The harm in one sentence."""
+        if self.request:
+            return f"{self.request} reads {self.reads} in step {self.step}"
+        return f"none found in {self.operations} operations"
+
+    def as_json(self) -> Json:
+        """The harm as plain data, as ``docs/json.md`` says it."""
+        return {"sentence": self.sentence, **asdict(self), "request": self.request or None, "reads": self.reads or None}
+
+
+def rank_of(harm: Json | None) -> int:
+    """``Harm.rank`` of a harm as plain data; 2 for ``None``."""
+    return 2 if not harm or not harm["request"] else 0 if harm["of_another"] else 1
+
+
+def lines_of(harm: Json | None) -> list[str]:
+    """A harm as plain data in lines; none where nobody looked for one."""
+    if harm is None:
+        return []
+    where = [harm["where"]] if harm["where"] else []
+    return [f"harm: {harm['sentence']}", *where, *(f"after the trace: {line}" for line in harm["onward"])]
