@@ -117,8 +117,8 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
 def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
-    words = (result.law, result.kind, result.sentence, result.detail)
-    found = Break(result.verdict, len(result.trace.steps), *(word or "" for word in words), harm=result.harm)
+    law, kind, sentence, detail = (w or "" for w in (result.law, result.kind, result.sentence, result.detail))
+    found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail, result.harm)
     return found.row(result.trace, story=_story(result.trace, loaded))
 
 

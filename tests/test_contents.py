@@ -337,7 +337,7 @@ def test_a_request_reads_the_slots_that_its_row_shows(monkeypatch: pytest.Monkey
 def test_a_draft_is_nobodys_until_it_is_verified() -> None:
     lock = begun(CACHE)
     lock.do("reserve", request=0, more=2)
-    slots = lock.run.seen.rows.requests[0].slots  # type: ignore[attr-defined]
+    slots = lock.run.seen.rows.requests[0].slots
     passes = lock.run.calls.passes  # type: ignore[attr-defined]
     known = lock.run.calls.requests[0]  # type: ignore[attr-defined]
     texts = passes.shadow.texts.prefixes(known.text + known.next(2))

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from conformance.contents.nodes import NodeContents
+from conformance.contents.rows import HOLE
 from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree, shown_locks
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
-from conformance.pool_calls import HOLE
 from spec import lock_ref as law
 from spec import tree
 from spec.finite import Domain
