@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, locks, lockstep, startup, tables, transitions
+from benchmarks import engines, locks, lockstep, shadow, startup, tables, transitions
 from benchmarks.engines import Comparison
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
@@ -47,12 +47,15 @@ def speeds(operations: int) -> dict[str, Any]:
     runs = [lockstep.measure(stem, own, operations) for stem in _progress(list(STEMS), "lock-step")]
     out.print(tables.lock_step(runs))
     out.print(tables.time_spent(runs))
+    costs = [shadow.measure(stem, own, operations) for stem in _progress(list(shadow.STEMS), "shadow memory")]
+    out.print(tables.shadow_memory(costs))
     alone = [transitions.measure(stem) for stem in _progress(list(transitions.STEMS), "spec")]
     out.print(tables.spec_alone(alone))
     helps = [startup.measure(command) for command in _progress(startup.commands(), "help")]
     out.print(tables.helps(helps))
     return {
         "lockstep": [asdict(r) for r in runs],
+        "shadow": [{**asdict(c), "ratio": c.ratio} for c in costs],
         "transitions": [asdict(r) for r in alone],
         "help": [asdict(r) for r in helps],
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, locks, lockstep, startup, transitions
+from benchmarks import engines, locks, lockstep, shadow, startup, transitions
 from conformance.lockstep import OFTEN
 
 INTERPRETED = (
@@ -42,6 +42,20 @@ def time_spent(rates: Sequence[lockstep.Rate]) -> Table:
     table = _table("Where the time goes, in percent", caption, "stem", *lockstep.SHARES)
     for r in rates:
         table.add_row(r.stem, *(f"{r.shares[share]:.0f}" for share in lockstep.SHARES))
+    return table
+
+
+def shadow_memory(costs: Sequence[shadow.Cost]) -> Table:
+    """What the shadow memory costs, one line a stem."""
+    caption = (
+        "Each drawn run is replayed with the shadow and without it, in turn in one process. Processor time of an "
+        f"operation, median of each run. Ratio: with it / without it; it may be {shadow.LIMIT}."
+    )
+    headings = ("stem", "operations", "with it", "without it", "ratio", "")
+    table = _table("The shadow memory on one core, milliseconds an operation", caption, *headings)
+    for c in costs:
+        times = (f"{c.with_ms:.3f}", f"{c.without_ms:.3f}", f"{c.ratio:.3f}")
+        table.add_row(c.stem, f"{c.operations:,}", *times, "too dear" if c.dear else "")
     return table
 
 

@@ -9,10 +9,11 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from conformance.contents.rows import HOLE
 from conformance.engines.protocol import Json
 from conformance.known import AllocatorExclusion as Exclusion
 from conformance.machine import StemMachine, started
-from conformance.pool_calls import HOLE, BadCall
+from conformance.pool_calls import BadCall
 from spec.lengths import in_pages, touched
 from spec.pool import PADDING, Pool, length
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from benchmarks import engines, lockstep, runs, startup, tables, transitions
+from benchmarks import engines, lockstep, runs, shadow, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
@@ -35,6 +35,28 @@ def test_every_help_is_timed() -> None:
     assert startup.Row("", startup.LIMIT_S + 1).late
     assert not startup.Row("", startup.LIMIT_S / 2).late
     assert tables.helps([row]).row_count == 1
+
+
+def test_the_cost_of_the_shadow_is_measured() -> None:
+    cost = shadow.measure("cache", registry.load("ours"), operations=20, passes=1)
+    assert cost.operations >= 20
+    assert min(cost.with_ms, cost.without_ms) > 0
+    assert tables.shadow_memory([cost]).row_count == 1
+    assert not shadow.Cost("cache", 1, 1.1, 1.0).dear
+    assert shadow.Cost("cache", 1, 1.3, 1.0).dear
+
+
+def test_a_run_without_its_shadow_reads_nothing() -> None:
+    own = registry.load("ours")
+    trace = next(t for t in runs.draw("cache", own, 30) if len(t.steps) > 3)
+    held = []
+    for prepare in (shadow.as_it_is, shadow.without):
+        lock = runs.begin("cache", own, trace)
+        prepare(lock.run)
+        for step in trace.steps:
+            lock.do(**step)
+        held.append(lock.run.shadow.anything())
+    assert held == [True, False]
 
 
 def test_the_runs_are_the_same_in_every_process() -> None:

@@ -13,6 +13,7 @@ import pytest
 from conformance import lockstep
 from conformance.check import Search, check
 from conformance.contents.forward import Pools, forward, reads
+from conformance.contents.harm_found import Harm
 from conformance.contents.nodes import along
 from conformance.contents.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
 from conformance.engines import registry, toy
@@ -77,13 +78,11 @@ def test_a_slot_holds_what_was_written_last() -> None:
     wrong = shadow.read(FULL, [1, 2], [10, 11], "request 0")
     assert wrong is not None
     assert (wrong.writer, wrong.slot, wrong.token, wrong.written, wrong.step) == ("request 1", 2, 1, 2, 2)
-    assert wrong.as_json() == {
-        "request": "request 0",
-        "reads": "request 1's tokens",
-        "step": 2,
-        "sentence": "request 0 reads request 1's tokens in step 2: token 1 of its text should be in slot 2 of the full "
-        "pool, which request 1 wrote in step 2",
-    }
+    assert wrong.reads == "request 1's tokens"
+    assert str(wrong) == (
+        "request 0 reads request 1's tokens in step 2: token 1 of its text should be in slot 2 of the full pool, which "
+        "request 1 wrote in step 2"
+    )
     assert shadow.read(SWA, [2], [20], "request 1") is not None, "another pool"
 
 
@@ -337,7 +336,7 @@ def test_a_request_reads_the_slots_that_its_row_shows(monkeypatch: pytest.Monkey
 def test_a_draft_is_nobodys_until_it_is_verified() -> None:
     lock = begun(CACHE)
     lock.do("reserve", request=0, more=2)
-    slots = lock.run.seen.rows.requests[0].slots  # type: ignore[attr-defined]
+    slots = lock.run.seen.rows.requests[0].slots
     passes = lock.run.calls.passes  # type: ignore[attr-defined]
     known = lock.run.calls.requests[0]  # type: ignore[attr-defined]
     texts = passes.shadow.texts.prefixes(known.text + known.next(2))

@@ -117,6 +117,10 @@ class Shadow:
         """Keeps what a pass has read that was not its reader's own. The first one of an operation stays."""
         self.wrong = self.wrong or wrong
 
+    def anything(self) -> bool:
+        """Somebody has written a slot."""
+        return any(self._held.values())
+
     def holds(self, pool: str, slot: int) -> Held | None:
         """What a slot holds, ``None`` where nobody has written it."""
         return self._held.get(pool, {}).get(slot)

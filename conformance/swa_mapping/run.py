@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from conformance.allocator.seen import lists_released
-from conformance.contents.rows import Growth
+from conformance.contents.rows import HOLE, Growth
 from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, Misuse, PairEngine, PairSnapshot, lacking
 from conformance.kinds import operation, operations_of
 from conformance.lockstep import Call, Calls, Ignores, Law, nothing
-from conformance.pool_calls import HOLE, PoolCalls, row_pages, send_each
+from conformance.pool_calls import PoolCalls, row_pages, send_each
 from conformance.swa_mapping.seen import is_read, pair_problems, project_pair, settled_swa, sorted_sides, swa_slot
 from spec import swa_mapping as law
 from spec.finite import Seq

@@ -445,9 +445,9 @@ def cache(
 ) -> OurCache:
     """The session cache. Sizes count pages, the window counts tokens.
 
-    ``allocator``, ``rows``, ``locks``, ``tree`` and ``mamba`` make its parts, which may be faulty variants. With ``mamba`` among the
-    ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what track buffer a
-    request has. Without ``swa`` among them it has one pool, and ``allocator`` is not asked.
+    ``allocator``, ``rows``, ``locks``, ``tree`` and ``mamba`` make its parts, which may be faulty variants. With
+    ``mamba`` among the ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what
+    track buffer a request has. Without ``swa`` among them it has one pool, and ``allocator`` is not asked.
     """
     windowed = is_windowed(config)
     tokens, window = config["size"] * config["page_size"], config["window"] if windowed else 0

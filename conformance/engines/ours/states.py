@@ -315,8 +315,8 @@ def mamba_slots(
 ) -> OurStates:
     """The state slots with a tree of states. On CUDA ``debug`` is on, so that bad input is found there too.
 
-    ``states`` and ``allocator`` make the state slots and their pool. ``end``, ``abort`` and ``tree``: see ``OurStates``.
-    All of them may be faulty variants.
+    ``states`` and ``allocator`` make the state slots and their pool. ``end``, ``abort`` and ``tree``: see
+    ``OurStates``. All of them may be faulty variants.
     """
     tracks = 0 if not config["buffered"] else 2 if config["doubled"] else 1
     rows, lazy = config["requests"] + config["sessions"], config["lazy"] and tracks == 2
