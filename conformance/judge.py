@@ -118,16 +118,10 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
 def _found(result: Result, loaded: Loaded) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
-<<<<<<< HEAD
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
     story, came = _story(result.trace, loaded), harm(result.trace, found.step, loaded.makers[result.trace.stem])
     return found.row(result.trace, story=story, harm=came)
-=======
-    law, kind, sentence, detail = (w or "" for w in (result.law, result.kind, result.sentence, result.detail))
-    found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail, result.harm)
-    return found.row(result.trace, story=_story(result.trace, loaded))
->>>>>>> shadow
 
 
 # An engine beside a base.
