@@ -223,6 +223,7 @@ def locks_for_no_session(
     st: CacheState,
     row: Number,
     session: Number,
+    story: Number,
     handle: Number,
     node: Number,
     top: Number,
@@ -230,7 +231,7 @@ def locks_for_no_session(
     pages: Seq,
 ) -> Step[CacheState]:
     """The turn of a session gets a handle that locks nothing."""
-    step = cache.admit(st, row, session, handle, node, top, counting, pages)
+    step = cache.admit(st, row, session, story, handle, node, top, counting, pages)
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=(handle != 0) & (session == 0))
     return but(step, calls=(locked, step.calls[1]), then=but(step.then, tree=locked.then))
 
