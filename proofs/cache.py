@@ -440,6 +440,10 @@ RELEVANT_LAWS = {
     "window_reads_own_text": "reads_held_pages reads_held_window reads_own_window mapping_keeps_offset "
     "path_has_every_page request_holds_its_prefix handles_stand cursor_committed_allocated "
     "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text",
+    "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
+    "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
+    "reads_state_of_own_text": "own_state_is_of_own_text states_go_with_rows row_says_what_is_owned "
+    "running_row_has_running_states",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
     "promises_of_release": "request_holds_its_prefix",

@@ -9,13 +9,14 @@ import immutables
 
 from proofs.hints import Mutant, altered, unasked, unchosen
 from spec import cache as law
-from spec import contents, isolation
+from spec import contents, isolation, mamba_in_cache, state_isolation
 from spec.cache_state import CacheState
 from spec.contents import Contents
 from spec.finite import Map
 from spec.lengths import Length
-from spec.logic import Number, Seq, Step, Truth, but
+from spec.logic import Number, Seq, Step, Truth, but, ite
 from spec.rows import committed, protected
+from spec.states import OWN
 
 
 def two_stories() -> Contents:
@@ -99,7 +100,25 @@ def resumes_another_text(st: CacheState, session: Number, story: Number, given: 
     return unasked(step, "the turn's text begins with the text so far of its session")
 
 
+def brings_another_state(
+    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
+) -> Step[CacheState]:
+    """A request goes on from a copy of the state of another node than its matched one."""
+    step = mamba_in_cache.state_admit(st, row, request, own, first, second)
+    return unchosen(step, "the state that the request brings was computed for its own text")
+
+
+def copies_over_a_state(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
+    """The state that a node gets is written over the own state of a request on a row."""
+    step = mamba_in_cache.state_copy(st, node, slot)
+    used = st.states.table(st.mine(0) - 1, OWN)
+    return but(step, then=state_isolation.given(step.then, node, ite(st.mine(0) != 0, used, slot)))
+
+
 MUTANTS = (
+    Mutant("brings_another_state", "state_admit", "own_state_is_of_own_text", brings_another_state),
+    Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
+    Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
     Mutant("has_no_text", "admit", "texts_are_known", has_no_text),
     Mutant("matches_another_text", "admit", "prefix_holds_own_text", matches_another_text),
     Mutant("goes_on_in_another_text", "continue_prefill", "prefix_holds_own_text", goes_on_in_another_text),

@@ -19,6 +19,7 @@ from spec import (
     mamba_in_cache,
     mamba_slots,
     session_trim,
+    state_isolation,
 )
 from spec.cache_state import (
     CacheState,
@@ -193,7 +194,12 @@ def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
 def computing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
     """The step of a row that grows by tokens that a forward pass computes."""
     step = growing(st, row, grown)
-    return but(step, then=isolation.computed(step.then, row, committed(st.rows, row)))
+    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
+
+
+def after_pass(st: CacheState, row: Number, first: Length) -> CacheState:
+    """The state after a forward pass computed the row's tokens from ``first`` up to its committed length."""
+    return state_isolation.computed(isolation.computed(st, row, first), row)
 
 
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
@@ -205,7 +211,7 @@ def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
 def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A draft is verified: the allocated tokens up to ``to`` are committed, and their slots hold what was verified."""
     step = rows_only(st, call("rows", session_trim.commit, st.rows, row, to))
-    return but(step, then=isolation.computed(step.then, row, committed(st.rows, row)))
+    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
 
 
 @stem.transition
@@ -456,7 +462,11 @@ def resume(st: CacheState, session: Number, story: Number, given: Length) -> Ste
     """
     row = session_trim.slot_row(st.rows, session)
     resumed = rows_only(st, call("rows", session_trim.resume, st.rows, session, given))
-    story_goes_on = (isolation.is_story(st, story), isolation.goes_on_with(st, row, story))
+    story_goes_on = (
+        isolation.is_story(st, story),
+        isolation.goes_on_with(st, row, story),
+        state_isolation.still_of_story(st, row, story),
+    )
     return but(
         resumed,
         promises=(*resumed.promises, slot_has_no_states(st, session), *story_goes_on),
@@ -574,9 +584,11 @@ stem.change()(mamba_in_cache.running_keeps_its_states)
 for _law in isolation.LAWS:
     stem.invariant(about=("rows", "tree"), ledger=True)(_law)
 stem.each(cache_theorems.rows_of, about=("rows", "tree"), ledger=True)(isolation.prefix_holds_own_text)
+stem.invariant(about=("rows", "states"), ledger=True)(state_isolation.own_state_is_of_own_text)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of)(isolation.prefix_is_the_trees)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.reads_own_text)
 stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.window_reads_own_text)
+stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_of_own_text)
 
 # What calls do.
 
