@@ -86,8 +86,8 @@ def _stories(st: CacheState) -> range:
 
 def _resume(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """The next turn of each session, with each story."""
-    asked: Any = sessions.MOVES["resume"](st.rows)
-    yield from ((session, story, given) for session, given in asked for story in _stories(st))
+    turns: Any = sessions.MOVES["resume"]
+    yield from ((session, story, given) for session, given in turns(st.rows) for story in _stories(st))
 
 
 def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -442,6 +442,11 @@ RELEVANT_LAWS = {
     "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text",
     "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
     "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
+    "draft_is_nobodys_text": f"{WRITES}",
+    "pass_goes_on_from_its_state": "states_go_with_rows running_row_has_running_states",
+    "node_gets_the_state_at_its_end": "states.one_owner buffer_is_whole running_is_equipped node_has_its_state",
+    "request_gets_the_nodes_state": "states.one_owner",
+    "session_gets_the_state_of_its_row": "states.one_owner",
     "reads_state_of_own_text": "own_state_is_of_own_text states_go_with_rows row_says_what_is_owned "
     "running_row_has_running_states",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",

@@ -5,9 +5,12 @@ In each of these mutants every count is right, and each page is freed once: what
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
 import immutables
 
-from proofs.hints import Mutant, altered, unasked, unchosen
+from proofs.hints import Mutant, Transition, altered, unasked, unchosen
 from spec import cache as law
 from spec import contents, isolation, mamba_in_cache, state_isolation
 from spec.cache_state import CacheState
@@ -115,7 +118,28 @@ def copies_over_a_state(st: CacheState, node: Number, slot: Number) -> Step[Cach
     return but(step, then=state_isolation.given(step.then, node, ite(st.mine(0) != 0, used, slot)))
 
 
+def writes_nothing(transition: Transition) -> Transition:
+    """The transition that does what ``transition`` does, and leaves the contents of all slots as they were."""
+
+    @wraps(transition)
+    def wrong(st: CacheState, *arguments: Any, **named: Any) -> Step[CacheState]:
+        return altered(transition(st, *arguments, **named), contents=st.contents)
+
+    return wrong
+
+
+SILENT = {
+    "reserve": "draft_is_nobodys_text",
+    "commit": "pass_goes_on_from_its_state",
+    "state_donate": "node_gets_the_state_at_its_end",
+    "state_match": "request_gets_the_nodes_state",
+    "state_save": "session_gets_the_state_of_its_row",
+}
 MUTANTS = (
+    *(
+        Mutant(f"{name}_writes_nothing", name, broken, writes_nothing(law.stem.transitions[name]))
+        for name, broken in SILENT.items()
+    ),
     Mutant("brings_another_state", "state_admit", "own_state_is_of_own_text", brings_another_state),
     Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
     Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),

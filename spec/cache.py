@@ -14,6 +14,7 @@ from spec import (
     cache_effects,
     cache_state,
     cache_theorems,
+    content_effects,
     isolation,
     lock_ref,
     mamba_in_cache,
@@ -595,5 +596,10 @@ stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_
 stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
+stem.change(only=("reserve",))(content_effects.draft_is_nobodys_text)
+stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_from_its_state)
+stem.change(only=("state_copy", "state_swap", "state_donate"))(content_effects.node_gets_the_state_at_its_end)
+stem.change(only=("state_match",))(content_effects.request_gets_the_nodes_state)
+stem.change(only=("state_save",))(content_effects.session_gets_the_state_of_its_row)
 
 __all__ = ["CacheState", "initial", "stem"]

@@ -39,6 +39,7 @@ class CacheState:
     rows: Rows
     tree: Tree
     states: MambaSlots
+    contents: Contents
     handle: Map = total(1)
     holder: Map = total(1)
     reads: Map = total(2)
@@ -46,7 +47,6 @@ class CacheState:
     mine: Map = total(1)
     carrier: Map = total(1)
     inserts: Number = number()
-    contents: Contents
 
 
 def initial(rows: Rows, tree: Tree, slots: MambaSlots, contents: Contents | None = None) -> CacheState:
@@ -55,7 +55,7 @@ def initial(rows: Rows, tree: Tree, slots: MambaSlots, contents: Contents | None
     ``contents``: without it, the texts of requests are not told apart.
     """
     none, held = FiniteMap(1), texts.initial() if contents is None else contents
-    return CacheState(rows, tree, slots, none, none, FiniteMap(2), FiniteMap(2), none, none, 0, held)
+    return CacheState(rows, tree, slots, held, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
 
 
 def start(st: CacheState) -> CacheState:

@@ -13,7 +13,7 @@ import z3
 from proofs import counterexample, explore, lemmas, obligations, prover, second_solver
 from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
-from proofs.hints import Hints, Mutant, without_mutant
+from proofs.hints import Hints, Mutant, unasked, without_mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from spec import allocator, cache, lock_ref
@@ -236,6 +236,14 @@ def locks_for_no_session(
     return but(step, calls=(locked, step.calls[1]), then=but(step.then, tree=locked.then))
 
 
+def shares_a_partial_page(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A leaf takes the last page of a row, into which the row goes on writing."""
+    step = cache.insert_leaf(st, row, under, leaf, pages, live)
+    return unasked(step, "the leaf takes at least one page, and only whole committed pages")
+
+
 WRONG_CONDITIONS = [
     ("free_rest", releases_always, "promises_of_release"),
     ("free_rest", releases_never, "request_holds_its_prefix"),
@@ -243,6 +251,7 @@ WRONG_CONDITIONS = [
     ("free_rest", releases_the_null_handle_alone, "request_holds_its_prefix"),
     ("free_rest", releases_one_handle_alone, "request_holds_its_prefix"),
     ("admit", locks_for_no_session, "request_holds_its_prefix"),
+    ("insert_leaf", shares_a_partial_page, "promises_of_donate"),
 ]
 
 
