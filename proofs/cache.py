@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs import answers, mamba_in_cache
+from proofs import answers, isolation, mamba_in_cache
 from proofs import lock_ref as locks
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
@@ -34,7 +34,7 @@ SIZES = {
         "sessions": 1,
     },
     **{"nodes": 2, "handles": 2, "window": 1, "window_pages": 1, "window_rest": 0},
-    **{"states": 3, "requests": 1, "first_node": 2, "owners": 5},
+    **{"states": 3, "requests": 1, "first_node": 2, "owners": 5, "stories": 2},
 }
 
 
@@ -47,7 +47,7 @@ def small() -> tuple[CacheState, ...]:
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
-    return tuple(law.initial(empty, tree, one) for one in slots)
+    return tuple(law.initial(empty, tree, one, isolation.two_stories()) for one in slots)
 
 
 def _path_pages(st: CacheState, node: int) -> Seq:
@@ -73,9 +73,21 @@ NO_MATCH = (0, ROOT, ROOT, False, Seq())
 
 
 def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
-    """Every match, and no match."""
+    """Every match, and no match, for each story."""
     for row in requests(st.rows, IDLE):
-        yield from ((row, session, *match) for session in (0, 1) for match in (*_locks(st), NO_MATCH))
+        asked = ((session, story) for session in (0, 1) for story in _stories(st))
+        yield from ((row, *one, *match) for one in asked for match in (*_locks(st), NO_MATCH))
+
+
+def _stories(st: CacheState) -> range:
+    found: range = st.contents.stories.items()
+    return found
+
+
+def _resume(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """The next turn of each session, with each story."""
+    turns: Any = sessions.MOVES["resume"]
+    yield from ((session, story, given) for session, given in turns(st.rows) for story in _stories(st))
 
 
 def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -83,7 +95,7 @@ def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
     for row in requests(st.rows, IDLE):
         for match in (*_locks(st), NO_MATCH):
             tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[-1].length))
-            yield from ((row, 0, *match, *tail[3:]) for tail in tails)
+            yield from ((row, 0, story, *match, *tail[3:]) for tail in tails for story in _stories(st))
 
 
 def _of_rows(name: str) -> Any:
@@ -129,7 +141,7 @@ MOVES = {
     "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
     "save": _of_rows("save"),
     "restore": _of_rows("restore"),
-    "resume": _of_rows("resume"),
+    "resume": _resume,
     "close": _slots,
     "split": lambda st: locks.splits(st.tree),
     "merge": lambda st: ((n, st.tree.parent(n)) for n in alive(st.tree)),
@@ -211,6 +223,7 @@ def reads_padding(
     st: CacheState,
     row: Number,
     session: Number,
+    story: Number,
     handle: Number,
     node: Number,
     top: Number,
@@ -221,13 +234,14 @@ def reads_padding(
     shown = st.reads.where(
         lambda r, _: r == row, PADDING, lambda: [(row, i) for i in full_pool(st.rows).indices.items()]
     )
-    return altered(law.admit(st, row, session, handle, node, top, counting, pages), reads=shown)
+    return altered(law.admit(st, row, session, story, handle, node, top, counting, pages), reads=shown)
 
 
 def admits_over_tombstone(
     st: CacheState,
     row: Number,
     session: Number,
+    story: Number,
     handle: Number,
     node: Number,
     top: Number,
@@ -235,7 +249,7 @@ def admits_over_tombstone(
     pages: Seq,
 ) -> Step[CacheState]:
     """A request is admitted on a node of whose window an SWA part is gone."""
-    step = law.admit(st, row, session, handle, node, top, counting, pages)
+    step = law.admit(st, row, session, story, handle, node, top, counting, pages)
     return unchosen(step, "the new lock finds the SWA part of each node in the window before the next token")
 
 
@@ -302,6 +316,8 @@ MUTANTS = (
     Mutant("reads_behind_tombstone", "admit", "reads_held_window", admits_over_tombstone),
     Mutant("frees_by_old_row", "extend", "frees_what_it_owns", reads_old_page),
     *mamba_in_cache.MUTANTS,
+    Mutant("shows_padding_for_prefix", "admit", "prefix_is_the_trees", reads_padding),
+    *isolation.MUTANTS,
 )
 
 
@@ -345,6 +361,8 @@ NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are
 OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases"
 TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_owns_its_key others_are_nodes"
 WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
+WRITES = "one_owner row_ends cursor_committed_allocated full_positions phases reads_what_it_owns"
+MAPS = "tokens_map mapping_keeps_offset mapping_is_live free_maps_to_nothing"
 SAVED_STATES = "states_go_with_rows one_row_a_session states_are_saved_once running_row_has_running_states"
 RELEVANT_LAWS = {
     "others_are_nodes": "keys_follow",
@@ -399,6 +417,38 @@ RELEVANT_LAWS = {
     "frees_what_it_owns": "one_owner full_positions reads_what_it_owns mapping_is_live no_leak",
     "reads_held_window": f"{OWN_PAGES} {TREE_PAGES} {WINDOWS} reads_what_it_holds",
     "reads_own_window": f"{OWN_PAGES} {WINDOWS} reads_what_it_owns",
+    "texts_are_known": "one_row_a_session phases",
+    "own_pages_hold_own_text": f"{WRITES} one_row_a_session no_token_across_turns",
+    **dict.fromkeys(
+        ("revive_tombstone own_pages_hold_own_text", "revive_in_place own_pages_hold_own_text"),
+        "one_owner cursor_committed_allocated keys_follow",
+    ),
+    "own_window_holds_own_text": f"{WRITES} swa_positions tokens_map same_lengths mapping_keeps_offset "
+    "one_row_a_session no_token_across_turns",
+    "prefix_is_the_trees": f"{TREE_PAGES} reads_held_pages one_owner cursor_committed_allocated phases",
+    "prefix_holds_own_text": f"{WRITES} prefix_is_the_trees one_row_a_session no_token_across_turns",
+    **dict.fromkeys(
+        ("admit prefix_holds_own_text", "continue_prefill prefix_holds_own_text"),
+        "path_has_every_page phases parent_is_next keys_follow reads_what_it_owns",
+    ),
+    "admit_tail prefix_holds_own_text": f"{WRITES} prefix_is_the_trees path_has_every_page node_owns_its_key "
+    "keys_follow parent_is_next",
+    "node_window_holds_its_text": f"{WRITES} {MAPS} swa_positions same_lengths others_are_nodes "
+    "own_pages_hold_own_text own_window_holds_own_text",
+    "admit_tail own_window_holds_own_text": f"{WRITES} {MAPS} swa_positions same_lengths",
+    "reads_own_text": f"{OWN_PAGES} reads_what_it_owns own_pages_hold_own_text prefix_holds_own_text",
+    "window_reads_own_text": "reads_held_pages reads_held_window reads_own_window mapping_keeps_offset "
+    "path_has_every_page request_holds_its_prefix handles_stand cursor_committed_allocated "
+    "own_window_holds_own_text prefix_holds_own_text node_window_holds_its_text",
+    "own_state_is_of_own_text": "states.one_owner states_go_with_rows row_says_what_is_owned "
+    "running_row_has_running_states one_row_a_session buffer_is_whole running_is_equipped names_what_it_owns",
+    "draft_is_nobodys_text": f"{WRITES}",
+    "pass_goes_on_from_its_state": "states_go_with_rows running_row_has_running_states",
+    "node_gets_the_state_at_its_end": "states.one_owner buffer_is_whole running_is_equipped node_has_its_state",
+    "request_gets_the_nodes_state": "states.one_owner",
+    "session_gets_the_state_of_its_row": "states.one_owner",
+    "reads_state_of_own_text": "own_state_is_of_own_text states_go_with_rows row_says_what_is_owned "
+    "running_row_has_running_states",
     "node_has_its_state": "states.one_owner buffer_is_whole running_is_equipped",
     "slot_has_row_and_states": "one_row_a_session states_go_with_rows",
     "promises_of_release": "request_holds_its_prefix",
@@ -464,7 +514,10 @@ HINTS = Hints(
     takes=TAKES,
     unanswered=UNANSWERED,
     drain=cache_drain.DRAIN,
-    named=dict.fromkeys(("reads_held_pages", "reads_held_window"), lambda st, row: st.tree.node(st.handle(row))),
+    named=dict.fromkeys(
+        ("reads_held_pages", "reads_held_window", "window_reads_own_text", "prefix_is_the_trees"),
+        lambda st, row: st.tree.node(st.handle(row)),
+    ),
     mutants=MUTANTS,
     assumptions=COMMON,
 )

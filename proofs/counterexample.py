@@ -225,7 +225,7 @@ class Reader:
 
     @staticmethod
     def _plain(key: tuple[int, ...]) -> Any:
-        return key if len(key) == 2 else key[0]
+        return key if len(key) > 1 else key[0]
 
     def _number(self, term: Any) -> int:
         return int(self.model.eval(lift(term), model_completion=True).as_long())

@@ -38,7 +38,7 @@ class SymbolicCall:
     step: Step[Any]
     one: Term
     base: int
-    encoded: dict[tuple[str, str, bool], tuple[list[Any], list[Count]]] = field(default_factory=dict)
+    encoded: dict[tuple[str, str, tuple[int, ...]], tuple[list[Any], list[Count]]] = field(default_factory=dict)
 
     def afresh(self) -> None:
         """Forgets all counts but those of the transition."""
@@ -53,7 +53,7 @@ class SymbolicCall:
 
         If ``asked``, lemmas about the counts of the law are used from now on.
         """
-        key = (law.name, where, bool(members))
+        key = (law.name, where, _names_of(members))
         if key not in self.encoded:
             start = len(self.world.counts)
             facts = law_at(self.world, law, state, members)
@@ -123,14 +123,17 @@ def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list
 def laws_of(
     hints: Hints, made: SymbolicCall, members: list[Any], parts: set[str], only: frozenset[str] | None = None
 ) -> list[Any]:
-    """The laws on the state before the call; in a composed stem only the laws about these ``parts``."""
+    """The laws on the state before the call; in a composed stem only the laws about these ``parts``.
+
+    A theorem follows from the laws, so a proof from few facts may name it among them.
+    """
     found = []
     for law in hints.stem.invariants.values():
         if only is not None and law.name not in only:
             continue
         if law.inherited in parts:
             found += part_law(made, law, "before", made.pre, members)
-        elif not law.inherited and not law.theorem and parts.issuperset(law.about):
+        elif not law.inherited and (only is not None or not law.theorem) and parts.issuperset(law.about):
             found += made.encode(law, "before", made.pre, members)
     return found
 
@@ -155,7 +158,12 @@ def part_law(made: SymbolicCall, law: Invariant, where: str, state: Any, members
     if law.at is not None and law.domain is not None and not made.world.small:
         return [] if law.counts else made.encode(law, where, state, members)[1:]
     stated = made.encode(law.current(), where, state, members, asked=False)
-    return [] if made.encoded[law.name, where, bool(members)][1] else stated
+    return [] if made.encoded[law.name, where, _names_of(members)][1] else stated
+
+
+def _names_of(members: list[Any]) -> tuple[int, ...]:
+    """The numbers that z3 has for these members."""
+    return tuple(lift(member).get_id() for member in members)
 
 
 def places_of(hints: Hints, made: SymbolicCall) -> dict[str, tuple[Any, ...]]:
@@ -174,6 +182,8 @@ def preserved(hints: Hints, made: SymbolicCall, law: Invariant) -> Formula:
         return Formula(law.name, lambda: [was], goal, frame=True)
     places = places_of(hints, made)
     named = [member for members in places.values() for member in members]
+    if law.name in hints.named:
+        named.append(hints.named[law.name](made.pre, made.one))
     core_facts = _facts(hints, made, law, [made.one, *named], relevant_laws_of(hints, made.name, law.name))
     return Formula(law.name, partial(_facts, hints, made, law, [made.one, *named]), goal, core_facts)
 
@@ -294,7 +304,7 @@ def initially(hints: Hints, law: Invariant) -> Formula:
 
 
 def follows(hints: Hints, theorem: Invariant) -> Formula:
-    """A theorem follows from the laws, on any state."""
+    """A theorem follows from the laws, on any state; its proof may name theorems that are registered before it."""
     world = World()
     held = state(world, hints.stem.state)
     about = set(theorem.about)
@@ -312,7 +322,10 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
         sums = [lemmas.weighty(count) for count in world.counts if not count.plain]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {}), *sums]
 
-    core_facts = given([law for law in known if law.name in relevant_laws_of(hints, START, theorem.name)])
+    every = list(hints.stem.invariants.values())
+    earlier = [law for law in every[: every.index(theorem)] if law.theorem]
+    relevant = relevant_laws_of(hints, START, theorem.name)
+    core_facts = given([law for law in (*known, *earlier) if law.name in relevant])
     return Formula(theorem.name, lambda: given(known), goal, core_facts)
 
 

@@ -523,7 +523,7 @@ def state(world: World, cls: Any, path: str = "") -> Any:
 
 def _field(world: World, f: Any, hint: Any, name: str) -> Any:
     kind = f.metadata.get("kind")
-    if f.metadata.get("constant"):
+    if f.metadata.get("constant") and kind != "map":
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
         return world.constant(kind, f.metadata["shared"] or re.sub(r"\b(now|saved)\.", "", name))
     if kind == "map":

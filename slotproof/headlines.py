@@ -66,7 +66,8 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
         rests_on = named.get(name, "").split() or [*known]
     else:
         return [(stem, name)]
-    return [(stem, used) for used in rests_on if not known[used].theorem]
+    earlier = [law for used in rests_on if used in named and known[used].theorem for law in _rests_on(stem, used)]
+    return [*dict.fromkeys([*((stem, used) for used in rests_on if not known[used].theorem), *earlier])]
 
 
 @cache

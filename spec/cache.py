@@ -10,7 +10,18 @@ this choice. An insert is a sequence of these transitions: ``drop_duplicates``, 
 
 from __future__ import annotations
 
-from spec import cache_effects, cache_state, cache_theorems, lock_ref, mamba_in_cache, mamba_slots, session_trim
+from spec import (
+    cache_effects,
+    cache_state,
+    cache_theorems,
+    content_effects,
+    isolation,
+    lock_ref,
+    mamba_in_cache,
+    mamba_slots,
+    session_trim,
+    state_isolation,
+)
 from spec.cache_state import (
     CacheState,
     cover_leaf,
@@ -46,6 +57,7 @@ def admit(
     st: CacheState,
     row: Number,
     session: Number,
+    story: Number,
     handle: Number,
     node: Number,
     top: Number,
@@ -55,7 +67,8 @@ def admit(
     """A request gets a row that begins with the pages of its matched node, and a lock handle on that node.
 
     Where the prompt matches nothing, the row has no cached pages and the request no handle: ``handle``, ``node`` and
-    ``top`` are 0, and ``pages`` is empty. ``counting``: see ``lock_ref.acquire``.
+    ``top`` are 0, and ``pages`` is empty. ``counting``: see ``lock_ref.acquire``. ``story``: the number of the
+    request's text; the matched pages were computed for this text.
     """
     found = handle != 0
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
@@ -63,22 +76,31 @@ def admit(
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     return Step(
         calls=(locked, begun),
-        promises=(*begun.step.promises, new_handle(st, handle, found)),
-        choice=(*matched(st, locked, node, pages), nothing, window_found(st, node, top, Length(end(st.tree, node), 0))),
-        then=but(held_by(read_path(st, row, pages), row, handle), tree=locked.then, rows=begun.then),
+        promises=(*begun.step.promises, new_handle(st, handle, found), isolation.is_story(st, story)),
+        choice=(
+            *matched(st, locked, node, pages),
+            nothing,
+            window_found(st, node, top, Length(end(st.tree, node), 0)),
+            isolation.holds_text(st, story, node),
+        ),
+        then=but(
+            held_by(read_path(isolation.with_story(st, row, story), row, pages), row, handle),
+            tree=locked.then,
+            rows=begun.then,
+        ),
     )
 
 
 @stem.transition
 def admit_tail(
-    st: CacheState, row: Number, session: Number, handle: Number, node: Number, top: Number, counting: Truth,
-    pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+    st: CacheState, row: Number, session: Number, story: Number, handle: Number, node: Number, top: Number,
+    counting: Truth, pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
 ) -> Step[CacheState]:  # fmt: skip
     """A request whose first ``to`` tokens were computed elsewhere gets a row with slots for them.
 
     The row begins with the pages of its matched node. Behind them it owns pages of its own, and has SWA pages only in
-    its tail, from the page index ``start`` on. Where the prompt matches nothing, ``handle``, ``node`` and ``top`` are
-    0, and ``pages`` is empty.
+    its tail, from the page index ``start`` on. What was computed elsewhere is written into these pages. Where the
+    prompt matches nothing, ``handle``, ``node`` and ``top`` are 0, and ``pages`` is empty. ``story``: see ``admit``.
     """
     found = handle != 0
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
@@ -86,18 +108,20 @@ def admit_tail(
         "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
     )
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
-    shown = held_by(read_path(but(st, rows=begun.then), row, pages), row, handle)
+    shown = held_by(read_path(but(isolation.with_story(st, row, story), rows=begun.then), row, pages), row, handle)
+    first = end(st.tree, node)
     return Step(
         calls=(locked, begun),
-        promises=(*begun.step.promises, new_handle(st, handle, found)),
+        promises=(*begun.step.promises, new_handle(st, handle, found), isolation.is_story(st, story)),
         choice=(
             *matched(st, locked, node, pages),
             nothing,
             *begun.step.choice,
             window_found(st, node, top, to),
+            isolation.holds_text(st, story, node),
         ),
         fits=begun.step.fits,
-        then=but(read_own(shown, row, end(st.tree, node)), tree=locked.then),
+        then=but(isolation.computed(read_own(shown, row, first), row, Length(first, 0)), tree=locked.then),
     )
 
 
@@ -137,23 +161,24 @@ def matched(st: CacheState, locked: Call, node: Number, pages: Seq) -> tuple[Req
 
 @stem.transition
 def extend(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
-    """A prefill, or one chunk of it: the row grows to ``to`` tokens, and all of them are committed."""
-    grown = call("rows", session_trim.extend, st.rows, row, to, full_pages, swa_pages)
-    return growing(st, row, grown)
+    """A prefill, or one chunk of it: the row grows to ``to`` tokens, and all of them are computed and committed."""
+    return computing(st, row, call("rows", session_trim.extend, st.rows, row, to, full_pages, swa_pages))
 
 
 @stem.transition
 def decode(st: CacheState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
-    """A request decodes one token: the row grows by this token, which is committed."""
-    grown = call("rows", session_trim.decode, st.rows, row, full_pages, swa_pages)
-    return growing(st, row, grown)
+    """A request decodes one token: the row grows by this token, which is computed and committed."""
+    return computing(st, row, call("rows", session_trim.decode, st.rows, row, full_pages, swa_pages))
 
 
 @stem.transition
 def reserve(st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
-    """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
-    grown = call("rows", session_trim.reserve, st.rows, row, to, full_pages, swa_pages)
-    return growing(st, row, grown)
+    """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them.
+
+    A draft is written into these slots.
+    """
+    step = growing(st, row, call("rows", session_trim.reserve, st.rows, row, to, full_pages, swa_pages))
+    return but(step, then=isolation.drafted(step.then, row, allocated(st.rows, row)))
 
 
 def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
@@ -167,6 +192,17 @@ def growing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
     )
 
 
+def computing(st: CacheState, row: Number, grown: Call) -> Step[CacheState]:
+    """The step of a row that grows by tokens that a forward pass computes."""
+    step = growing(st, row, grown)
+    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
+
+
+def after_pass(st: CacheState, row: Number, first: Length) -> CacheState:
+    """The state after a forward pass computed the row's tokens from ``first`` up to its committed length."""
+    return state_isolation.computed(isolation.computed(st, row, first), row)
+
+
 def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
     """The step that makes one call on the rows and changes nothing else."""
     return Step(calls=(asked,), promises=asked.step.promises, choice=asked.step.choice, then=but(st, rows=asked.then))
@@ -174,8 +210,9 @@ def rows_only(st: CacheState, asked: Call) -> Step[CacheState]:
 
 @stem.transition
 def commit(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
-    """A draft is verified: the allocated tokens up to ``to`` are committed."""
-    return rows_only(st, call("rows", session_trim.commit, st.rows, row, to))
+    """A draft is verified: the allocated tokens up to ``to`` are committed, and their slots hold what was verified."""
+    step = rows_only(st, call("rows", session_trim.commit, st.rows, row, to))
+    return but(step, then=after_pass(step.then, row, committed(st.rows, row)))
 
 
 @stem.transition
@@ -268,7 +305,8 @@ def continue_prefill(
 ) -> Step[CacheState]:
     """A request that inserted what it has computed runs again: it reads the tree's pages, and locks their last node.
 
-    So it is between two chunks of a prompt, and at a checkpoint of a request that decodes.
+    So it is between two chunks of a prompt, and at a checkpoint of a request that decodes. The pages of the tree were
+    computed for the request's text.
 
     The new handle is acquired before the old one is released, so that no page can be evicted between the two. ``old``
     is 0 where the row had no lock handle.
@@ -288,6 +326,7 @@ def continue_prefill(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
             window_found(st, node, top, committed(st.rows, row)),
+            isolation.holds_text(st, st.contents.story(row), node),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),
     )
@@ -366,13 +405,16 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
 def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
     """A leaving row donates its SWA pages to a tombstone, which keeps its full pages; the row's full copies are freed.
 
-    So requests that hold the node go on reading its full pages.
+    So requests that hold the node go on reading its full pages. The pages of both hold one text.
     """
     revived = call("tree", lock_ref.restore_swa, st.tree, node)
     given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
     return Step(
         calls=(revived, given),
-        promises=revivable(st, row, node),
+        promises=(
+            *revivable(st, row, node),
+            isolation.holds_alike(st, row, node, begin(st.tree, node), st.tree.stop(node)),
+        ),
         then=but(st, rows=given.then, tree=revived.then),
     )
 
@@ -414,10 +456,23 @@ def restore(st: CacheState, session: Number, prefix: Length) -> Step[CacheState]
 
 
 @stem.transition
-def resume(st: CacheState, session: Number, given: Length) -> Step[CacheState]:
-    """The next turn runs on the row of its session's slot; its input has ``given`` tokens."""
+def resume(st: CacheState, session: Number, story: Number, given: Length) -> Step[CacheState]:
+    """The next turn runs on the row of its session's slot; its input has ``given`` tokens.
+
+    ``story``: the number of the turn's text, which begins with the text so far of the session.
+    """
+    row = session_trim.slot_row(st.rows, session)
     resumed = rows_only(st, call("rows", session_trim.resume, st.rows, session, given))
-    return but(resumed, promises=(*resumed.promises, slot_has_no_states(st, session)))
+    story_goes_on = (
+        isolation.is_story(st, story),
+        isolation.goes_on_with(st, row, story),
+        state_isolation.still_of_story(st, row, story),
+    )
+    return but(
+        resumed,
+        promises=(*resumed.promises, slot_has_no_states(st, session), *story_goes_on),
+        then=isolation.with_story(resumed.then, row, story),
+    )
 
 
 @stem.transition
@@ -527,10 +582,24 @@ stem.theorem(about=("rows", "states"))(cache_theorems.reads_own_states)
 stem.theorem(about=("rows", "tree"))(cache_theorems.frees_what_it_owns)
 stem.change()(mamba_in_cache.running_keeps_its_states)
 
+for _law in isolation.LAWS:
+    stem.invariant(about=("rows", "tree"), ledger=True)(_law)
+stem.each(cache_theorems.rows_of, about=("rows", "tree"), ledger=True)(isolation.prefix_holds_own_text)
+stem.invariant(about=("rows", "states"), ledger=True)(state_isolation.own_state_is_of_own_text)
+stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of)(isolation.prefix_is_the_trees)
+stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.reads_own_text)
+stem.theorem(about=("rows", "tree"), each=cache_theorems.rows_of, ledger=True)(isolation.window_reads_own_text)
+stem.theorem(about=("rows", "states"), ledger=True)(state_isolation.reads_state_of_own_text)
+
 # What calls do.
 
 stem.change(only=("admit_tail", "extend", "decode", "reserve"))(cache_effects.row_gets_the_chosen_pages)
 stem.change(only=("admit", "admit_tail", "continue_prefill"))(cache_effects.runs_with_its_lock)
 stem.change(only=("state_admit",))(cache_effects.is_equipped_with)
+stem.change(only=("reserve",))(content_effects.draft_is_nobodys_text)
+stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_from_its_state)
+stem.change(only=("state_copy", "state_swap", "state_donate"))(content_effects.node_gets_the_state_at_its_end)
+stem.change(only=("state_match",))(content_effects.request_gets_the_nodes_state)
+stem.change(only=("state_save",))(content_effects.session_gets_the_state_of_its_row)
 
 __all__ = ["CacheState", "initial", "stem"]

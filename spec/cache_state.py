@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spec import contents as texts
 from spec import rows as request_rows
 from spec import states
 from spec import tree as trees
+from spec.contents import Contents
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, same, touched
 from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
@@ -31,12 +33,13 @@ class CacheState:
     """The parts of the cache, and the maps that tie the parts together.
 
     ``mine`` and ``carrier`` tie rows to the requests whose mamba states they use (``spec.mamba_in_cache``). ``inserts``
-    is the number of the last insert into the tree.
+    is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``).
     """
 
     rows: Rows
     tree: Tree
     states: MambaSlots
+    contents: Contents
     handle: Map = total(1)
     holder: Map = total(1)
     reads: Map = total(2)
@@ -46,10 +49,13 @@ class CacheState:
     inserts: Number = number()
 
 
-def initial(rows: Rows, tree: Tree, slots: MambaSlots) -> CacheState:
-    """A cache of these parts in which no row reads and no handle is held (finite reading)."""
-    none = FiniteMap(1)
-    return CacheState(rows, tree, slots, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
+def initial(rows: Rows, tree: Tree, slots: MambaSlots, contents: Contents | None = None) -> CacheState:
+    """A cache of these parts in which no row reads and no handle is held (finite reading).
+
+    ``contents``: without it, the texts of requests are not told apart.
+    """
+    none, held = FiniteMap(1), texts.initial() if contents is None else contents
+    return CacheState(rows, tree, slots, held, none, none, FiniteMap(2), FiniteMap(2), none, none, 0)
 
 
 def start(st: CacheState) -> CacheState:
@@ -66,6 +72,7 @@ def start(st: CacheState) -> CacheState:
         mine=st.mine.all_to(0),
         carrier=st.carrier.all_to(0),
         inserts=0,
+        contents=texts.start(st.contents),
     )
 
 

@@ -27,11 +27,14 @@ def _call(value: Any, key: Any) -> Any:
 @functools.lru_cache(maxsize=1)
 def _bites(cond: Callable[..., bool], among: Keys, arity: int) -> list[Any]:
     """The keys that an update changes; the last answer is kept, since several maps are often changed at these keys."""
-    return [k for k in among() if cond(*k)] if arity == 2 else [k for k in among() if cond(k)]
+    return [k for k in among() if cond(k)] if arity == 1 else [k for k in among() if cond(*k)]
 
 
 class Map:
-    """A total map from ``arity`` integers to an integer: ``m(k)`` or ``m(k, l)``; absent keys read ``default``."""
+    """A total map from ``arity`` integers to an integer: ``m(k)``, ``m(k, l)`` or ``m(k, l, m)``.
+
+    Absent keys read ``default``.
+    """
 
     __slots__ = ("_items", "arity", "default")
 
@@ -39,11 +42,13 @@ class Map:
         self.arity, self.default = arity, default
         self._items: immutables.Map[Any, int] = immutables.Map() if items is None else items
 
-    def __call__(self, key: int, second: int | None = None) -> int:
-        return self._items.get(key if second is None else (key, second), self.default)
+    def __call__(self, key: int, second: int | None = None, third: int | None = None) -> int:
+        if second is None:
+            return self._items.get(key, self.default)
+        return self._items.get((key, second) if third is None else (key, second, third), self.default)
 
     def put(self, key: Any, value: int) -> Map:
-        """This map with ``value`` at ``key`` (a pair if the map has two keys)."""
+        """This map with ``value`` at ``key`` (a tuple if the map has several keys)."""
         return Map(self.arity, self.default, self._items.set(key, value))
 
     def all_to(self, value: int) -> Map:

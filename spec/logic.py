@@ -422,15 +422,16 @@ class Stem:
         return register
 
     def theorem(
-        self, about: tuple[str, ...], each: Callable[[Any], Domain] | None = None
+        self, about: tuple[str, ...], each: Callable[[Any], Domain] | None = None, ledger: bool = False
     ) -> Callable[[Callable[..., Truth]], Callable[..., Truth]]:
         """Registers what holds in every lawful state; ``about``: the parts whose laws the proof uses.
 
         ``each``: the theorem speaks of each member of this domain; then its proof may count for this member.
+        ``ledger``: see ``Invariant``.
         """
 
         def register(function: Callable[..., Truth]) -> Callable[..., Truth]:
-            law = Invariant(function.__name__, function, _itself, about=about, theorem=True)
+            law = Invariant(function.__name__, function, _itself, about=about, theorem=True, ledger=ledger)
             if each is not None:
                 law = replace(law, holds=_on_each(each, function), at=function, domain=each)
             self._add(law)
@@ -444,12 +445,13 @@ class Stem:
         counts: bool = False,
         uses: tuple[str, ...] = (),
         about: tuple[str, ...] = (),
+        ledger: bool = False,
     ) -> Callable[[Callable[[Any, Any], Truth]], Callable[[Any, Any], Truth]]:
         """Registers a law on each member of a domain.
 
         ``counts``: the law counts or sums; a proof then knows it only for the members that the proof names. ``uses``:
         laws registered earlier; the proof of this law may use them for the state after the call, too. A theorem is none
-        of these: it follows from all laws, and so from this one. ``about``: see ``invariant``.
+        of these: it follows from all laws, and so from this one. ``about``, ``ledger``: see ``invariant``.
         """
 
         earlier = {name for name, law in self.invariants.items() if not law.theorem}
@@ -461,7 +463,7 @@ class Stem:
         def register(function: Callable[[Any, Any], Truth]) -> Callable[[Any, Any], Truth]:
             holds = _on_each(domain, function)
             known = Invariant(function.__name__, holds, _itself, False, function, domain, counts, uses)
-            self._add(replace(known, about=about))
+            self._add(replace(known, about=about, ledger=ledger))
             return function
 
         return register
@@ -484,6 +486,11 @@ class Stem:
 def total(arity: int) -> Any:
     """A field that is a total map with ``arity`` keys."""
     return field(metadata={"kind": "map", "arity": arity})
+
+
+def constant_map(arity: int) -> Any:
+    """A field that is a total map with ``arity`` keys and that no transition changes."""
+    return field(metadata={"kind": "map", "arity": arity, "constant": True, "shared": None})
 
 
 def number() -> Any:

@@ -9,11 +9,11 @@ request gets its row before its states, and gives its states back before its row
 
 from __future__ import annotations
 
-from spec import lock_ref, mamba_slots, session_trim, states
+from spec import lock_ref, mamba_slots, session_trim, state_isolation, states
 from spec.cache_state import CacheState, home
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
 from spec.rows import IDLE, LEAVING, RUNNING, SAVED, each_request, is_row
-from spec.states import OWN, is_node, is_request, is_session, owns_nothing
+from spec.states import OWN, is_node, is_request, is_session, kept, owns_nothing
 from spec.tree import lives
 
 
@@ -84,7 +84,9 @@ def state_group_end(st: CacheState) -> Step[CacheState]:
 
 def state_match(st: CacheState, request: Number, node: Number, slot: Number) -> Step[CacheState]:
     """Copy-on-write: a waiting request gets a state slot, into which the state of its matched node is copied."""
-    return states_only(st, call("states", mamba_slots.alloc_for_match, st.states, request, node_owner(st, node), slot))
+    owner = node_owner(st, node)
+    step = states_only(st, call("states", mamba_slots.alloc_for_match, st.states, request, owner, slot))
+    return but(step, then=state_isolation.copied(step.then, st.states.table(owner, OWN), slot))
 
 
 # A request on a row.
@@ -93,7 +95,10 @@ def state_match(st: CacheState, request: Number, node: Number, slot: Number) -> 
 def state_admit(
     st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
 ) -> Step[CacheState]:
-    """The request that runs on a row gets the state slot and the track buffer slots that it does not have yet."""
+    """The request that runs on a row gets the state slot and the track buffer slots that it does not have yet.
+
+    A state that it has already was computed for its own text.
+    """
     equipped = call("states", mamba_slots.alloc, st.states, request, own, first, second)
     comes = (st.states.phase(request) == states.IDLE) | (st.states.phase(request) == states.WAITING)
     return Step(
@@ -104,10 +109,10 @@ def state_admit(
             session_trim.at_work(st.rows, row),
             requires(st.mine(row) == 0, "the row has no states yet"),
         ),
-        choice=equipped.step.choice,
+        choice=(*equipped.step.choice, state_isolation.brings_own_text(st, row, request)),
         fits=equipped.step.fits,
         then=but(
-            st,
+            state_isolation.fresh(st, own),
             states=equipped.then,
             mine=st.mine.put(row, request + 1),
             carrier=st.carrier.put(request, row + 1),
@@ -154,13 +159,22 @@ def state_copy(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
         promises=(*noted.step.promises, has_place(st, node)),
         choice=copied.step.choice,
         fits=copied.step.fits,
-        then=but(st, states=copied.then, tree=noted.then),
+        then=but(state_isolation.given(st, node, slot), states=copied.then, tree=noted.then),
     )
 
 
 def state_swap(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
-    """A running request donates the slot of its newest state to a tree node, and gets the node's slot in exchange."""
-    return states_only(st, call("states", mamba_slots.donate_and_replace, st.states, request, node_owner(st, node)))
+    """A running request donates the slot of its newest state to a tree node, and gets the node's slot in exchange.
+
+    The node's text is the beginning of the request's own text.
+    """
+    newest = st.states.table(request, kept(st.states, request))
+    step = states_only(st, call("states", mamba_slots.donate_and_replace, st.states, request, node_owner(st, node)))
+    return but(
+        step,
+        promises=(*step.promises, state_isolation.gives_own_text(st, request, node)),
+        then=state_isolation.given(step.then, node, newest),
+    )
 
 
 def state_renew(st: CacheState, request: Number, spare: Number, slot: Number) -> Step[CacheState]:
@@ -187,7 +201,11 @@ def state_renew(st: CacheState, request: Number, spare: Number, slot: Number) ->
 
 
 def state_donate(st: CacheState, request: Number, node: Number) -> Step[CacheState]:
-    """A request that ends donates the slot of its newest state to a tree node that has no state."""
+    """A request that ends donates the slot of its newest state to a tree node that has no state.
+
+    The node's text is the beginning of the request's own text.
+    """
+    newest = st.states.table(request, kept(st.states, request))
     given = call("states", mamba_slots.donate, st.states, request, node_owner(st, node))
     noted = call("tree", lock_ref.set_mamba, st.tree, node)
     return Step(
@@ -197,8 +215,9 @@ def state_donate(st: CacheState, request: Number, node: Number) -> Step[CacheSta
             has_place(st, node),
             mamba_slots.running(st.states, request),
             requires(st.rows.phase(st.carrier(request) - 1) == LEAVING, "the request's row is leaving"),
+            state_isolation.gives_own_text(st, request, node),
         ),
-        then=but(st, states=given.then, tree=noted.then),
+        then=but(state_isolation.given(st, node, newest), states=given.then, tree=noted.then),
     )
 
 
@@ -237,7 +256,9 @@ def state_save(st: CacheState, request: Number, session: Number) -> Step[CacheSt
     return Step(
         calls=(moved,),
         promises=(*moved.step.promises, requires(with_row, "the turn's row is saved in the session's slot")),
-        then=but(off_its_row(st, request), states=moved.then),
+        then=but(
+            off_its_row(state_isolation.at_end(st, row, st.states.table(request, OWN)), request), states=moved.then
+        ),
     )
 
 

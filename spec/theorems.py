@@ -51,6 +51,17 @@ HEADLINES = (
         ),
     ),
     Headline(
+        "isolation",
+        "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
+        "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
+        "its mamba state for a prefix of its own text. Asked of the engine: a match answers with pages and a state of "
+        "the request's own text, and an insert that gives a node SWA pages compares texts rightly.",
+        (
+            *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
+            ("cache", "prefix_is_the_trees"),
+        ),
+    ),
+    Headline(
         "nothing_is_stuck",
         "Nothing is stuck: what the tree counts as evictable can be evicted, a call fits exactly where a lawful answer "
         "exists (of `continue_prefill` this is not proved), and from every state finitely many granted calls end all "

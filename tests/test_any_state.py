@@ -33,7 +33,7 @@ def a_map(of: Random, arity: int) -> Map:
     found = Map(arity)
     for _ in range(of.randint(0, 8 * arity)):
         key = tuple(of.randint(*USUAL) for _ in range(arity))
-        found = found.put(key if arity == 2 else key[0], a_number(of))
+        found = found.put(key if arity > 1 else key[0], a_number(of))
     return found
 
 

@@ -13,7 +13,7 @@ import z3
 from proofs import counterexample, explore, lemmas, obligations, prover, second_solver
 from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
-from proofs.hints import Hints, Mutant, without_mutant
+from proofs.hints import Hints, Mutant, unasked, without_mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from spec import allocator, cache, lock_ref
@@ -223,6 +223,7 @@ def locks_for_no_session(
     st: CacheState,
     row: Number,
     session: Number,
+    story: Number,
     handle: Number,
     node: Number,
     top: Number,
@@ -230,9 +231,17 @@ def locks_for_no_session(
     pages: Seq,
 ) -> Step[CacheState]:
     """The turn of a session gets a handle that locks nothing."""
-    step = cache.admit(st, row, session, handle, node, top, counting, pages)
+    step = cache.admit(st, row, session, story, handle, node, top, counting, pages)
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=(handle != 0) & (session == 0))
     return but(step, calls=(locked, step.calls[1]), then=but(step.then, tree=locked.then))
+
+
+def shares_a_partial_page(
+    st: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
+) -> Step[CacheState]:
+    """A leaf takes the last page of a row, into which the row goes on writing."""
+    step = cache.insert_leaf(st, row, under, leaf, pages, live)
+    return unasked(step, "the leaf takes at least one page, and only whole committed pages")
 
 
 WRONG_CONDITIONS = [
@@ -242,6 +251,7 @@ WRONG_CONDITIONS = [
     ("free_rest", releases_the_null_handle_alone, "request_holds_its_prefix"),
     ("free_rest", releases_one_handle_alone, "request_holds_its_prefix"),
     ("admit", locks_for_no_session, "request_holds_its_prefix"),
+    ("insert_leaf", shares_a_partial_page, "promises_of_donate"),
 ]
 
 

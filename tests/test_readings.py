@@ -33,7 +33,7 @@ LAST = 4  # the largest key of a map in the small worlds, with one to spare
 def strict() -> Iterator[None]:
     def keys(arity: int) -> list[Any]:
         single = list(range(-1, LAST + 1))
-        return single if arity == 1 else list(itertools.product(single, repeat=2))
+        return single if arity == 1 else list(itertools.product(single, repeat=arity))
 
     finite.STRICT.append(keys)
     yield

@@ -10,8 +10,9 @@ from __future__ import annotations
 from conformance.cache.nodes import CacheNodes
 from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handle, node_problems, project_cache
 from conformance.cache.states import CacheStates
+from conformance.cache.stories import Stories
 from conformance.configs import is_windowed, swa_size
-from conformance.contents.shadow import Shadow
+from conformance.contents.shadow import Shadow, Texts
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, LockHold, Misuse, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -34,8 +35,8 @@ from spec.states import MambaSlots
 REQUESTS = 3  # how many requests own state slots in the law
 
 
-def first_state(config: Json, stateful: bool) -> CacheState:
-    """The law's state before the first call.
+def first_state(config: Json, stateful: bool, stories: Stories) -> CacheState:
+    """The law's state before the first call. ``stories``: the texts that requests will have.
 
     There are as many nodes as pages, since a node has at least one page. There is one handle more than rows, since a
     row that continues its prefill holds two handles for a moment.
@@ -46,7 +47,7 @@ def first_state(config: Json, stateful: bool) -> CacheState:
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
     count = config["size_mamba"] if stateful else 1
     slots = states.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
-    return law.initial(first_rows(config, nodes + 1), kept, slots)
+    return law.initial(first_rows(config, nodes + 1), kept, slots, stories.contents())
 
 
 class CacheRun:
@@ -56,7 +57,8 @@ class CacheRun:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
         self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
-        self.law = Law(law.stem, first_state(config, self.stateful), strict, ignores)
+        self.stories = Stories(config["page_size"], Texts())
+        self.law = Law(law.stem, first_state(config, self.stateful, self.stories), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
         self.shadow = Shadow()
@@ -156,7 +158,7 @@ class CacheRun:
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
         lock = self._lock(request, row, pages, "admit") if pages else (0, 0, 0, False, Seq())
-        self.law.engine_step("admit", row, session, *lock)
+        self.law.engine_step("admit", row, session, self._story(request), *lock)
         if self.stateful:
             self.states.begin(request, row)
 
@@ -165,9 +167,13 @@ class CacheRun:
         elsewhere.
         """
         lock = self._lock(request, row, pages, "admit_tail") if pages else (0, 0, 0, False, Seq())
-        self.law.engine_step("admit_tail", row, session, *lock, *tail)
+        self.law.engine_step("admit_tail", row, session, self._story(request), *lock, *tail)
         if self.stateful:
             self.states.begin(request, row)
+
+    def _story(self, request: int) -> int:
+        """The law's number of the whole text of a request."""
+        return self.stories.of(self.calls.requests[request])
 
     def _lock(self, request: int, row: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
         """A new handle for the row, the node and the window's end that it holds, whether it counts what is missing, and
@@ -218,7 +224,7 @@ class CacheRun:
         row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)
         if self.stateful:
             self.law.engine_step("state_restore", session, request)
-        self.law.engine_step("resume", session, in_pages(long, self.tree.page_size))
+        self.law.engine_step("resume", session, self._story(request), in_pages(long, self.tree.page_size))
         if self.stateful:
             self.states.begin(request, row, copied=False)
 

@@ -189,7 +189,7 @@ def right(stem: str, transition: str, kind: str) -> Right:
 
 # What a step asks and does, and what it means that two steps ask and do alike.
 
-KEYS = [Term(z3.Int(f"anywhere {n}")) for n in range(2)]  # they stand for all keys of a map
+KEYS = [Term(z3.Int(f"anywhere {n}")) for n in range(3)]  # they stand for all keys of a map
 
 
 def said(step: Step[Any]) -> Said:

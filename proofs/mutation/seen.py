@@ -91,6 +91,9 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "mine": lambda st, r: is_row(st.rows, r),
         "carrier": lambda st, o: is_request(st.states, o),
     },
+    "Contents": dict.fromkeys(
+        ("tells", "story", "full", "swa", "state", "state_page", "state_offset"), lambda *_: True
+    ),
 }
 
 FLAGS = ("alive", "above", "active")  # maps of a tree of which only 1 has a meaning

@@ -1,0 +1,157 @@
+"""Two stories for the small world, and the mutants of the law of contents; ``proofs.cache`` uses them.
+
+In each of these mutants every count is right, and each page is freed once: what is wrong is what a page holds.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+import immutables
+
+from proofs.hints import Mutant, Transition, altered, unasked, unchosen
+from spec import cache as law
+from spec import contents, isolation, mamba_in_cache, state_isolation
+from spec.cache_state import CacheState
+from spec.contents import Contents
+from spec.finite import Map
+from spec.lengths import Length
+from spec.logic import Number, Seq, Step, Truth, but, ite
+from spec.rows import committed, protected
+from spec.states import OWN
+
+
+def two_stories() -> Contents:
+    """Two stories of tokens that fill a page each: they begin alike, and differ from the second token on."""
+    told = {(x, i, 0): 1 + i + (10 * x if i else 0) for x in range(2) for i in range(4)}
+    return contents.initial(2, Map(3, 0, immutables.Map(told)))
+
+
+def matches_another_text(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    story: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A prefix match answers with pages that were computed for another text."""
+    step = law.admit(st, row, session, story, handle, node, top, counting, pages)
+    return unchosen(step, "the matched pages were computed for the request's own text")
+
+
+def goes_on_in_another_text(
+    st: CacheState, row: Number, old: Number, handle: Number, node: Number, top: Number, counting: Truth, pages: Seq
+) -> Step[CacheState]:
+    """A request goes on after an insert on pages of the tree that were computed for another text."""
+    step = law.continue_prefill(st, row, old, handle, node, top, counting, pages)
+    return unchosen(step, "the matched pages were computed for the request's own text")
+
+
+def has_no_text(
+    st: CacheState,
+    row: Number,
+    session: Number,
+    story: Number,
+    handle: Number,
+    node: Number,
+    top: Number,
+    counting: Truth,
+    pages: Seq,
+) -> Step[CacheState]:
+    """A request is admitted whose text has no number."""
+    step = law.admit(st, row, session, story, handle, node, top, counting, pages)
+    return unasked(step, "the request's text has a number")
+
+
+def commits_an_unwritten_draft(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
+    """A draft counts as computed, and its slots still hold the draft."""
+    return altered(law.commit(st, row, to), contents=st.contents)
+
+
+def computes_the_full_pool_alone(
+    st: CacheState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[CacheState]:
+    """A prefill writes the slots of the full pool, and leaves those of the SWA pool as they were."""
+    step = law.extend(st, row, to, full_pages, swa_pages)
+    return altered(step, contents=but(step.then.contents, swa=st.contents.swa))
+
+
+def decodes_into_the_prefix(st: CacheState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[CacheState]:
+    """A decode writes its token into the last page of the cached prefix, too, which other requests read."""
+    step = law.decode(st, row, full_pages, swa_pages)
+    at, end = committed(st.rows, row), protected(st.rows, row)
+    last = Length(end.pages - 1, 0)
+    return but(
+        step,
+        then=isolation.writes(step.then, row, last, end, lambda _, __: isolation.told(st, row, at.pages, at.rest)),
+    )
+
+
+def revives_with_another_text(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+    """A tombstone comes to life with SWA pages that were computed for another text than its full pages."""
+    return unasked(law.revive_in_place(st, row, node), "the node's pages hold the text that the row's own pages hold")
+
+
+def resumes_another_text(st: CacheState, session: Number, story: Number, given: Length) -> Step[CacheState]:
+    """The next turn of a session runs on the session's row, and its text begins otherwise."""
+    step = law.resume(st, session, story, given)
+    return unasked(step, "the turn's text begins with the text so far of its session")
+
+
+def brings_another_state(
+    st: CacheState, row: Number, request: Number, own: Number, first: Number, second: Number
+) -> Step[CacheState]:
+    """A request goes on from a copy of the state of another node than its matched one."""
+    step = mamba_in_cache.state_admit(st, row, request, own, first, second)
+    return unchosen(step, "the state that the request brings was computed for its own text")
+
+
+def copies_over_a_state(st: CacheState, node: Number, slot: Number) -> Step[CacheState]:
+    """The state that a node gets is written over the own state of a request on a row."""
+    step = mamba_in_cache.state_copy(st, node, slot)
+    used = st.states.table(st.mine(0) - 1, OWN)
+    return but(step, then=state_isolation.given(step.then, node, ite(st.mine(0) != 0, used, slot)))
+
+
+def writes_nothing(transition: Transition) -> Transition:
+    """The transition that does what ``transition`` does, and leaves the contents of all slots as they were."""
+
+    @wraps(transition)
+    def wrong(st: CacheState, *arguments: Any, **named: Any) -> Step[CacheState]:
+        return altered(transition(st, *arguments, **named), contents=st.contents)
+
+    return wrong
+
+
+SILENT = {
+    "reserve": "draft_is_nobodys_text",
+    "commit": "pass_goes_on_from_its_state",
+    "state_donate": "node_gets_the_state_at_its_end",
+    "state_match": "request_gets_the_nodes_state",
+    "state_save": "session_gets_the_state_of_its_row",
+}
+MUTANTS = (
+    *(
+        Mutant(f"{name}_writes_nothing", name, broken, writes_nothing(law.stem.transitions[name]))
+        for name, broken in SILENT.items()
+    ),
+    Mutant("brings_another_state", "state_admit", "own_state_is_of_own_text", brings_another_state),
+    Mutant("copies_over_a_state", "state_copy", "own_state_is_of_own_text", copies_over_a_state),
+    Mutant("reads_another_state", "state_admit", "reads_state_of_own_text", brings_another_state),
+    Mutant("has_no_text", "admit", "texts_are_known", has_no_text),
+    Mutant("matches_another_text", "admit", "prefix_holds_own_text", matches_another_text),
+    Mutant("goes_on_in_another_text", "continue_prefill", "prefix_holds_own_text", goes_on_in_another_text),
+    Mutant("decodes_into_the_prefix", "decode", "prefix_holds_own_text", decodes_into_the_prefix),
+    Mutant("commits_an_unwritten_draft", "commit", "own_pages_hold_own_text", commits_an_unwritten_draft),
+    Mutant("resumes_another_text", "resume", "own_pages_hold_own_text", resumes_another_text),
+    Mutant("computes_the_full_pool_alone", "extend", "own_window_holds_own_text", computes_the_full_pool_alone),
+    Mutant("revives_with_another_text", "revive_in_place", "node_window_holds_its_text", revives_with_another_text),
+    Mutant("reads_another_text", "admit", "reads_own_text", matches_another_text),
+    Mutant("reads_an_unwritten_draft", "commit", "reads_own_text", commits_an_unwritten_draft),
+    Mutant("reads_an_unwritten_window", "extend", "window_reads_own_text", computes_the_full_pool_alone),
+)
