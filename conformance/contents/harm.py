@@ -51,6 +51,7 @@ PLANS: tuple[tuple[str, ...], ...] = (
     ("turn", "stranger", "decode", "finish", "leave"),
     ("evict", "stranger", "decode", "again", "decode", "leave"),
     ("again", "finish", "evict", "stranger", "decode", "leave"),
+    ("hold", "again", "evict", "guest", "stranger", "decode", "leave"),
 )
 
 

@@ -18,7 +18,8 @@ STRANGER = 5_000_000  # the first token id that no other key has
 class OnwardTree:
     """The keys and handles of a run of ``lock_ref``, driven without the law.
 
-    ``texts``: the key of the node that each handle locks. ``known``: the keys that were in the tree.
+    ``texts``: the key of the node that each handle locks. ``numbers``: the engine's number of each handle. ``known``:
+    the keys that were in the tree.
     """
 
     def __init__(self, run: LockRefRun) -> None:
@@ -26,9 +27,10 @@ class OnwardTree:
         self.size = run.page_size
         self.texts = {h: list(run.keys[int(run.state.node(h))]) for h in run.held if h not in run.pins}
         self.known = [list(key) for key in sorted(run.numbers)]
-        self.strangers = 0
+        self.numbers, self.holders, self.strangers = dict(run.held), 0, 0
         self.moves: dict[str, Callable[[], Move]] = {
             "begin": self.begin,
+            "hold": self.hold,
             "guest": self.guest,
             "stranger": self.stranger,
             "decode": self.decode,
@@ -72,12 +74,24 @@ class OnwardTree:
                     self.shadow.note(self.shadow.read(POOL[part], [slot], [texts[at]], who, at))
             yield f"{who} reads its prefix of {len(key)} tokens", self.shadow.wrong
 
+    def hold(self) -> Move:
+        """A request matches a key that was in the tree, and locks what it finds. Three do that."""
+        for tokens in self.known[: 3 - self.holders]:
+            found = self._send(partial(self.engine.match, tokens))
+            if found.length:
+                self.holders += 1
+                handle, key = 1000 + self.holders, tuple(tokens[: found.length])
+                self.numbers[handle] = self._send(partial(self.engine.acquire, found.node))
+                self.texts[handle] = list(key)
+                window = [(max(0, len(key) - self.run.window), len(key))]
+                self.contents.held(handle_name(handle), key, window, self.run.stateful, self.run.seen.nodes)
+                yield f"{handle_name(handle)} locks {list(key)}", self.shadow.wrong
+
     def finish(self) -> Move:
         """The first request that holds a node releases it."""
         for handle in list(self.texts)[:1]:
             del self.texts[handle]
-            number = self.run.held[handle]
-            self._send(partial(self.engine.release, number, "request"))
+            self._send(partial(self.engine.release, self.numbers[handle], "request"))
             yield f"{handle_name(handle)} is released", None
 
     def again(self) -> Move:

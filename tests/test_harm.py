@@ -1,0 +1,137 @@
+"""Harm is found where a broken law has any, is not found where it has none, and is never the harness's own doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import traces
+from conformance.contents import harm as search
+from conformance.contents.harm import harm, with_another
+from conformance.contents.harm_found import Harm, lines_of, rank_of
+from conformance.contents.shadow import FULL, Shadow
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.faults import FAULTS
+from conformance.lockstep import UNSUPPORTED
+from conformance.outcome import outcome
+from conformance.stems import STEMS, start
+from conformance.traces import Trace
+
+OURS = registry.load(registry.own().name).makers
+RUNS: dict[str, Json] = json.loads((Path(__file__).parent / "fault_traces.json").read_text("utf-8"))
+
+
+def run_of(fault: str) -> tuple[Trace, int, Callable[[Json], Any]]:
+    """The kept run of a fault, the operation that breaks a law, and the maker of the faulty engine."""
+    trace = Trace(FAULTS[fault].stem, RUNS[fault]["config"], RUNS[fault]["steps"])
+    first = outcome(trace, FAULTS[fault].make).first
+    assert first is not None
+    return trace, first.step, FAULTS[fault].make
+
+
+NAMES = traces.names()[::4]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str) -> None:
+    """So what the plans send is lawful, and a harm or a stop comes of the broken law."""
+    kept = traces.load(name)
+    if outcome(kept.trace, OURS[kept.trace.stem]).verdict == UNSUPPORTED:
+        pytest.skip("our implementation lacks a call of the trace")
+    found = harm(kept.trace, len(kept.trace.steps), OURS[kept.trace.stem])
+    assert (found["request"], found["stops"]) == (None, ""), found
+    assert found["operations"] > 0
+
+
+def test_the_plans_are_tried_on_every_stem() -> None:
+    assert search.ONWARD.keys() == STEMS.keys()
+    assert {traces.load(name).trace.stem for name in NAMES} == STEMS.keys()
+    for stem in STEMS:
+        lock = start(stem, OURS[stem], next(t for t in every_trace() if t.stem == stem).config)
+        moves = search.ONWARD[stem](lock.run).moves
+        assert moves.keys() <= {"begin", *(name for plan in search.PLANS for name in plan)}
+
+
+def every_trace() -> list[Trace]:
+    return [traces.load(name).trace for name in traces.names()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("insert_under_reader", "request 0 reads the tokens of request 2"),
+        ("restore_under_lock", "handle 1 reads stranger 1's tokens"),
+        ("rejected_draft_takes_page", "request 0 reads request 1's tokens"),
+        ("interrupted_step_takes_page", "request 0 reads request 1's tokens"),
+        ("window_too_far", "request 0 reads nothing"),
+    ],
+)
+def test_harm_is_found(fault: str, sentence: str) -> None:
+    trace, step, make = run_of(fault)
+    found = harm(trace, step, make)
+    assert found["sentence"].startswith(sentence), found
+    assert found["step"] > step, "the harm comes after the law broke"
+    assert found["onward"]
+    assert rank_of(found) == (1 if sentence.endswith("nothing") else 0)
+
+
+@pytest.mark.parametrize("fault", ["pr_25805", "half_decode", "pr_26941_free"])
+def test_a_leak_has_no_harm_of_this_kind(fault: str) -> None:
+    trace, step, make = run_of(fault)
+    found = harm(trace, step, make)
+    assert (found["request"], found["reads"], found["step"]) == (None, None, None)
+    assert found["sentence"] == f"none found in {found['operations']} operations"
+    assert found["operations"] > 50
+    assert rank_of(found) == 2
+
+
+def test_harm_in_the_operation_itself_needs_no_plan() -> None:
+    shadow = Shadow()
+    shadow.begin(3)
+    shadow.write(FULL, [5], [7], "request 1")
+    wrong = shadow.read(FULL, [5], [8], "request 0")
+    assert wrong is not None
+    here = Harm.of(wrong)
+    assert here.sentence == "request 0 reads request 1's tokens in step 3"
+    assert (here.onward, here.operations, here.rank) == ((), 0, 0)
+    assert lines_of(here.as_json()) == [
+        "harm: request 0 reads request 1's tokens in step 3",
+        "request 0 reads request 1's tokens in step 3: token 0 of its text should be in slot 5 of the full pool, which "
+        "request 1 wrote in step 3",
+    ]
+    assert Harm.of(wrong, beside=2).step == 2, "the request beside the trace comes before step 1"
+    assert lines_of(None) == []
+
+
+def test_another_request_makes_room_and_changes_nothing_else() -> None:
+    trace, step, make = run_of("insert_under_reader")
+    wider = with_another(trace, 4)
+    assert wider.steps[1:] == trace.steps
+    assert wider.steps[0]["request"] not in {s.get("request") for s in trace.steps}
+    assert wider.config["size"] == trace.config["size"] + 4
+    assert wider.config["rows"] == trace.config["rows"] + 1
+    assert with_another(trace, 0) is trace
+    found = harm(trace, step, make)
+    assert found["beside"] > 0, "without room the request that reads never runs again"
+
+
+def test_an_engine_that_kills_its_process_ends_the_search_alone() -> None:
+    trace, step, make = run_of("half_decode")
+
+    def deadly(config: Json) -> Any:
+        engine = make(config)
+        if os.getpid() != here:
+            engine.extend = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return engine
+
+    here = os.getpid()
+    found = harm(trace, step, deadly)
+    assert found["stops"] == "the process died: SIGKILL"
+    assert found["request"] is None
