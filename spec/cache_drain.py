@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from spec import cache, mamba_in_cache, states
 from spec.cache_state import CacheState
-from spec.cache_theorems import deserted, nobody
-from spec.logic import Descent, Domain, Drain, Measure, Number, Step, Truth, implies, ite, no
+from spec.cache_theorems import deserted, nobody, requests_are_gone, rows_of
+from spec.logic import Descent, Domain, Drain, Measure, Number, Step, Truth, ite, no
 from spec.mamba_in_cache import session_owner
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, full_pool, is_row
+from spec.rows import IDLE, LEAVING, RUNNING, SAVED, is_row
 from spec.states import is_request, owns_nothing
 from spec.tree import lives
 
 
 def at_rest(st: CacheState) -> Truth:
     """No request and no session uses a row or a state slot, the tree is empty, and no group is open."""
-    slots = st.states
-    gone = slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
-    return deserted(st) & gone & (st.rows.pools.group == 0) & (slots.group == 0)
+    return deserted(st) & requests_are_gone(st) & (st.rows.pools.group == 0) & (st.states.group == 0)
 
 
 def numbered(st: CacheState) -> Truth:
@@ -33,22 +31,21 @@ def numbered(st: CacheState) -> Truth:
 # The measures: how far each row, each waiting request, each node and each group is from rest.
 
 
+def slot_is_empty(st: CacheState, r: Number) -> Truth:
+    """The slot of the row's session owns no state slot."""
+    return owns_nothing(st.states, session_owner(st, st.rows.session(r)))
+
+
 def of_row(st: CacheState, r: Number) -> Number:
     """2 where the request runs, 1 in any other use; 2 more with states, 1 more where its session's slot has states."""
     used = ite(st.rows.phase(r) == RUNNING, 2, ite(st.rows.phase(r) == IDLE, 0, 1))
-    slot = session_owner(st, st.rows.session(r))
-    kept = (st.rows.phase(r) == SAVED) & no(owns_nothing(st.states, slot))
+    kept = (st.rows.phase(r) == SAVED) & no(slot_is_empty(st, r))
     return ite(is_row(st.rows, r), used + ite(st.mine(r) != 0, 2, 0) + ite(kept, 1, 0), 0)
 
 
 def of_request(st: CacheState, o: Number) -> Number:
     """1 for a request that waits with states and has no row."""
     return ite(is_request(st.states, o) & (st.states.phase(o) == states.WAITING), 1, 0)
-
-
-def rows_of(st: CacheState) -> Domain:
-    """The rows of the full pool."""
-    return full_pool(st.rows).rows
 
 
 def owners_of(st: CacheState) -> Domain:
@@ -69,11 +66,6 @@ STATE_GROUPS = Measure(lambda st, _: st.states.group)
 def row_in(st: CacheState, r: Number, phase: Number) -> Truth:
     """The row belongs to a request and is in this phase."""
     return is_row(st.rows, r) & (st.rows.phase(r) == phase)
-
-
-def slot_is_empty(st: CacheState, r: Number) -> Truth:
-    """The slot of the row's session owns no state slot."""
-    return owns_nothing(st.states, session_owner(st, st.rows.session(r)))
 
 
 def mine_of(st: CacheState, r: Number) -> Number:

@@ -29,6 +29,12 @@ def deserted(st: CacheState) -> Truth:
     return nobody(st) & st.tree.nodes.all(lambda n: no(lives(st.tree, n)))
 
 
+def requests_are_gone(st: CacheState) -> Truth:
+    """No request is on a row with state slots, or waits with some."""
+    slots = st.states
+    return slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
+
+
 def every_count_is_zero(st: CacheState, n: Number) -> Truth:
     """With no request and no session, every lock count of every tree node is zero."""
     tree = st.tree
@@ -47,8 +53,8 @@ def quiescent(st: CacheState) -> Truth:
 def states_are_quiescent(st: CacheState) -> Truth:
     """With no request on a row or waiting, no session, an empty tree and no open group, every state slot is free."""
     slots = st.states
-    gone = slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
-    return implies(deserted(st) & gone & (slots.group == 0), slots.available == slots.slots.size)
+    rest = deserted(st) & requests_are_gone(st) & (slots.group == 0)
+    return implies(rest, slots.available == slots.slots.size)
 
 
 def reader(st: CacheState, r: Number) -> Truth:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from spec.cache_state import CacheState
 from spec.cache_theorems import each_token
-from spec.contents import EMPTY, UNWRITTEN
-from spec.isolation import told
-from spec.lengths import NOTHING, Length, covers, same
-from spec.logic import Number, Truth, implies, ite, no
+from spec.contents import UNWRITTEN
+from spec.lengths import Length, covers, same
+from spec.logic import Number, Truth, implies, no
 from spec.rows import allocated, committed
-from spec.state_isolation import last, node_text
+from spec.state_isolation import last, node_text, row_text
 from spec.states import ABSENT, OWN
 
 
@@ -52,7 +51,7 @@ def session_gets_the_state_of_its_row(was: CacheState, now: CacheState, request:
     row, slot = was.carrier(request) - 1, now.states.table(was.states.limit + session - 1, OWN)
     upto = committed(was.rows, row)
     end = last(was, upto)
-    prefix = ite(same(upto, NOTHING), EMPTY, told(was, row, end.pages, end.rest))
+    prefix = row_text(was, row, end)
     return implies(slot != ABSENT, holds_state(now, slot, prefix, end))
 
 
@@ -60,5 +59,5 @@ def pass_goes_on_from_its_state(was: CacheState, now: CacheState, row: Number) -
     """After a forward pass the state of the row's request is the one after all committed tokens of the row."""
     upto, slot = committed(now.rows, row), was.states.row(was.mine(row) - 1, OWN)
     end = last(was, upto)
-    prefix = ite(same(upto, NOTHING), EMPTY, told(was, row, end.pages, end.rest))
+    prefix = row_text(was, row, end)
     return implies((was.mine(row) != 0) & (slot != ABSENT), holds_state(now, slot, prefix, end))

@@ -34,7 +34,8 @@ def writes(
 ) -> CacheState:
     """The state after a forward pass wrote the row's tokens from ``first`` up to ``to``, ``to`` excluded.
 
-    It writes where the row shows pages, and where the mapping leads from there; a write to the padding is lost.
+    It writes where the row shows pages, and where the mapping leads from there, whoever holds the page. A write to a
+    page that nobody holds is lost, since the page is written again before anybody may read it.
     ``what``: the prefix at a page index and an offset.
     """
     full, swa, pair, old = full_pool(st.rows), swa_pool(st.rows), st.rows.pools.now, st.contents
@@ -44,12 +45,12 @@ def writes(
 
     def in_full(p: Number, o: Number) -> Truth:
         i = full.index(p)
-        return (p != PADDING) & (st.reads(row, i) == p) & new(i, o)
+        return held(full, p) & (st.reads(row, i) == p) & new(i, o)
 
     def in_swa(s: Number, o: Number) -> Truth:
         i = swa.index(s)
         page = st.reads(row, i)
-        return (s != PADDING) & (pair.to_page(page, o) == s) & (pair.to_offset(page, o) == o) & new(i, o)
+        return held(swa, s) & (pair.to_page(page, o) == s) & (pair.to_offset(page, o) == o) & new(i, o)
 
     return but(
         st,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from spec.cache_state import CacheState, home
 from spec.contents import EMPTY
 from spec.isolation import told
-from spec.lengths import NOTHING, Length, same
+from spec.lengths import Length
 from spec.logic import Number, Requirement, Truth, but, implies, ite, requires
 from spec.rows import RUNNING, committed, each_request, full_pool
 from spec.states import ABSENT, OWN
@@ -42,12 +42,15 @@ def last(st: CacheState, length: Length) -> Length:
     return Length(length.pages - ite(length.rest == 0, 1, 0), ite(length.rest == 0, full.page_size, length.rest) - 1)
 
 
+def row_text(st: CacheState, row: Number, end: Length) -> Number:
+    """The prefix of the row's text that ends with this token; ``EMPTY`` where there is no such token."""
+    return ite(full_pool(st.rows).indices.has(end.pages), told(st, row, end.pages, end.rest), EMPTY)
+
+
 def at_end(st: CacheState, row: Number, slot: Number) -> CacheState:
     """The state in which the slot holds the state after all committed tokens of the row."""
-    upto = committed(st.rows, row)
-    end = last(st, upto)
-    prefix = ite(same(upto, NOTHING), EMPTY, told(st, row, end.pages, end.rest))
-    return put_state(st, slot, prefix, end.pages, end.rest)
+    end = last(st, committed(st.rows, row))
+    return put_state(st, slot, row_text(st, row, end), end.pages, end.rest)
 
 
 def computed(st: CacheState, row: Number) -> CacheState:
@@ -67,9 +70,10 @@ def copied(st: CacheState, source: Number, slot: Number) -> CacheState:
 
 
 def node_text(st: CacheState, node: Number) -> Number:
-    """The prefix that ends where the node's key ends, as its last page holds it."""
+    """The prefix that ends where the node's key ends, as its last page holds it; ``EMPTY`` where it has no token."""
     full, end = full_pool(st.rows), last(st, Length(st.tree.stop(node), 0))
-    return st.contents.full(full.table(home(st, node), end.pages), end.rest)
+    held = st.contents.full(full.table(home(st, node), end.pages), end.rest)
+    return ite(full.indices.has(end.pages), held, EMPTY)
 
 
 def given(st: CacheState, node: Number, slot: Number) -> CacheState:
@@ -106,8 +110,9 @@ def still_of_story(st: CacheState, row: Number, story: Number) -> Requirement:
 def gives_own_text(st: CacheState, request: Number, node: Number) -> Requirement:
     """The text of the node is the beginning of the text of the request that gives it a state."""
     row, end = st.carrier(request) - 1, last(st, Length(st.tree.stop(node), 0))
-    own = told(st, row, end.pages, end.rest)
-    return requires(node_text(st, node) == own, "the node's text is the beginning of the request's own text")
+    return requires(
+        node_text(st, node) == row_text(st, row, end), "the node's text is the beginning of the request's own text"
+    )
 
 
 # The law, and the theorem.
