@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from conformance.draws import by_seed_alone
+from proofs.mutation.right import right
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it once, when it is first imported
@@ -28,6 +30,16 @@ def drawn_alike() -> Iterator[None]:
     """What is drawn does not depend on which tests have run before, and have loaded modules, in this process."""
     with by_seed_alone():
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a file of tests has kept of solvers and formulas, up to 600 MB, goes when its tests are done."""
+    yield
+    for kept in (*vars(request.module).values(), right):
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
+    gc.collect()
 
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
