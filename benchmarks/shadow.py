@@ -44,8 +44,8 @@ def measure(stem: str, own: Loaded, operations: int = 1000, passes: int = 5) -> 
     taken: list[tuple[float, float]] = []
     for trace in drawn:
         pairs = [(_replay(stem, own, trace, as_it_is), _replay(stem, own, trace, without)) for _ in range(passes)]
-        with_it, without = zip(*pairs, strict=True)
-        taken.append((statistics.median(with_it), statistics.median(without)))
+        slower, faster = zip(*pairs, strict=True)
+        taken.append((statistics.median(slower), statistics.median(faster)))
     done = sum(len(trace.steps) for trace in drawn)
     with_s, without_s = (sum(column) for column in zip(*taken, strict=True))
     return Cost(stem, done, 1000 * with_s / done, 1000 * without_s / done)

@@ -96,6 +96,9 @@ class CacheExclusion(StrEnum):
     """What runs of ``cache`` avoid in addition."""
 
     SLIDE_PAST_LEAF = "cache.slide_past_leaf"  # windows that move
+    # A turn that decodes past what reached the caller, and a retract before the last token is known, in a cache with
+    # states: the session's row is cut then.
+    CUT_STATE = "cache.cut_state"
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
 
 

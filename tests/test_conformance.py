@@ -12,6 +12,7 @@ from driven import Variant, found, judge
 
 from conformance import check, known, traces
 from conformance.check import Search
+from conformance.contents.shadow import READS_OWN
 from conformance.engines import registry
 from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS, Fault
@@ -27,7 +28,7 @@ from slotproof import documents
 
 OURS = registry.load("ours").makers
 # What no law of the state says, and a run alone can see.
-RUN_LAWS = {ANSWERED, ENOUGH, OWNED, ROW_OWNED, SLOT_OWNED, QUIESCENT}
+RUN_LAWS = {ANSWERED, ENOUGH, OWNED, ROW_OWNED, SLOT_OWNED, QUIESCENT, READS_OWN}
 # What clients send to an engine's front door; our cache has none.
 NOT_OURS = {f"the engine has no {name} in this configuration" for name in ("overlapping_turn", "close_running")}
 SMALL: Json = {"page_size": 2, "size": 3, "size_swa": 2, "rows": 3, "need_sort": False}

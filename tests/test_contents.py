@@ -18,7 +18,7 @@ from conformance.contents.nodes import along
 from conformance.contents.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
 from conformance.engines import registry, toy
 from conformance.engines.protocol import Json, NodePart, NodeSnapshot
-from conformance.faults.contents import FAULTS
+from conformance.faults import cache, mamba_slots
 from conformance.faults.fault import Fault
 from conformance.lockstep import CONFORMS, INVARIANT, Finding, LockStep
 from conformance.outcome import Break, Outcome, outcome
@@ -392,7 +392,7 @@ def test_an_engine_that_does_not_show_its_copies_is_taken_to_copy_what_it_should
 
 # Faults in which every count is right.
 
-FAULT: dict[str, Fault] = {fault.name: fault for fault in FAULTS}
+FAULT: dict[str, Fault] = {fault.name: fault for fault in (*cache.CONTENTS, *mamba_slots.CONTENTS)}
 
 
 @pytest.mark.parametrize("name", FAULT)

@@ -4,6 +4,7 @@ a session and for mamba states.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import product
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.cache.excluded import breaks
 from conformance.engines.protocol import Json
-from conformance.known import CacheExclusion, LockRefExclusion, MambaSlotsExclusion
+from conformance.known import CacheExclusion, LockRefExclusion, MambaSlotsExclusion, SessionTrimExclusion
 from conformance.machine import started
 from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 from conformance.request_rules import (
@@ -89,6 +90,14 @@ class CacheMachine(RequestRules):
             return bool(session)
         lost = self.excludes(MambaSlotsExclusion.LAZY_SESSION) and self.run.stateful
         return bool(lost and self.run.law.state.states.lazy) or super().without_session(session)
+
+    def excludes(self, difference: StrEnum) -> bool:
+        """The run has to avoid this known difference. Where a cut of a session's row leaves its state as it was, a run
+        with states avoids what cuts the row.
+        """
+        cuts = difference in (SessionTrimExclusion.OVERSHOOT, SessionTrimExclusion.OVERLAP)
+        states = cuts and started(self) and self.run.stateful and CacheExclusion.CUT_STATE in self.exclude
+        return super().excludes(difference) or bool(states)
 
     def may_abort(self, request: int) -> bool:
         """The abort of this request is not a known difference, also not for its states."""

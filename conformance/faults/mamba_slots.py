@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -95,6 +95,22 @@ def donate_short_to_nobody(states: MambaStates, request: Holder, key: tuple[int,
             tree.keep(key, donated)
     states.release([request])
 
+
+def find_by_length(states: Collection[tuple[int, ...]], text: tuple[int, ...]) -> tuple[int, ...] | None:
+    """A match finds the longest key that is no longer than the text, whatever its tokens are."""
+    return max((key for key in states if len(key) <= len(text)), key=len, default=None)
+
+
+# Every count is right, and what a slot holds is wrong. The fault needs the wrong transition that is named beside it.
+CONTENTS = (
+    Fault(
+        name="state_of_another_text",
+        stem="mamba_slots",
+        sentence="A match compares only lengths, so that a request gets a copy of the state of another text.",
+        spec={},  # alloc_for_match: the node's key does not begin the request's text
+        parts={"find": find_by_length},
+    ),
+)
 
 FAULTS = (
     Fault(

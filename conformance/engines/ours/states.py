@@ -39,10 +39,6 @@ class StateTree:
         self.pool = pool
         self.states: dict[Key, Tensor] = {}
 
-    def longest(self, text: Key) -> Key | None:
-        """The longest prefix of a text that has a state."""
-        return max((key for key in self.states if key == text[: len(key)]), key=len, default=None)
-
     def keep(self, key: Key, state: Tensor) -> None:
         """Keeps the state for the key, or frees it if the tree has one for this key."""
         if key in self.states:
@@ -66,6 +62,11 @@ class StateTree:
             self.pool.free(self.states.pop(key).view(1))
 
 
+def longest(states: Collection[Key], text: Key) -> Key | None:
+    """The longest prefix of a text among the keys that have a state."""
+    return max((key for key in states if key == text[: len(key)]), key=len, default=None)
+
+
 def donate_newest(states: MambaStates, request: OurRequest, key: Key, tree: StateTree) -> None:
     """A request that ends donates its newest state to the tree, as the state of ``key``, and frees its other slots."""
     if key:
@@ -80,13 +81,14 @@ def give_all_back(states: MambaStates, request: OurRequest) -> None:
 
 End = Callable[[MambaStates, OurRequest, Key, StateTree], None]
 Abort = Callable[[MambaStates, OurRequest], None]
+Find = Callable[[Collection[Key], Key], Key | None]
 
 
 class OurStates:
     """Requests and sessions over ``states``: a ``StateEngine``.
 
-    ``end`` is called where a request without a session ends, ``abort`` where a request is aborted. ``tree`` makes the
-    tree of states. A faulty variant has others.
+    ``end`` is called where a request without a session ends, ``abort`` where a request is aborted. ``find`` finds
+    the node that a request matches. A faulty variant has other functions.
     """
 
     fragile = False
@@ -98,13 +100,13 @@ class OurStates:
         lacks: Collection[str] = (),
         end: End = donate_newest,
         abort: Abort = give_all_back,
-        tree: Callable[[MambaSlotAllocator], StateTree] = StateTree,
+        find: Find = longest,
     ) -> None:
         self.states, self.pool = states, states.mamba_allocator
         self.lacks: Collection[str] = frozenset(lacks)
         self.buffered = states.buffer_size > 0
-        self._end, self._abort = end, abort
-        self.tree = tree(self.pool)
+        self._end, self._abort, self._find = end, abort, find
+        self.tree = StateTree(self.pool)
         self.requests: dict[int, OurRequest] = {}
         self.sessions = {session: StateHolder() for session in range(1, sessions + 1)}
         self.texts: dict[int, Key] = dict.fromkeys(self.sessions, ())
@@ -122,7 +124,7 @@ class OurStates:
             self.states.restore(self.sessions[session], one)
             one.resumed = True
             return None
-        found = self.tree.longest(one.text)
+        found = self._find(self.tree.states, one.text)
         if found is None or one.mamba_pool_idx is not None:
             return None
         self.tree.make_room(1, found)
@@ -310,12 +312,12 @@ def mamba_slots(
     allocator: Callable[..., MambaSlotAllocator] = MambaSlotAllocator,
     end: End = donate_newest,
     abort: Abort = give_all_back,
-    tree: Callable[[MambaSlotAllocator], StateTree] = StateTree,
+    find: Find = longest,
     **options: Any,
 ) -> OurStates:
     """The state slots with a tree of states. On CUDA ``debug`` is on, so that bad input is found there too.
 
-    ``states`` and ``allocator`` make the state slots and their pool. ``end``, ``abort`` and ``tree``: see
+    ``states`` and ``allocator`` make the state slots and their pool. ``end``, ``abort`` and ``find``: see
     ``OurStates``. All of them may be faulty variants.
     """
     tracks = 0 if not config["buffered"] else 2 if config["doubled"] else 1
@@ -323,4 +325,4 @@ def mamba_slots(
     on = {"device": device, "debug": device != "cpu", **options}
     pool = allocator(config["size"], **on)
     made = states(rows, config["size"], buffer_size=tracks, lazy=lazy, mamba_allocator=pool, **on)
-    return OurStates(made, config["sessions"], lacks, end, abort, tree)
+    return OurStates(made, config["sessions"], lacks, end, abort, find)
