@@ -110,6 +110,8 @@ class SwaMappingRun:
         self.calls.must_have(row)
         if tail > tokens:
             raise Misuse(f"a tail of {tail} tokens is longer than its row of {tokens}")
+        if self.calls.tokens(row):
+            raise Misuse(f"row {row} has tokens, and a row with a tail is new")
         name = "alloc_extend_swa_tail"
         start, to = in_pages(tokens - tail, self.page_size), in_pages(tokens, self.page_size)
         need_swa = touched(to) - start.pages if tail else 0
