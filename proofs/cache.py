@@ -337,6 +337,21 @@ def two_rows() -> tuple[CacheState, ...]:
     return (law.initial(empty, tree, mamba_slots.initial(1, 2, 1, nodes=3, kind=(False, False, False))),)
 
 
+def two_texts() -> tuple[CacheState, ...]:
+    """Four pages of one slot, one request row, two nodes, and two stories: room for two texts of two tokens."""
+    pools = swa_mapping.initial(page_size=1, size=4, size_swa=4, rows=4, need_sort=False)
+    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
+    tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
+    slots = mamba_slots.initial(1, 1, 1, nodes=3, kind=(False, False, False))
+    return (law.initial(empty, tree, slots, isolation.two_stories()),)
+
+
+# The tree has the text of one request. The next one has another text, and gives its pages back as duplicates.
+OTHER_TEXT_ROUTES = {"continue_prefill": f"{CACHED} admit extend finish drop_duplicates"}
+# A waiting request gets a copy of the state of a node, and then a row for another text.
+OTHER_STATE_ROUTES = {"state_admit": f"{mamba_in_cache.ENDED} state_match admit"}
+
+
 # One request inserts two nodes. The next one matches both and holds the window of the second; the first node becomes a
 # tombstone. A third request then revives it.
 READ = "admit extend finish insert_leaf insert_leaf free_rest admit evict_swa"

@@ -392,7 +392,7 @@ def test_an_engine_that_does_not_show_its_copies_is_taken_to_copy_what_it_should
 
 # Faults in which every count is right.
 
-FAULT: dict[str, Fault] = {fault.name: fault for fault in (*cache.CONTENTS, *mamba_slots.CONTENTS)}
+FAULT: dict[str, Fault] = {fault.name: fault for fault in (*cache.SEEN_BY_THE_SHADOW, *mamba_slots.SEEN_BY_THE_SHADOW)}
 
 
 @pytest.mark.parametrize("name", FAULT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from conformance.contents.shadow import Texts
@@ -24,16 +25,16 @@ class Stories:
 
     def __init__(self, page_size: int, texts: Texts) -> None:
         self.page_size, self.texts = page_size, texts
-        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._asked: list[tuple[list[int], int]] = []  # of each story, its first tokens, and its fork
+        self._known: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._asked: list[Request] = []  # of each story, the request that told it first
         self._prefixes: list[list[int]] = []
 
     def of(self, request: Request) -> int:
         """The number of a request's story. Equal stories have one number."""
-        known = request.fork, tuple(request.tokens)
+        known = request.mark, request.fork, tuple(request.tokens)
         if known not in self._known:
             self._known[known] = len(self._asked)
-            self._asked.append((list(request.tokens), request.fork))
+            self._asked.append(replace(request, tokens=list(request.tokens), sampled=[]))
             self._prefixes.append([])
         return self._known[known]
 
@@ -42,14 +43,14 @@ class Stories:
         at = index * self.page_size + offset
         if not 0 <= story < len(self._asked) or at < 0:
             return contents.UNWRITTEN
-        known = self._prefixes[story]
+        known, first = self._prefixes[story], self.texts.marked(self._asked[story].mark)
         while len(known) <= at:
-            known.append(self.texts.longer(known[-1] if known else 0, self._token(story, len(known))))
+            known.append(self.texts.longer(known[-1] if known else first, self._token(story, len(known))))
         return known[at]
 
     def _token(self, story: int, position: int) -> int:
-        asked, fork = self._asked[story]
-        return asked[position] if position < len(asked) else token(position, fork)
+        asked = self._asked[story]
+        return asked.tokens[position] if position < len(asked.tokens) else token(position, asked.fork)
 
     def items(self) -> Iterator[tuple[Any, int]]:
         """The keys that were asked for, with their values."""

@@ -101,13 +101,13 @@ def find_by_length(states: Collection[tuple[int, ...]], text: tuple[int, ...]) -
     return max((key for key in states if len(key) <= len(text)), key=len, default=None)
 
 
-# Every count is right, and what a slot holds is wrong. The fault needs the wrong transition that is named beside it.
-CONTENTS = (
+# The shadow memory finds this fault. The law of this stem has no texts, and does not refute it.
+SEEN_BY_THE_SHADOW = (
     Fault(
         name="state_of_another_text",
         stem="mamba_slots",
         sentence="A match compares only lengths, so that a request gets a copy of the state of another text.",
-        spec={},  # alloc_for_match: the node's key does not begin the request's text
+        spec={},
         parts={"find": find_by_length},
     ),
 )

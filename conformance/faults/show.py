@@ -93,7 +93,8 @@ def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
     """
     hints = hints_of(fault.stem)
     for name, transition in fault.spec.items():
-        for law in (*hints.stem.invariants, obligations.ATOMIC):
+        changes = [law.name for law in hints.stem.changes.values() if law.binds(name)]
+        for law in (*hints.stem.invariants, *changes, obligations.ATOMIC):
             example = counterexample.find(hints, name, transition, law)
             if example is not None:
                 return law, example
