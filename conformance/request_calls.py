@@ -246,10 +246,10 @@ class RequestCalls:
 
     # A request arrives.
 
-    def arrive(self, request: int, more: int, session: int, fork: int) -> Request:
+    def arrive(self, request: int, more: int, session: int, fork: int, mark: int = 0) -> Request:
         """The request, which is not admitted yet. A new request adds ``more`` tokens to its session's text.
 
-        Raises ``Misuse`` if the request runs, or if its session has another request.
+        Raises ``Misuse`` if the request runs, if its session has another request, and for a turn with a mark.
         """
         waits = self.requests.get(request)
         if request in self.row_of or (waits and more):
@@ -260,7 +260,10 @@ class RequestCalls:
         if session and self.turns(session):
             raise Misuse("a session has one request at a time")
         text = list(self.texts.get(session, []))
-        new = Request(session, text + [token(n, fork) for n in range(len(text), len(text) + more)], fork)
+        if session and mark:
+            raise Misuse("the texts of sessions have no mark")
+        asked = [token(n, fork, mark) for n in range(len(text), len(text) + more)]
+        new = Request(session, text + asked, fork, mark=mark)
         self._may_arrive(new)
         self.requests[request] = new
         return new
@@ -279,18 +282,20 @@ class RequestCalls:
             raise Misuse("an input must be longer than its session's cached prefix, and fit into a row")
 
     @operation
-    def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
+    def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, mark: int = 0) -> Calls:
         """A request matches its prefix and is not admitted."""
-        known = self.arrive(request, more, session, fork)
+        known = self.arrive(request, more, session, fork, mark)
         prefix = yield Call("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
         self.run.follow_tree()
         self._matched(known, prefix)
         self.run.waits(request)
 
     @operation
-    def admit(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0) -> Calls:
+    def admit(
+        self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0, mark: int = 0
+    ) -> Calls:
         """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
-        known = self.arrive(request, more, session, fork)
+        known = self.arrive(request, more, session, fork, mark)
         most = chunk * self.page_size or len(known.tokens)
         answer = yield Call("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
         upto = min(answer.prefix + most, len(known.tokens))
@@ -307,9 +312,9 @@ class RequestCalls:
         yield from self._prefilled(request, upto)
 
     @operation
-    def admit_tail(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0) -> Calls:
+    def admit_tail(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, mark: int = 0) -> Calls:
         """A request is admitted whose input is computed elsewhere, such as on a prefill server."""
-        known = self.arrive(request, more, session, fork)
+        known = self.arrive(request, more, session, fork, mark)
         if known.session and self.run.rows.slot(known.session):
             raise Misuse("a later turn of a session goes on on the row in the session's slot")
         answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens)))
@@ -336,14 +341,14 @@ class RequestCalls:
 
     @operation
     def interrupted_admit(
-        self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0
+        self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0, mark: int = 0
     ) -> Calls:
         """An admission ends with an exception between the allocation of slots and their use; the request waits.
 
         ``chunk``: as for ``admit``.
         """
         self._outside_groups()
-        known = self.arrive(request, more, session, fork)
+        known = self.arrive(request, more, session, fork, mark)
         most = chunk * self.page_size or len(known.tokens)
         prefix = yield Call(
             "interrupted_admit",

@@ -145,8 +145,10 @@ class RequestRules(StemMachine):
         marked = self.excludes(Exclusion.OVERLAPPING_TURN) and session in self.calls.turned_away.values()
         return marked or bool(session and self.calls.turns(session))
 
-    def new(self, more: int, session: int, fork: int) -> Json | None:
-        """The arguments of a new request; ``None`` if none may come."""
+    def new(self, more: int, session: int, fork: int, drawn: int = 0) -> Json | None:
+        """The arguments of a new request; ``None`` if none may come. Where it has no session, its text has a mark for
+        some drawn numbers.
+        """
         rows, session = self.run.rows, 0 if self.without_session(session) else session
         known, slot = len(self.calls.texts.get(session, [])), rows.slot(session) - 1 if session else -1
         held = lengths_of(rows, slot).protected if slot >= 0 else 0
@@ -154,7 +156,8 @@ class RequestRules(StemMachine):
         nothing = self.excludes(Exclusion.NO_NEW_TOKEN) and not more
         if not self.free or more < 0 or known + more <= held or nothing:
             return None
-        return {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
+        asked = {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
+        return asked if session or drawn % 5 != 4 else {**asked, "mark": 1}
 
     def cuts_window(self, request: int, to: int) -> bool:
         """The request would go on at ``to`` tokens, whose window is gone already, and the engine is known to overlook
@@ -196,13 +199,13 @@ class RequestRules(StemMachine):
         if self.run is None:
             return
         if drawn % 4 != 3:
-            self.arrive_now(more, session, fork, chunk)
-        elif self.offers("look") and (asked := self.new(more, session, fork)) is not None:
+            self.arrive_now(more, session, fork, chunk, drawn)
+        elif self.offers("look") and (asked := self.new(more, session, fork, drawn)) is not None:
             self.do("look", **asked)
 
-    def arrive_now(self, more: int, session: int, fork: int, chunk: int) -> None:
+    def arrive_now(self, more: int, session: int, fork: int, chunk: int, drawn: int = 0) -> None:
         """A new request is admitted."""
-        asked = self.new(more, session, fork)
+        asked = self.new(more, session, fork, drawn)
         if asked is not None:
             self.do("admit", **asked, chunk=chunk)
 

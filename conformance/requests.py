@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MARK = 1 << 40  # a token id is below it, but for its mark
+
 
 @dataclass
 class Request:
@@ -11,7 +13,7 @@ class Request:
 
     ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text
     differs from that of other forks. ``sampled``: its answer so far. ``mark``: what else its computation depends on,
-    such as a LoRA adapter; 0 for nothing.
+    such as a LoRA adapter or a salt; 0 for nothing. Each token id of its text has the mark in its high part (``MARK``).
     """
 
     session: int
@@ -28,9 +30,11 @@ class Request:
     def next(self, count: int = 1) -> list[int]:
         """The ``count`` token ids that are sampled next."""
         known = len(self.tokens) + len(self.sampled)
-        return [token(n, self.fork) for n in range(known, known + count)]
+        return [token(n, self.fork, self.mark) for n in range(known, known + count)]
 
 
-def token(position: int, fork: int) -> int:
-    """The token id at a position: 1, 2, 3 and so on before the fork, and ids of this fork alone after it."""
-    return position + 1 if position < fork else 1000 * (fork + 1) + position
+def token(position: int, fork: int, mark: int = 0) -> int:
+    """The token id at a position: 1, 2, 3 and so on before the fork, and ids of this fork alone after it; the mark in
+    its high part.
+    """
+    return MARK * mark + (position + 1 if position < fork else 1000 * (fork + 1) + position)

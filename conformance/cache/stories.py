@@ -43,14 +43,14 @@ class Stories:
         at = index * self.page_size + offset
         if not 0 <= story < len(self._asked) or at < 0:
             return contents.UNWRITTEN
-        known, first = self._prefixes[story], self.texts.marked(self._asked[story].mark)
+        known = self._prefixes[story]
         while len(known) <= at:
-            known.append(self.texts.longer(known[-1] if known else first, self._token(story, len(known))))
+            known.append(self.texts.longer(known[-1] if known else 0, self._token(story, len(known))))
         return known[at]
 
     def _token(self, story: int, position: int) -> int:
         asked = self._asked[story]
-        return asked.tokens[position] if position < len(asked.tokens) else token(position, asked.fork)
+        return asked.tokens[position] if position < len(asked.tokens) else token(position, asked.fork, asked.mark)
 
     def items(self) -> Iterator[tuple[Any, int]]:
         """The keys that were asked for, with their values."""

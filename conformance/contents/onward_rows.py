@@ -12,7 +12,7 @@ from typing import Any
 from conformance.contents.moves import Move
 from conformance.engines.protocol import RowSnapshot, RowsSnapshot
 from conformance.request_calls import RequestCalls
-from conformance.requests import Request, token
+from conformance.requests import MARK, Request, token
 
 ANOTHER = 700  # the fork of a request that is there from the first operation on, and makes room when it ends
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
@@ -135,7 +135,7 @@ class OnwardRows:
         free = next((n for n in range(self.run.most_requests) if n not in self.taken), None)
         if free is None or not (self.seen.free_rows or session in self.seen.sessions):
             return
-        request = Request(session, list(tokens), fork)
+        request = Request(session, list(tokens), fork, mark=tokens[0] // MARK)
         answer = self._send(lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
         what = f"admit request {free} with {len(tokens)} tokens" + (f" of session {session}" if session else "")
         if not answer.granted:

@@ -115,7 +115,7 @@ class RequestPasses:
     def _prefixes(self, known: Request, upto: int) -> list[int]:
         """The numbers of the prefixes of a request's text. A token that its text does not have is nobody's."""
         text = known.text[:upto]
-        found = self.shadow.texts.prefixes(text, self.shadow.texts.marked(known.mark))
+        found = self.shadow.texts.prefixes(text)
         missing = range(-1, len(text) - upto - 1, -1)
         return found + self.shadow.texts.prefixes(missing, found[-1] if found else EMPTY)
 

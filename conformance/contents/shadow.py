@@ -2,7 +2,7 @@
 
 A forward pass computes the KV cache of a token from all tokens before it. So a slot does not hold a token, it holds a
 *prefix*: the text up to this token, and whatever else the computation depends on. ``Texts`` gives each prefix a number.
-A text begins with a *mark*, which stands for what else its computation depends on, such as a LoRA adapter or a salt.
+What else the computation depends on, such as a LoRA adapter or a salt, is a part of each token id (``requests.MARK``).
 ``Shadow`` keeps the number that each slot holds, who wrote it and in which operation, and finds a slot that does not
 hold what its reader needs. Nothing here depends on an engine.
 """
@@ -17,13 +17,10 @@ NOBODY = ""
 FULL, SWA, STATES = "full", "SWA", "state"  # the pools
 READS_OWN = "reads_own_content"
 READS_OWN_SENTENCE = "What a request reads was computed for its own tokens."
-_MARKED = -1  # stands in the place of a prefix before a mark
 
 
 class Texts:
-    """The number of each prefix of a text. Two prefixes have one number if and only if their tokens and their marks are
-    equal.
-    """
+    """The number of each prefix of a text. Two prefixes have one number if and only if their tokens are equal."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
@@ -31,10 +28,6 @@ class Texts:
     def longer(self, prefix: int, token: int) -> int:
         """The number of ``prefix`` and one more token. Token ids are integers of any sign."""
         return self._numbers.setdefault((prefix, token), len(self._numbers) + 1)
-
-    def marked(self, mark: int) -> int:
-        """The prefix without a token of a text with this mark. Mark 0 is that of a text without a mark."""
-        return self.longer(_MARKED, mark) if mark else EMPTY
 
     def prefixes(self, tokens: Iterable[int], before: int = EMPTY) -> list[int]:
         """The number of the prefix that ends at each of ``tokens``, which follow the prefix ``before``."""

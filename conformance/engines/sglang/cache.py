@@ -27,7 +27,7 @@ from conformance.engines.protocol import (
     TurnedAway,
     Unsupported,
 )
-from conformance.engines.sglang import cores, records
+from conformance.engines.sglang import cores, marks, records
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.reading import slot_names, slots_in_row, text, tree_pages, tree_states
 from conformance.engines.sglang.release import Release, TrackBuffers
@@ -188,7 +188,7 @@ class CacheEngine:
         known = self._running(request)
         if request in self.prebuilt:
             assert sampled is not None, "the prompt is computed to its end"
-            self.scheduler.decode_server.start(known, sampled)
+            self.scheduler.decode_server.start(known, *marks.plain([sampled]))
             self.prebuilt.remove(request)
         else:
             self.scheduler.computed(known, sampled)
@@ -199,7 +199,7 @@ class CacheEngine:
         batch = [self._running(request) for request in requests]
         if not self.scheduler.decode(batch):
             return False
-        for known, token in zip(batch, sampled, strict=True):
+        for known, token in zip(batch, marks.plain(sampled), strict=True):
             known.output_ids.append(token)
         return True
 
@@ -215,7 +215,7 @@ class CacheEngine:
         """A draft is verified."""
         known = self._running(request)
         records.write(known, kv_committed_len=records.committed(known) + len(accepted))
-        known.output_ids.extend(accepted)
+        known.output_ids.extend(marks.plain(accepted))
 
     def slide(self, request: int) -> None:
         """The window of a request moves."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from conformance.engines.protocol import NodePart
+from conformance.engines.sglang import marks
 
 
 class TreeNode(NamedTuple):
@@ -153,4 +154,4 @@ def _parent(node: Any) -> int | None:
 
 
 def _key(node: Any) -> list[int]:
-    return [int(token) for token in node.key]
+    return marks.marked(node.key)

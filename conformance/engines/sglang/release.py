@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.engines.protocol import EngineError, Unsupported
-from conformance.engines.sglang import cores, importing
+from conformance.engines.sglang import cores, importing, marks
 from conformance.engines.sglang.cores import DEFAULT
 from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
@@ -166,8 +166,12 @@ class Release:
             raise Unsupported("the release has no lazy buffer")
 
     def tokens(self, ids: Sequence[int]) -> Any:
-        """Token ids in the container that the release uses."""
-        return array("q", ids) if self._tokens_are_arrays else list(ids)
+        """Token ids, without their mark, in the container that the release uses."""
+        return array("q", marks.plain(ids)) if self._tokens_are_arrays else marks.plain(ids)
+
+    def key(self, tokens: Sequence[int]) -> Any:
+        """The ``RadixKey`` of a text, with its mark."""
+        return self._radix_key(self.tokens(tokens), extra_key=marks.extra_key(tokens))
 
     # Pools and rows.
 
@@ -299,7 +303,7 @@ class Release:
         keys = {name: self.component(name) for name in components}
         core = getattr(tree, "tree_core", None)
         if cores.of(tree) == cores.RUST:
-            return RustNodes(core, keys, lambda tokens: self._radix_key(self.tokens(tokens)))
+            return RustNodes(core, keys, self.key)
         return UnifiedNodes(core or tree, keys, by_number=core is not None)
 
     def locks(self, tree: Any) -> Locks:
@@ -330,7 +334,7 @@ class Release:
 
     def match(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
         """``match_prefix``."""
-        key = self._radix_key(self.tokens(tokens))
+        key = self.key(tokens)
         return tree.match_prefix(self._tree_base.MatchPrefixParams(key=key, **more))
 
     @staticmethod
@@ -348,7 +352,7 @@ class Release:
 
     def insert(self, tree: Any, tokens: Sequence[int], cursor: int, **more: Any) -> Any:
         """``insert`` of a row whose SWA slots before the token ``cursor`` were freed."""
-        params = self._tree_base.InsertParams(key=self._radix_key(self.tokens(tokens)), **more)
+        params = self._tree_base.InsertParams(key=self.key(tokens), **more)
         if hasattr(params, "set_evicted_seqlen"):
             params.set_evicted_seqlen(self.component("swa"), cursor)
         else:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from conformance.engines.protocol import EngineError, NodePart
+from conformance.engines.sglang import marks
 from conformance.engines.sglang.nodes import TreeNode, slots_of
 
 _LINE = re.compile(r"^( *)\[(\d+)\] (\d+) full_lock=(\d+)\b")
@@ -55,7 +56,7 @@ class RustNodes:
         begin = core.begin_insert
 
         def noted(params: Any) -> Any:
-            self._texts.add(tuple(int(token) for token in params.key))
+            self._texts.add(tuple(marks.marked(params.key)))
             return begin(params)
 
         core.begin_insert = noted

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from conformance.engines.protocol import Admission
-from conformance.engines.sglang import records
+from conformance.engines.sglang import marks, records
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.prebuilt import DecodeServer
 from conformance.engines.sglang.records import MATCHED, NEXT_TRACK, STATE, TRACKED, TRACKS
@@ -62,7 +62,7 @@ class Scheduler:
 
     def plain(self, tokens: Sequence[int]) -> Any:
         """A request of no session."""
-        return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS)
+        return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS, marks.extra_key(tokens))
 
     def turn(self, session: str, new: Sequence[int], replaces: bool = False) -> Any:
         """A request of a session (``Session.create_req``): the engine puts the session's text before the new tokens.
@@ -217,7 +217,7 @@ class Scheduler:
     def computed(self, request: Any, sampled: int | None) -> None:
         """A prefill is computed: the prompt goes to the cache. ``sampled``: the first token of the answer, if any."""
         if sampled is not None:
-            request.output_ids.append(sampled)
+            request.output_ids.extend(marks.plain([sampled]))
         if request.to_finish is None:
             self.serving.cache_unfinished(request, self.cache, chunked=sampled is None)
 
