@@ -34,7 +34,7 @@ SIZES = {
         "sessions": 1,
     },
     **{"nodes": 2, "handles": 2, "window": 1, "window_pages": 1, "window_rest": 0},
-    **{"states": 3, "requests": 1, "first_node": 2, "owners": 5, "stories": 2},
+    **{"states": 3, "requests": 1, "first_node": 2, "owners": 5, "stories": 3},
 }
 
 
@@ -47,7 +47,7 @@ def small() -> tuple[CacheState, ...]:
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
-    return tuple(law.initial(empty, tree, one, isolation.two_stories()) for one in slots)
+    return tuple(law.initial(empty, tree, one, isolation.stories()) for one in slots)
 
 
 def _path_pages(st: CacheState, node: int) -> Seq:
@@ -80,8 +80,8 @@ def _admit(st: CacheState) -> Iterator[tuple[Any, ...]]:
 
 
 def _stories(st: CacheState) -> range:
-    found: range = st.contents.stories.items()
-    return found
+    """Each story, and a number that no story has."""
+    return range(st.contents.stories.size + 1)
 
 
 def _resume(st: CacheState) -> Iterator[tuple[Any, ...]]:
@@ -172,6 +172,7 @@ ROUTES = {
     "evict_swa": CACHED,
     "settle_swa": f"{CACHED} free_group_begin evict_swa",
     **mamba_in_cache.ROUTES,
+    **{f"{name} granted": f"{CACHED} {way}" for name, way in isolation.WAYS.items()},
 }
 
 # Mutants: what each transition would do without one line of the law.

@@ -1,4 +1,4 @@
-"""Two stories for the small world, and the mutants of the law of contents; ``proofs.cache`` uses them.
+"""Stories for the small world, and the mutants of the law of contents; ``proofs.cache`` uses them.
 
 In each of these mutants every count is right, and each page is freed once: what is wrong is what a page holds.
 """
@@ -22,10 +22,12 @@ from spec.rows import committed, protected
 from spec.states import OWN
 
 
-def two_stories() -> Contents:
-    """Two stories of tokens that fill a page each: they begin alike, and differ from the second token on."""
-    told = {(x, i, 0): 1 + i + (10 * x if i else 0) for x in range(2) for i in range(4)}
-    return contents.initial(2, Map(3, 0, immutables.Map(told)))
+def stories() -> Contents:
+    """Three stories of tokens that fill a page each: two begin alike and differ from the second token on, the third
+    differs from the first on.
+    """
+    told = {(x, i, 0): 1 + i + (10 * x if i or x == 2 else 0) for x in range(3) for i in range(4)}
+    return contents.initial(3, Map(3, 0, immutables.Map(told)))
 
 
 def matches_another_text(
@@ -128,6 +130,15 @@ def writes_nothing(transition: Transition) -> Transition:
     return wrong
 
 
+# On these ways, after a leaf was inserted, a slot or a node has another text than the request that comes next.
+WAYS = {
+    "reserve": "admit",
+    "decode": "admit",
+    "commit": "admit state_admit reserve",
+    "continue_prefill": "admit extend finish drop_duplicates",
+    "state_copy": "admit state_admit",
+    "state_admit": "state_copy state_match admit",
+}
 SILENT = {
     "reserve": "draft_is_nobodys_text",
     "commit": "pass_goes_on_from_its_state",
