@@ -339,12 +339,12 @@ def two_rows() -> tuple[CacheState, ...]:
 
 
 def two_texts() -> tuple[CacheState, ...]:
-    """Four pages of one slot, one request row, two nodes, and two stories: room for two texts of two tokens."""
+    """Four pages of one slot, one request row, two nodes, and stories: room for two texts of two tokens."""
     pools = swa_mapping.initial(page_size=1, size=4, size_swa=4, rows=4, need_sort=False)
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
     slots = mamba_slots.initial(1, 1, 1, nodes=3, kind=(False, False, False))
-    return (law.initial(empty, tree, slots, isolation.two_stories()),)
+    return (law.initial(empty, tree, slots, isolation.stories()),)
 
 
 # The tree has the text of one request. The next one has another text, and gives its pages back as duplicates.

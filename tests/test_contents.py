@@ -18,10 +18,11 @@ from conformance.contents.nodes import along
 from conformance.contents.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
 from conformance.engines import registry, toy
 from conformance.engines.protocol import Json, NodePart, NodeSnapshot
-from conformance.faults import cache, mamba_slots
+from conformance.faults import FAULTS, cache, mamba_slots
 from conformance.faults.fault import Fault
 from conformance.lockstep import CONFORMS, INVARIANT, Finding, LockStep
 from conformance.outcome import Break, Outcome, outcome
+from conformance.requests import MARK, Request, token
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
 
@@ -57,11 +58,11 @@ def test_two_prefixes_have_one_number_if_their_tokens_and_marks_are_equal() -> N
 
 def test_a_mark_distinguishes_texts_of_equal_tokens() -> None:
     texts = Texts()
-    assert texts.marked(0) == EMPTY
-    plain, lora, salt = (texts.prefixes([1, 2], texts.marked(mark)) for mark in (0, 7, 8))
-    assert not {*plain} & {*lora} | {*lora} & {*salt}
-    assert texts.prefixes([1, 2], texts.marked(7)) == lora
-    assert not {texts.marked(1), texts.marked(2)} & {*texts.prefixes([1, 2])}
+    plain, lora, salt = ([token(n, 0, mark) for n in range(2)] for mark in (0, 1, 2))
+    assert [t % MARK for t in lora] == [t % MARK for t in salt] == plain
+    numbers = [{*texts.prefixes(tokens)} for tokens in (plain, lora, salt)]
+    assert len(set.union(*numbers)) == 6, "no prefix of one is a prefix of another"
+    assert Request(0, lora, 0, mark=1).next() == [token(2, 0, 1)]
 
 
 # The shadow.
@@ -379,7 +380,7 @@ def test_a_number_that_another_request_had_before_tells_since_when() -> None:
 
 def test_an_engine_that_does_not_show_its_copies_is_taken_to_copy_what_it_should() -> None:
     for shown in (True, False):
-        lock = start("cache", FAULT["node_without_copy"].make, STATEFUL)
+        lock = start("cache", FAULTS["node_without_copy"].make, STATEFUL)
         if not shown:
             lock.run.engine.copied = None  # type: ignore[attr-defined]
         lock.do("admit", request=0, more=1, fork=0)

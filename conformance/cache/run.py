@@ -12,7 +12,7 @@ from conformance.cache.seen import NOTHING, CacheView, Held, holds_without_handl
 from conformance.cache.states import CacheStates
 from conformance.cache.stories import Stories
 from conformance.configs import is_windowed, swa_size
-from conformance.contents.shadow import Shadow, Texts
+from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
 from conformance.engines.protocol import CacheEngine, CacheSnapshot, Json, Key, LockHold, Misuse, RowsSnapshot
 from conformance.kinds import Tokens, operation, operations_of
@@ -57,11 +57,11 @@ class CacheRun:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
         self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
-        self.stories = Stories(config["page_size"], Texts())
+        self.shadow = Shadow()
+        self.stories = Stories(config["page_size"], self.shadow.texts)
         self.law = Law(law.stem, first_state(config, self.stateful, self.stories), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
-        self.shadow = Shadow()
         self.calls = self.states.calls = RequestCalls(self, config)
         self.operations = operations_of(self.calls, self)
         self.law.names = Names(self._node_name, self._row_name, self._owner_name, holders=self._holders)
