@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from conformance.contents.shadow import Wrong
 from conformance.engines.protocol import Json
+
+_SINCE = re.compile(r"since step (\d+)")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Harm:
     def of(cls, wrong: Wrong, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
         """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
         if beside:
-            wrong = wrong._replace(step=wrong.step - 1, written=wrong.written - 1)
+            reader, writer = _a_step_less(wrong.reader), _a_step_less(wrong.writer)
+            wrong = wrong._replace(reader=reader, writer=writer, step=wrong.step - 1, written=wrong.written - 1)
         return cls(
             wrong.reader, wrong.reads, wrong.of_another, wrong.step, str(wrong), tuple(onward), beside, operations
         )
@@ -57,6 +61,11 @@ class Harm:
     def as_json(self) -> Json:
         """The harm as plain data, as ``docs/json.md`` says it."""
         return {"sentence": self.sentence, **asdict(self), "request": self.request or None, "reads": self.reads or None}
+
+
+def _a_step_less(name: str) -> str:
+    """The name of a request, where the number of the step since which it is there is one less."""
+    return _SINCE.sub(lambda found: f"since step {int(found[1]) - 1}", name)
 
 
 def rank_of(harm: Json | None) -> int:
