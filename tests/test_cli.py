@@ -84,7 +84,7 @@ def test_replay_on_ours(tmp_path: Path) -> None:
     done = slotproof("replay", "stale_tail_after_restore", "ours", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(out.read_text())["rows"]
-    assert set(row) == {"subject", "release", "verdict", "step", "law", "kind", "detail"}
+    assert set(row) == {"subject", "release", "verdict", "step", "law", "kind", "detail", "harm"}
     assert (row["subject"], row["release"], row["verdict"]) == ("ours", None, CONFORMS)
 
 
@@ -144,8 +144,15 @@ def test_what_is_broken_is_named_with_its_kind(kind: str | None, words: str) -> 
 
 
 def test_releases_in_a_row_with_one_result_share_a_line() -> None:
-    conforms = {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": ""}
-    wrong = {"verdict": VIOLATION, "step": 2, "law": "one", "kind": lockstep.PROMISE, "detail": "no [/x] markup"}
+    conforms = {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": "", "harm": None}
+    wrong = {
+        "verdict": VIOLATION,
+        "step": 2,
+        "law": "one",
+        "kind": lockstep.PROMISE,
+        "detail": "no [/x] markup",
+        "harm": None,
+    }
     rows = [{"subject": "e", "release": r, **what} for r, what in (("1", conforms), ("2", wrong), ("3", wrong))]
     first, second = replays.merged(rows)
     assert first == {"engine": "e 1", "subject": "e", **conforms}

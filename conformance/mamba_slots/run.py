@@ -169,6 +169,7 @@ class MambaSlotsRun:
         self._must_be_lazy(request)
         self.law.caller_step("give_second", request)
         self.passes.computed([request], self.seen)
+        self.passes.tracked(request, self.seen)
         yield Call("settle", lambda: self.engine.settle(request))
 
     @operation
