@@ -29,8 +29,8 @@ class Limits:
     cvc5: int
 
 
-# In a process that has solved much before, z3 has taken 20 GB for one formula, without counting its steps. No proof needs
-# a tenth of this memory; where z3 has more, its answer is ``unknown``.
+# In a process that has solved much before, z3 has taken 20 GB for one formula, without counting its steps. No proof
+# needs a tenth of this memory; where z3 has more, its answer is ``unknown``.
 MOST_MEMORY = 6_000  # megabytes
 z3.set_param("memory_high_watermark_mb", MOST_MEMORY)
 
