@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -23,6 +23,7 @@ from spec import finite
 from spec.finite import Domain, Map
 from spec.lengths import Length
 
+MOST = 12  # values beyond it are no keys: those of contents are numbers of texts
 LAST = 4  # the largest key of a map in the small worlds, with one to spare
 
 
@@ -113,15 +114,22 @@ def small_call(stem: str, name: str) -> tuple[obligations.SymbolicCall, Any, lis
     return made, solver, laws
 
 
-def equations(symbols: Any, plain: Any) -> Iterator[Any]:
-    """That the symbols are these plain values, on every key of the small world."""
+def numbers(plain: Any) -> set[int]:
+    """The values of every map in a state: a law may look up one of them in another map."""
+    if is_dataclass(plain):
+        return set[int]().union(*(numbers(getattr(plain, f.name)) for f in fields(plain)))
+    return {int(value) for _, value in plain.items()} if isinstance(plain, Map) else set()
+
+
+def equations(symbols: Any, plain: Any, single: Collection[int]) -> Iterator[Any]:
+    """That the symbols are these plain values, on every key of the small world. ``single``: the keys of a map."""
     if is_dataclass(symbols):
         for f in fields(symbols):
-            yield from equations(getattr(symbols, f.name), getattr(plain, f.name))
+            yield from equations(getattr(symbols, f.name), getattr(plain, f.name), single)
     elif isinstance(symbols, Length):
         yield from (lift(s) == lift(p) for s, p in zip(symbols, plain, strict=True))
     elif isinstance(symbols, SymMap):
-        keys = itertools.product(range(-1, LAST + 1), repeat=symbols.arity)
+        keys = itertools.product(single, repeat=symbols.arity)
         yield from (lift(symbols(*k)) == plain(*k) for k in keys)
     elif isinstance(symbols, SymSeq):
         yield lift(symbols.length) == plain.length
@@ -139,10 +147,11 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
     made, solver, laws = small_call(stem, name)
     changes = [law for law in hints_of(stem).stem.changes.values() if law.binds(name) or not law.arguments]
     step = (oracle or hints_of(stem).stem.transitions[name])(state, *arguments)
+    single = sorted({*range(-1, LAST + 1), *(n for n in numbers(state) if abs(n) <= MOST)})
     solver.push()
-    solver.add(*equations(made.pre, state))
+    solver.add(*equations(made.pre, state, single))
     for symbols, plain in zip(made.arguments.values(), arguments, strict=True):
-        solver.add(*equations(symbols, plain))
+        solver.add(*equations(symbols, plain, single))
     assert solver.check() == z3.sat
     read = Reader(solver.model(), LAST)
     solver.pop()
