@@ -2,8 +2,8 @@
 
 A law of ownership that breaks is a cause. The harm is that a request reads what was computed for other tokens, and it
 may come many operations later. So the run is driven on after the finding, without the law, along a few plans; each plan
-starts the run again. A plan ends at
-the first slot that a forward pass reads and that has wrong contents, and the search at the first that has another's.
+starts the run again. A plan ends at the first slot that a forward pass reads and that has wrong contents. The search
+ends at the first slot that has the tokens of another request.
 """
 
 from __future__ import annotations
@@ -100,12 +100,13 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
 
 def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
     """The harm that plans of calls after the last operation of ``trace`` show."""
-    found = _Search(make)
-    law = _after(trace, make)
+    found, plain = _Search(), _after(trace, make)
+    if plain is None:
+        return found.best
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
-        for plan in PLANS if trace.stem in ONWARD else ():
+        for plan in PLANS:
             reached = _after(with_another(trace, beside), make)
-            if law is None or reached is None or reached.law != law.law:
+            if reached is None or reached.law != plain.law:
                 break  # with another request beside it the trace shows something else
             found.follow(plan, reached.lock, beside)
             if found.best.rank == 0:
@@ -116,8 +117,8 @@ def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
 class _Search:
     """What the plans so far have shown. ``best``: the gravest harm; where there is none, how many calls were sent."""
 
-    def __init__(self, make: Callable[[Json], Any]) -> None:
-        self.make, self.best = make, Harm()
+    def __init__(self) -> None:
+        self.best = Harm()
 
     def follow(self, plan: tuple[str, ...], lock: LockStep, beside: int) -> None:
         """Drives a run on along one plan. ``beside``: how many tokens the other request has, 0 for none."""

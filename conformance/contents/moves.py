@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from conformance.contents.shadow import Shadow, Wrong
 
@@ -16,3 +16,11 @@ class Onward(Protocol):
 
     shadow: Shadow
     moves: Mapping[str, Callable[[], Move]]
+
+
+def send(run: Any, call: Callable[[], Any]) -> Any:
+    """The answer of the engine to a call, which is the next operation of the run; then the run reads the engine."""
+    run.shadow.begin(run.shadow.step + 1)
+    answer = call()
+    run.seen = run.snapshot()
+    return answer

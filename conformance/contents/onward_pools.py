@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from conformance.contents.moves import Move
+from conformance.contents.moves import Move, send
 from conformance.contents.rows import HOLE, Growth
 from conformance.engines.protocol import PairSnapshot, PoolSnapshot
 from conformance.pool_calls import PoolCalls
@@ -37,7 +37,7 @@ class OnwardPools:
         """Free groups that are open end."""
         while self.open:
             self.open -= 1
-            self._send(self.engine.end_group)
+            send(self.run, self.engine.end_group)
             yield "end the free group", None
 
     def stranger(self) -> Move:
@@ -78,21 +78,15 @@ class OnwardPools:
         pools = (seen.full, seen.swa) if isinstance(seen, PairSnapshot) else (seen,)
         return min(pool.available for pool in pools) // self.size
 
-    def _send(self, call: Callable[[], Any]) -> Any:
-        self.shadow.begin(self.shadow.step + 1)
-        answer = call()
-        self.run.seen = self.run.snapshot()
-        return answer
-
     def _grow(self, row: int, more: int) -> Move:
         slots = self.slots[row]
         before, last = len(slots), slots[-1] if slots else HOLE
         if "extend" not in self.run.lacks:
-            answer = self._send(lambda: self.engine.extend([before], [before + more], [last]))
+            answer = send(self.run, lambda: self.engine.extend([before], [before + more], [last]))
         elif before % self.size or more % self.size:
             return
         else:
-            answer = self._send(lambda: self.engine.alloc(more))
+            answer = send(self.run, lambda: self.engine.alloc(more))
         if answer is None or len(answer) != more:
             return
         self.passes.grow([Growth(row, slots, answer)])
@@ -105,7 +99,7 @@ class OnwardPools:
         bare = [s for s in slots if "free_unmapped" in self.run.lacks and s // self.size not in mapped]
         for call, part in (("free", [s for s in slots if s not in bare]), ("free_full", bare)):
             if part:
-                self._send(partial(getattr(self.engine, call), part))
+                send(self.run, partial(getattr(self.engine, call), part))
         self.slots[row] = []
         self.passes.cut(row, 0)
         self.strangers = [r for r in self.strangers if r != row]

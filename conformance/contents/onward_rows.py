@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.contents.moves import Move
+from conformance.contents.moves import Move, send
 from conformance.engines.protocol import RowSnapshot, RowsSnapshot
 from conformance.request_calls import RequestCalls
 from conformance.requests import MARK, Request, token
@@ -66,7 +66,7 @@ class OnwardRows:
             request.sampled += request.next(max(missing, 0))
         while self.open:
             self.open -= 1
-            self._send(self.engine.end_group)
+            send(self.run, self.engine.end_group)
             yield "end the free group", None
         yield from self.leave()
 
@@ -115,7 +115,7 @@ class OnwardRows:
 
     def evict(self) -> Move:
         """The tree gives back what nobody has locked."""
-        self._send(lambda: self.engine.evict(self.most, self.most))
+        send(self.run, lambda: self.engine.evict(self.most, self.most))
         yield "evict everything", None
 
     def _room(self) -> int:
@@ -125,21 +125,15 @@ class OnwardRows:
 
     # Calls, each with the forward pass that follows it.
 
-    def _send(self, call: Callable[[], Any]) -> Any:
-        self.shadow.begin(self.shadow.step + 1)
-        answer = call()
-        self.run.seen = self.run.snapshot()
-        return answer
-
     def _admit(self, tokens: list[int], fork: int, session: int) -> Move:
         free = next((n for n in range(self.run.most_requests) if n not in self.taken), None)
         if free is None or not (self.seen.free_rows or session in self.seen.sessions):
             return
         request = Request(session, list(tokens), fork, mark=tokens[0] // MARK)
-        answer = self._send(lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
+        answer = send(self.run, lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
         what = f"admit request {free} with {len(tokens)} tokens" + (f" of session {session}" if session else "")
         if not answer.granted:
-            self._send(lambda: self.engine.cancel(free))
+            send(self.run, lambda: self.engine.cancel(free))
             yield f"{what}: there is no room", None
             return
         self.requests[free] = request
@@ -153,7 +147,7 @@ class OnwardRows:
     def _cache(self, number: int) -> Move:
         request = self.requests[number]
         sampled = request.next()
-        self._send(lambda: self.engine.cache(number, sampled[0]))
+        send(self.run, lambda: self.engine.cache(number, sampled[0]))
         request.sampled += sampled
         yield f"put the prompt of request {number} into the tree", None
 
@@ -163,7 +157,7 @@ class OnwardRows:
             return
         now, allocated = self.passes.computed.get(number, 0), row.lengths.allocated
         if now < len(request.tokens):
-            if self._send(lambda: self.engine.chunk(number, len(request.tokens))):
+            if send(self.run, lambda: self.engine.chunk(number, len(request.tokens))):
                 self.passes.prefill(number, request, len(request.tokens))
                 yield f"compute the rest of the prompt of request {number}", self.shadow.wrong
                 yield from self._cache(number)
@@ -179,16 +173,16 @@ class OnwardRows:
         self.shadow.begin(self.shadow.step + 1)
         self.passes.verified(number, request, count)
         wrong = self.shadow.wrong
-        self._send(lambda: self.engine.commit(number, list(accepted)))
+        send(self.run, lambda: self.engine.commit(number, list(accepted)))
         yield f"accept the draft of request {number}", wrong
 
     def _decode(self, number: int) -> Move:
         request = self.requests[number]
         sampled = request.next()
         if self.passes.computed[number] % self.size or self._room() >= self.size:
-            self._send(lambda: self.engine.slide(number))
+            send(self.run, lambda: self.engine.slide(number))
             yield f"slide the window of request {number}", None
-        if self._send(lambda: self.engine.decode([number], list(sampled))):
+        if send(self.run, lambda: self.engine.decode([number], list(sampled))):
             self.passes.decode([(number, request)])
             wrong = self.shadow.wrong
             request.sampled += sampled
@@ -198,7 +192,7 @@ class OnwardRows:
         request, row = self.requests[number], self.running().get(number)
         if row is None or row.lengths.allocated > row.lengths.committed or row.lengths.committed < len(request.tokens):
             return
-        self._send(lambda: self.engine.finish(number, len(request.sampled)))
+        send(self.run, lambda: self.engine.finish(number, len(request.sampled)))
         self.passes.ended(number)
         del self.requests[number]
         self.taken.discard(number)

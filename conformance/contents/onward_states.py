@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from conformance.contents.moves import Move
+from conformance.contents.moves import Move, send
 from conformance.engines.protocol import NO_SLOTS, OutOfMemory, SlotNames
 from conformance.mamba_slots.run import MambaSlotsRun
 
@@ -39,7 +38,7 @@ class OnwardStates:
         """Groups that are open end."""
         while self.open:
             self.open -= 1
-            self._send(self.engine.end_group)
+            send(self.run, self.engine.end_group)
             yield "end the group", None
 
     def guest(self) -> Move:
@@ -67,14 +66,14 @@ class OnwardStates:
                 continue
             session = self.here.pop(request)
             self.runs.discard(request)
-            self._send(partial(self.engine.finish, request))
+            send(self.run, partial(self.engine.finish, request))
             saved = session and self.run.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS
             self.passes.left(request, session if saved else 0)
             yield f"request {request} ends", None
 
     def evict(self) -> Move:
         """The tree gives back what nobody has locked."""
-        self._send(lambda: self.engine.evict(len(self.run.seen.nodes)))
+        send(self.run, lambda: self.engine.evict(len(self.run.seen.nodes)))
         yield "evict every state", None
 
     def _admit(self, tokens: list[int]) -> Move:
@@ -84,7 +83,7 @@ class OnwardStates:
         if request is None:
             return
         try:
-            copied = self._send(lambda: self.engine.match(request, tokens, 0, False))
+            copied = send(self.run, lambda: self.engine.match(request, tokens, 0, False))
         except OutOfMemory:
             return
         self.here[request] = 0
@@ -93,15 +92,9 @@ class OnwardStates:
             self.passes.copied(request, copied, self.run.seen)
         yield f"request {request} matches {len(copied or ())} of {len(tokens)} tokens", self.shadow.wrong
         try:
-            self._send(lambda: self.engine.admit([request]))
+            send(self.run, lambda: self.engine.admit([request]))
         except OutOfMemory:
             return  # the request waits
         self.runs.add(request)
         self.passes.computed([request], self.run.seen)
         yield f"request {request} is admitted", self.shadow.wrong
-
-    def _send(self, call: Callable[[], Any]) -> Any:
-        self.shadow.begin(self.shadow.step + 1)
-        answer = call()
-        self.run.seen = self.run.snapshot()
-        return answer

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from conformance.contents.moves import Move
+from conformance.contents.moves import Move, send
 from conformance.contents.nodes import POOL
 from conformance.lock_ref.run import LockRefRun, handle_name
 
@@ -57,7 +56,7 @@ class OnwardTree:
         first = STRANGER + 1000 * self.strangers
         tokens = list(range(first, first + max(1, pages) * self.size))
         before = self.run.seen.nodes
-        answer = self._send(lambda: self.engine.insert(tokens, 0, 0))
+        answer = send(self.run, lambda: self.engine.insert(tokens, 0, 0))
         if answer is not None:
             who = f"stranger {self.strangers}"
             self.contents.inserted(who, tokens, 0, answer.fresh, before, self.run.seen.nodes)
@@ -77,11 +76,11 @@ class OnwardTree:
     def hold(self) -> Move:
         """A request matches a key that was in the tree, and locks what it finds. Three do that."""
         for tokens in self.known[: 3 - self.holders]:
-            found = self._send(partial(self.engine.match, tokens))
+            found = send(self.run, partial(self.engine.match, tokens))
             if found.length:
                 self.holders += 1
                 handle, key = 1000 + self.holders, tuple(tokens[: found.length])
-                self.numbers[handle] = self._send(partial(self.engine.acquire, found.node))
+                self.numbers[handle] = send(self.run, partial(self.engine.acquire, found.node))
                 self.texts[handle] = list(key)
                 window = [(max(0, len(key) - self.run.window), len(key))]
                 self.contents.held(handle_name(handle), key, window, self.run.stateful, self.run.seen.nodes)
@@ -91,24 +90,18 @@ class OnwardTree:
         """The first request that holds a node releases it."""
         for handle in list(self.texts)[:1]:
             del self.texts[handle]
-            self._send(partial(self.engine.release, self.numbers[handle], "request"))
+            send(self.run, partial(self.engine.release, self.numbers[handle], "request"))
             yield f"{handle_name(handle)} is released", None
 
     def again(self) -> Move:
         """Each key that was in the tree is matched."""
         for tokens in self.known:
-            found = self._send(partial(self.engine.match, tokens))
+            found = send(self.run, partial(self.engine.match, tokens))
             self.contents.matched("the request that matches", found, tokens, self.run.seen.nodes)
             yield f"match {tokens}", self.shadow.wrong
 
     def evict(self) -> Move:
         """The tree gives back what nobody has locked."""
         most = self.run.most_nodes * self.size
-        self._send(lambda: self.engine.evict(most, most, most))
+        send(self.run, lambda: self.engine.evict(most, most, most))
         yield "evict everything", None
-
-    def _send(self, call: Callable[[], Any]) -> Any:
-        self.shadow.begin(self.shadow.step + 1)
-        answer = call()
-        self.run.seen = self.run.snapshot()
-        return answer
