@@ -94,8 +94,9 @@ def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """Every match, and no match, with tails of each length."""
     for row in requests(st.rows, IDLE):
         for match in (*_locks(st), NO_MATCH):
-            tails = (tail for tail in sessions.tails(st.rows) if tail[:3] == (row, 0, match[-1].length))
-            yield from ((row, 0, story, *match, *tail[3:]) for tail in tails for story in _stories(st))
+            tails = (tail for tail in sessions.tails(st.rows) if tail[:2] == (row, 0) and tail[2] <= match[-1].length)
+            begins = ((*match[:-1], Seq(match[-1].items()[: tail[2]]), *tail[3:]) for tail in tails)
+            yield from ((row, 0, story, *begun) for begun in begins for story in _stories(st))
 
 
 def _of_rows(name: str) -> Any:
@@ -290,6 +291,15 @@ def slides_into_window(st: CacheState, row: Number, to: Number) -> Step[CacheSta
     return unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
 
 
+def reads_past_its_lock(
+    st: CacheState, row: Number, session: Number, story: Number, handle: Number, node: Number, top: Number,
+    counting: Truth, pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
+) -> Step[CacheState]:  # fmt: skip
+    """A request whose prompt is computed elsewhere reads more pages than its locked node and the nodes above have."""
+    step = law.admit_tail(st, row, session, story, handle, node, top, counting, pages, start, to, full_pages, swa_pages)
+    return unchosen(step, "the matched pages are the first of the node's path")
+
+
 MUTANTS = (
     Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
     *idlers(
@@ -302,6 +312,7 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
+    Mutant("reads_past_its_lock", "admit_tail", "request_holds_its_prefix", reads_past_its_lock),
     Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
     Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
     Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
@@ -323,6 +334,18 @@ MUTANTS = (
 
 
 # Wrong transitions of known bugs; the faults of conformance use them.
+
+
+def _past_the_lock(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, with a page more than its path has, for rows that need no page of their own."""
+    for row in requests(st.rows, IDLE):
+        for match in _locks(st):
+            read = Seq((*match[-1].items(), match[-1].items()[-1]))
+            end_of_row = (read.length, Length(read.length, 0), Seq(), Seq())
+            yield from ((row, 0, story, *match[:-1], read, *end_of_row) for story in _stories(st))
+
+
+PAST_THE_LOCK = {"routes": {"admit_tail": CACHED}, "moves": {**MOVES, "admit_tail": _past_the_lock}}
 
 
 def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
@@ -484,7 +507,7 @@ ANSWERS = {
         "pages": answers.no_pages(full_pool(st.rows).pages),
     },
     "admit_tail": lambda pick, st, given: answers.tail(
-        pick, st.rows.pools.now, end(st.tree, given["node"]), Length(given["start"], 0), given["to"]
+        pick, st.rows.pools.now, given["pages"].length, Length(given["start"], 0), given["to"]
     ),
     **dict.fromkeys(("reserve", "extend"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),

@@ -86,7 +86,8 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     place = laws.index(mutant.invariant)
     made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
-    for how, more in ((ALONE, _kept(hints, made, laws[place + 1 :])), (FIRST, [])):
+    alone, small = _kept(hints, made, laws[place + 1 :]), _small_arguments(hints, made)
+    for how, more in ((ALONE, [*alone, *small]), (ALONE, alone), (FIRST, small), (FIRST, [])):
         if (model := _model([*first, *more])) is not None:
             _execute(hints, mutant.transition, mutant.wrong, made, model)  # the finite reading confirms it
             return how
@@ -125,6 +126,13 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
     small = [z3.And(k >= 0, k <= max(hints.sizes.values())) for k in keys]
     real = [lift(a.all(a.domain.has)) for a in made.arguments.values() if isinstance(a, SymSeq)]
     return [*formula.given, *lawful(hints, made), *small, *real, z3.Not(formula.goal)]
+
+
+def _small_arguments(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """The numbers among the arguments are small: of keys beyond the small world a model is not read (``Reader``)."""
+    most = max(hints.sizes.values())
+    numbers = [a.z for a in made.arguments.values() if isinstance(a, Term) and z3.is_int(a.z)]
+    return [z3.And(number >= 0, number <= most) for number in numbers]
 
 
 def _refused_for_nothing(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:

@@ -107,6 +107,7 @@ MOVES = {
     "track": _each_request,
     "alloc_second": lambda st: ((r, open_slot(st)) for r in requests(st)),
     "give_second": _each_request,
+    "turn_lazy": _each_request,
     "donate_and_replace": _given,
     "donate": _given,
     "release": _each_request,
@@ -180,6 +181,11 @@ def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step
     return altered(law.alloc_second(st, request, slot), names=st.names)
 
 
+def turns_to_no_slot(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """The other slot of a lazy buffer counts as the newest, also where it is absent."""
+    return unasked(law.turn_lazy(st, request), "the second slot is there")
+
+
 def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
     """A request gives its slots back, and its record still names the track buffer (SGLang PR 26941, free)."""
     return _names_buffer(st, request, law.release(st, request))
@@ -241,6 +247,7 @@ MUTANTS = (
         begin_group="sets_aside_all_or_none",
         alloc="is_equipped_with",
         track="turns_to_the_other_track",
+        turn_lazy="turns_to_the_other_track",
         donate="donates_its_newest_state",
         alloc_for_match="waits_with_a_copy",
         release="goes_for_good",
@@ -261,6 +268,7 @@ MUTANTS = (
     Mutant("runs_unequipped", "alloc_for_match", "running_is_equipped", runs_unequipped),
     Mutant("forgets_what_it_had", "release", "gone_owns_nothing", forgets_what_it_had),
     Mutant("second_without_a_name", "alloc_second", "names_what_it_owns", second_without_a_name),
+    Mutant("turns_to_no_slot", "turn_lazy", "buffer_is_whole", turns_to_no_slot),
     Mutant("keeps_the_names", "release", "gone_names_nothing", keeps_the_names),
     Mutant("row_stays_behind", "donate_and_replace", "row_says_what_is_owned", row_stays_behind),
     Mutant("frees_by_old_row", "release", "freed_exactly_once", frees_by_old_row),
@@ -296,6 +304,7 @@ ROUTES = {
     "restore": "alloc save",
     "close": "alloc save",
     "give_second": "alloc alloc_second",
+    "turn_lazy": "alloc alloc_second",
     "donate_and_replace": "alloc_copy alloc",
     "alloc_second refused": "alloc_copy alloc",
     "alloc_for_match refused": "alloc donate",

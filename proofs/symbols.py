@@ -24,6 +24,7 @@ from spec.logic import every, ite
 # of the wrong sort.
 CONTEXT = z3.main_ctx()
 REF = CONTEXT.ref()
+NAMED_STATES = r"\b(now|saved)\."  # in the path of a field
 TRUTHS = {truth: z3.BoolVal(truth) for truth in (False, True)}
 
 
@@ -244,6 +245,12 @@ class World:
 
         return self.maps.setdefault(name, SymMap(arity, value))
 
+    def forget(self, name: str) -> None:
+        """The next field of this name gets symbols of its own: it is of another kind than the earlier one."""
+        self.maps.pop(name, None)
+        self.scalars.pop(name, None)
+        self._constants.pop(re.sub(NAMED_STATES, "", name), None)
+
     def constant(self, kind: str, name: str) -> Any:
         """A constant; one name always gives one constant."""
         if name not in self._constants:
@@ -462,8 +469,9 @@ class SymSet:
 
     def _keys(self) -> Iterable[tuple[int, ...]]:
         assert self.domain is not None
-        offsets = range(self.world.sizes["page_size"])
-        return itertools.product(self.domain.items(), *([offsets] if self.arity == 2 else []))
+        if self.arity == 1:
+            return ((k,) for k in self.domain.items())
+        return itertools.product(self.domain.items(), range(self.world.sizes["page_size"]))
 
 
 class SymSeq:
@@ -525,7 +533,7 @@ def _field(world: World, f: Any, hint: Any, name: str) -> Any:
     kind = f.metadata.get("kind")
     if f.metadata.get("constant") and kind != "map":
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
-        return world.constant(kind, f.metadata["shared"] or re.sub(r"\b(now|saved)\.", "", name))
+        return world.constant(kind, f.metadata["shared"] or re.sub(NAMED_STATES, "", name))
     if kind == "map":
         return world.map(name, f.metadata["arity"])
     if kind == "number":

@@ -24,6 +24,7 @@ from spec import (
 )
 from spec.cache_state import (
     CacheState,
+    begins_path,
     cover_leaf,
     cover_merge,
     cover_split,
@@ -80,7 +81,7 @@ def admit(
         choice=(
             *matched(st, locked, node, pages),
             nothing,
-            window_found(st, node, top, Length(end(st.tree, node), 0)),
+            window_found(st, node, top, end(st.tree, node), Length(end(st.tree, node), 0)),
             isolation.holds_text(st, story, node),
         ),
         then=but(
@@ -98,26 +99,26 @@ def admit_tail(
 ) -> Step[CacheState]:  # fmt: skip
     """A request whose first ``to`` tokens were computed elsewhere gets a row with slots for them.
 
-    The row begins with the pages of its matched node. Behind them it owns pages of its own, and has SWA pages only in
-    its tail, from the page index ``start`` on. What was computed elsewhere is written into these pages. Where the
-    prompt matches nothing, ``handle``, ``node`` and ``top`` are 0, and ``pages`` is empty. ``story``: see ``admit``.
+    The row begins with pages of its matched node: with all of them, or with fewer, where its tail begins before the
+    node's end. Behind them it owns pages of its own, and has SWA pages only in its tail, from the page index ``start``
+    on. What was computed elsewhere is written into these pages. Where the prompt matches nothing, ``handle``, ``node``
+    and ``top`` are 0, and ``pages`` is empty. ``story``: see ``admit``.
     """
     found = handle != 0
     locked = call("tree", lock_ref.acquire, st.tree, handle, node, top, counting, when=found)
-    begun = call(
-        "rows", session_trim.admit_tail, st.rows, row, session, end(st.tree, node), start, to, full_pages, swa_pages
-    )
+    first = pages.length
+    begun = call("rows", session_trim.admit_tail, st.rows, row, session, first, start, to, full_pages, swa_pages)
     nothing = requires(implies(no(found), (node == ROOT) & (top == ROOT)), "a match without a handle has no node")
     shown = held_by(read_path(but(isolation.with_story(st, row, story), rows=begun.then), row, pages), row, handle)
-    first = end(st.tree, node)
     return Step(
         calls=(locked, begun),
         promises=(*begun.step.promises, new_handle(st, handle, found), isolation.is_story(st, story)),
         choice=(
-            *matched(st, locked, node, pages),
+            *locked.step.promises,
+            requires(begins_path(st, node, pages), "the matched pages are the first of the node's path"),
             nothing,
             *begun.step.choice,
-            window_found(st, node, top, to),
+            window_found(st, node, top, first, to),
             isolation.holds_text(st, story, node),
         ),
         fits=begun.step.fits,
@@ -125,11 +126,14 @@ def admit_tail(
     )
 
 
-def window_found(st: CacheState, node: Number, top: Number, to: Length) -> Requirement:
-    """A lock from ``node`` up to ``top`` finds the SWA part of each node in the window before the token at ``to``."""
+def window_found(st: CacheState, node: Number, top: Number, first: Number, to: Length) -> Requirement:
+    """A lock from ``node`` up to ``top`` finds the SWA part of each node in the window before the token at ``to``.
+
+    Of the path the pages before the index ``first`` are read.
+    """
     tree = st.tree
     return requires(
-        window_in(st, node, to, lambda n: between(tree, top, n, node) & (tree.swa(n) == 1)),
+        window_in(st, node, first, to, lambda n: between(tree, top, n, node) & (tree.swa(n) == 1)),
         "the new lock finds the SWA part of each node in the window before the next token",
     )
 
@@ -138,7 +142,7 @@ def window_stays(st: CacheState, row: Number, to: Length) -> Requirement:
     """The row's lock handle, if it has one, holds the SWA part of each node in the window before ``to`` tokens."""
     handle = st.handle(row)
     return requires(
-        implies(handle != 0, holds_window(st, handle, to)),
+        implies(handle != 0, holds_window(st, handle, st.rows.protected(row), to)),
         "the row's lock holds the SWA part of each node in the window before the next token",
     )
 
@@ -242,7 +246,7 @@ def release_swa(st: CacheState, row: Number, old: Number) -> Step[CacheState]:
     """
     step = giving_back(st, row, old, call("tree", lock_ref.release_swa, st.tree, old))
     left = requires(
-        window_in(st, st.tree.node(old), committed(st.rows, row), lambda _: False),
+        window_in(st, st.tree.node(old), st.rows.protected(row), committed(st.rows, row), lambda _: False),
         "every node of the row's cached prefix is behind the window before the next token",
     )
     return but(step, promises=(*step.promises, left))
@@ -325,7 +329,7 @@ def continue_prefill(
         choice=(
             *matched(st, locked, node, pages),
             requires(st.tree.stop(node) == st.rows.protected(row), "the node ends where the row's own pages begin"),
-            window_found(st, node, top, committed(st.rows, row)),
+            window_found(st, node, top, st.tree.stop(node), committed(st.rows, row)),
             isolation.holds_text(st, st.contents.story(row), node),
         ),
         then=but(held_by(read_path(st, row, pages), row, handle), tree=let_go.then, rows=begun.then),

@@ -83,17 +83,22 @@ def home(st: CacheState, node: Number) -> Number:
 
 def is_path(st: CacheState, node: Number, pages: Seq) -> Truth:
     """``pages`` are the pages on the path from the root to ``node``, in order of their index; none for the root."""
+    return (pages.length == end(st.tree, node)) & begins_path(st, node, pages)
+
+
+def begins_path(st: CacheState, node: Number, pages: Seq) -> Truth:
+    """``pages`` are the first pages on the path from the root to ``node``, in order of their index."""
     full = full_pool(st.rows)
 
     def stand(n: Number) -> Truth:
         return full.indices.all(
             lambda i: implies(
-                over(st.tree, n, node) & (begin(st.tree, n) <= i) & (i < st.tree.stop(n)),
+                over(st.tree, n, node) & (begin(st.tree, n) <= i) & (i < st.tree.stop(n)) & (i < pages.length),
                 pages.at(i) == full.table(home(st, n), i),
             )
         )
 
-    return (pages.length == end(st.tree, node)) & ((node == ROOT) | st.tree.nodes.all(stand))
+    return (pages.length <= end(st.tree, node)) & ((node == ROOT) | st.tree.nodes.all(stand))
 
 
 def read_path(st: CacheState, row: Number, pages: Seq) -> CacheState:
@@ -211,17 +216,17 @@ def node_owns_its_window(st: CacheState) -> Truth:
 
 
 def request_holds_its_prefix(st: CacheState) -> Truth:
-    """A request that reads pages of the tree has a lock handle on the node where this prefix ends.
+    """A request that reads pages of the tree has a lock handle on the node where this prefix ends, or on one below it.
 
-    Every lock handle belongs to exactly one row. A row that is leaving reads no more, but keeps its handle until it is
-    released.
+    So it may lock more of the tree than it reads. Every lock handle belongs to exactly one row. A row that is leaving
+    reads no more, but keeps its handle until it is released.
     """
     rows, tree = st.rows, st.tree
 
     def holds(r: Number) -> Truth:
         h = st.handle(r)
         none = (h == 0) & ((rows.phase(r) == IDLE) | (rows.phase(r) == LEAVING) | (rows.protected(r) == 0))
-        ends = (rows.phase(r) == LEAVING) | (rows.protected(r) == tree.stop(tree.node(h)))
+        ends = (rows.phase(r) == LEAVING) | (rows.protected(r) <= tree.stop(tree.node(h)))
         real = tree.handles.has(h) & (tree.active(h) == 1)
         mine = real & (st.holder(h) == r + 1) & (rows.phase(r) != IDLE)
         return none | (mine & ends)
@@ -233,28 +238,33 @@ def request_holds_its_prefix(st: CacheState) -> Truth:
     return request_rows.each_request(rows, holds) & tree.handles.all(held_once)
 
 
-def window_in(st: CacheState, node: Number, to: Length, held: Callable[[Number], Truth]) -> Truth:
-    """``held`` is true of each node on the path to ``node`` with a token in the window before the token at ``to``.
+def window_in(st: CacheState, node: Number, first: Number, to: Length, held: Callable[[Number], Truth]) -> Truth:
+    """``held`` is true of each node on the path to ``node`` of which a token is read before the token at ``to``.
 
-    A node is behind this window where a whole window of tokens fits between the node's end and ``to``. A model without
-    sliding-window layers has no window.
+    Of the path the pages before the index ``first`` are read. A node is behind the window where a whole window of
+    tokens fits between what is read of the node and ``to``. A model without sliding-window layers has no window.
     """
 
     def kept(n: Number) -> Truth:
-        behind = at_most(Length(st.tree.stop(n) + st.rows.window, st.rows.window_rest), to)
-        return implies(st.tree.windowed & over(st.tree, n, node) & no(behind), held(n))
+        last = ite(st.tree.stop(n) < first, st.tree.stop(n), first)
+        behind = at_most(Length(last + st.rows.window, st.rows.window_rest), to)
+        read = over(st.tree, n, node) & (begin(st.tree, n) < first)
+        return implies(st.tree.windowed & read & no(behind), held(n))
 
     return st.tree.nodes.all(kept)
 
 
-def holds_window(st: CacheState, handle: Number, to: Length) -> Truth:
-    """The lock handle holds the SWA part of each node of its path with a token in the window before ``to`` tokens."""
+def holds_window(st: CacheState, handle: Number, first: Number, to: Length) -> Truth:
+    """The lock handle holds the SWA part of each node of its path of which a token is read before ``to`` tokens.
+
+    Of the path the pages before the index ``first`` are read.
+    """
     tree = st.tree
 
     def held(n: Number) -> Truth:
         return between(tree, tree.top(handle), n, tree.node(handle)) & (tree.grip(handle, n) == HELD)
 
-    return window_in(st, tree.node(handle), to, held)
+    return window_in(st, tree.node(handle), first, to, held)
 
 
 def window_is_locked(st: CacheState) -> Truth:
@@ -266,7 +276,7 @@ def window_is_locked(st: CacheState) -> Truth:
 
     def locked(r: Number) -> Truth:
         reads = (st.handle(r) != 0) & ((rows.phase(r) == RUNNING) | (rows.phase(r) == SAVED))
-        return implies(reads, holds_window(st, st.handle(r), committed(rows, r)))
+        return implies(reads, holds_window(st, st.handle(r), rows.protected(r), committed(rows, r)))
 
     return request_rows.each_request(rows, locked)
 
@@ -277,7 +287,7 @@ def reads_what_it_holds(st: CacheState) -> Truth:
 
     def tied(r: Number, n: Number, i: Number) -> Truth:
         on_path = (st.handle(r) != 0) & (rows.phase(r) != LEAVING) & over(tree, n, tree.node(st.handle(r)))
-        there = (begin(tree, n) <= i) & (i < tree.stop(n))
+        there = (begin(tree, n) <= i) & (i < tree.stop(n)) & (i < rows.protected(r))
         return implies(on_path & there, st.reads(r, i) == full.table(home(st, n), i))
 
     return request_rows.each_request(

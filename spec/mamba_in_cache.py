@@ -135,6 +135,11 @@ def state_give_second(st: CacheState, request: Number) -> Step[CacheState]:
     return states_only(st, call("states", mamba_slots.give_second, st.states, request))
 
 
+def state_turn_lazy(st: CacheState, request: Number) -> Step[CacheState]:
+    """While a lazy track buffer has two slots, its other slot may count as the newest state."""
+    return states_only(st, call("states", mamba_slots.turn_lazy, st.states, request))
+
+
 def state_release(st: CacheState, request: Number) -> Step[CacheState]:
     """A request whose row is leaving, or that never got a row, gives back all its state slots."""
     freed = call("states", mamba_slots.release, st.states, request)
@@ -274,6 +279,7 @@ def state_close(st: CacheState, session: Number) -> Step[CacheState]:
 
 TRANSITIONS = (
     *(state_group_begin, state_group_end, state_match, state_admit, state_track, state_second, state_give_second),
+    state_turn_lazy,
     *(state_release, state_copy, state_swap, state_renew, state_donate, state_evict, evict_leaf_and_state),
     *(state_save, state_restore, state_close),
 )

@@ -219,6 +219,19 @@ def give_second(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
+def turn_lazy(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+    """While a lazy buffer has two slots, its other slot may count as the newest: that from before the boundary.
+
+    An engine does so for a request that leaves before the step of its tracking boundary has ended.
+    """
+    there = requires(st.names(request, across(st, request)) != ABSENT, "the second slot is there")
+    return Step(
+        promises=(running(st, request), lazily(st), there),
+        then=but(st, next=st.next.put(request, other(st.next(request)))),
+    )
+
+
+@stem.transition
 def donate_and_replace(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
     """A running request donates the slot of its newest tracked state to a node and gets the node's slot in exchange."""
     role = kept(st, request)
@@ -313,7 +326,7 @@ stem.change(besides=("release", "save"))(state_laws.requests_stay)
 
 stem.change(only=("begin_group",))(state_effects.sets_aside_all_or_none)
 stem.change(only=("alloc",))(state_effects.is_equipped_with)
-stem.change(only=("track", "alloc_second"))(state_effects.turns_to_the_other_track)
+stem.change(only=("track", "alloc_second", "turn_lazy"))(state_effects.turns_to_the_other_track)
 stem.change(only=("donate", "donate_and_replace"))(state_effects.donates_its_newest_state)
 stem.change(only=("alloc_for_match",))(state_effects.waits_with_a_copy)
 stem.change(only=("release",))(state_effects.goes_for_good)

@@ -21,9 +21,12 @@ HEADLINES = (
     ),
     Headline(
         "inc_and_dec_pair_up",
-        "inc and dec pair up: each lock count of each tree node is the number of lock handles that hold the node, and "
-        "with no request and no session every count is zero.",
+        "inc and dec pair up: each lock count of each tree node is the number of lock handles that hold the node, the "
+        "reference count of each shared block is the number of block tables that hold it, and with no request and no "
+        "session every count is zero.",
         (
+            ("block_pool", "count_is_holders"),
+            ("block_cache", "idle_holds_nothing"),
             *(("lock_ref", law) for law in ("full_pairs", "swa_pairs", "mamba_pairs")),
             ("cache", "every_count_is_zero"),
         ),
@@ -41,8 +44,11 @@ HEADLINES = (
     Headline(
         "no_use_after_free",
         "No use after free: every page that a running request reads is held, its own and its shared prefix, every "
-        "token in its window maps into a held SWA page, and its mamba states are its own until it leaves.",
+        "token in its window maps into a held SWA page, and its mamba states are its own until it leaves. A shared "
+        "block is free exactly where nobody holds it, and no token in a window is read from the null block.",
         (
+            *(("block_pool", law) for law in ("held_is_counted", "counted_is_held")),
+            ("block_cache", "new_token_has_a_slot"),
             *(
                 ("cache", law)
                 for law in ("reads_held_pages", "reads_held_window", "reads_own_window", "reads_own_states")
@@ -54,9 +60,11 @@ HEADLINES = (
         "isolation",
         "What a request reads is its own: every slot that a running request reads up to its committed length, in its "
         "own pages, its shared prefix and its window, was computed for the request's own text up to this token, and "
-        "its mamba state for a prefix of its own text. Asked of the engine: a match answers with pages and a state of "
-        "the request's own text, and an insert that gives a node SWA pages compares texts rightly.",
+        "its mamba state for a prefix of its own text. A shared block holds the text of each request that reads it, "
+        "and nobody writes it. Asked of the engine: a match answers with pages and a state of the request's own text, "
+        "an insert that gives a node SWA pages compares texts rightly, and equal block hashes mean equal texts.",
         (
+            *(("block_pool", law) for law in ("filled_holds_own_text", "hash_names_content", "shared_is_not_written")),
             *(("cache", law) for law in ("reads_own_text", "window_reads_own_text", "reads_state_of_own_text")),
             ("cache", "prefix_is_the_trees"),
         ),

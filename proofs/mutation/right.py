@@ -33,6 +33,9 @@ MORE: Mapping[str, Mapping[str, int]] = {
     "session_trim": {"rows": 4, "limit": 2, "sessions": 2, "window_pages": 1},
     "mamba_slots": {"states": 5, "owners": 6, "requests": 3, "first_node": 4},
     "cache": {"rows": 5, "limit": 2, "sessions": 2, "requests": 2, "first_node": 4, "owners": 7},
+    "block_pool": {"blocks": 4, "tables": 3, "places": 4, "stories": 2},
+    "block_cache": {"blocks": 4, "places": 4, "stories": 2, "page_size": 3},
+    "kv_events": {"blocks": 3, "media": 3},
 }
 NEVER, REFUSED = "witness", "refused"  # no granted call changes anything; no call is refused
 ASKED = ("promises", "choice", "fits")

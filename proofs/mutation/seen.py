@@ -12,6 +12,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from proofs.symbols import SymMap, Term, World
+from spec.blocks import NO_HASH
+from spec.kv_events import somewhere
 from spec.lengths import touched
 from spec.logic import Truth, but
 from spec.pool import held
@@ -43,6 +45,12 @@ def _shown(st: Any, r: Any, i: Any) -> Truth:
     return _in_use(st.rows, r) & (i >= 0) & (i < touched(allocated(st.rows, r)))
 
 
+def _placed(st: Any, b: Any) -> Truth:
+    """A block has a place where it is held, and where the prefix cache finds it."""
+    return st.blocks.has(b) & ((st.refs(b) > 0) | (st.hash(b) != NO_HASH))
+
+
+_TABLE: Read = lambda st, r: st.rows.has(r)  # noqa: E731
 _PAGE: Read = lambda st, p: st.pages.has(p)  # noqa: E731
 _NODE: Read = lives
 _OWNER_ROLE: Read = lambda st, o, k: st.owners.has(o) & _role(k)  # noqa: E731
@@ -91,12 +99,32 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "mine": lambda st, r: is_row(st.rows, r),
         "carrier": lambda st, o: is_request(st.states, o),
     },
+    "Blocks": {
+        "tells": lambda *_: True,
+        **dict.fromkeys(("group", "active", "length", "filled"), _TABLE),
+        "story": lambda st, r: _TABLE(st, r) & (st.active(r) == 1),
+        "table": lambda st, r, i: _TABLE(st, r) & st.indices.has(i),
+        **dict.fromkeys(("refs", "hash", "content"), lambda st, b: st.blocks.has(b)),
+        **dict.fromkeys(("index", "home"), _placed),
+    },
+    "BlockCache": dict.fromkeys(
+        (
+            *("windowed", "window", "window_rest", "stateful"),
+            *("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase"),
+        ),
+        lambda st, r: st.pool.rows.has(r),
+    ),
     "Contents": dict.fromkeys(
         ("tells", "story", "full", "swa", "state", "state_page", "state_offset"), lambda *_: True
     ),
+    "Events": {
+        "chained": lambda st, b: st.blocks.has(b),
+        **dict.fromkeys(("copies", "said"), lambda st, b, m: st.blocks.has(b) & st.media.has(m)),
+        "text": somewhere,
+    },
 }
 
-FLAGS = ("alive", "above", "active")  # maps of a tree of which only 1 has a meaning
+FLAGS = ("alive", "above", "active")  # maps of a tree or of blocks of which only 1 has a meaning
 
 
 def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, Any, Truth]]:

@@ -79,9 +79,12 @@ def tried(edit: Edit) -> Tried:
     The transitions of the whole that differ only in calls of transitions of their parts come last: where the parts do
     what they did, so does the whole.
     """
+    reached = reach.reached()[edit.module, edit.function]
+    for stem, transition in reached:
+        right(stem, transition, ANY)  # what cannot be made of the right spec is no fault of the edit
     try:
         stems = beside.stems_with(edit)
-        edited = [_Edited(s, t, stems[s]) for s, t in reach.reached()[edit.module, edit.function] if s in stems]
+        edited = [_Edited(s, t, stems[s]) for s, t in reached if s in stems]
         differing = [one for one in edited if one.differences]
     except Exception as error:  # whatever a wrong text raises
         return Tried(edit, INVALID, by=type(error).__name__)

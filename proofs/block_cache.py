@@ -1,0 +1,252 @@
+"""What the provers need for block tables over a pool of shared blocks: a small world, calls, mutants, hints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proofs.answers import Pick, empty, no_pages
+from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
+from spec import block_cache as law
+from spec import block_pool
+from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCache, ahead, computed, has_states
+from spec.blocks import found_for, of_row, some_free
+from spec.finite import Seq, Set
+from spec.lengths import Length, in_pages, in_tokens, touched
+from spec.logic import Number, Step, Truth, but
+
+SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1}
+
+
+def small() -> tuple[BlockCache, ...]:
+    """Three blocks of two tokens and two rows: with a window of two tokens, with states, and with neither."""
+
+    def cache(window: int | None, states: bool) -> BlockCache:
+        return law.initial(block_pool.initial(blocks=3, rows=2, indices=3), 2, [window], [states])
+
+    return cache(None, False), cache(1, False), cache(1, True)
+
+
+def _in(st: BlockCache, *phases: int) -> list[int]:
+    return [r for r in st.pool.rows.items() if st.phase(r) in phases]
+
+
+def _admit(st: BlockCache) -> Iterator[tuple[int, int, int, Seq]]:
+    """An idle row, with every prefix that the prefix cache finds, from every place on."""
+    for row in _in(st, IDLE)[:1]:
+        yield row, 0, 0, Seq([])
+        for skipped in st.pool.indices.items():
+            found: list[int] = []
+            for index in range(skipped, st.pool.indices.high + 1):
+                given = block_pool.begin(st.pool, row, 0).then
+                hits = [b for b in st.pool.blocks.items() if found_for(given, row, index, b)]
+                if not hits:
+                    break
+                found.append(hits[0])
+                yield row, 0, skipped, Seq(found)
+
+
+def _longer(st: BlockCache, row: int) -> Iterator[Length]:
+    tokens = in_tokens(ahead(st, row), st.block_size)
+    most = (st.pool.indices.high + 1) * st.block_size
+    yield from (in_pages(to, st.block_size) for to in range(tokens, min(tokens + 4, most) + 1))
+
+
+def _allocate(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
+    for row in _in(st, RUNS):
+        for to in _longer(st, row):
+            held = st.pool.length(row)
+            last = touched(to) - 1
+            for skipped in {held, last} if has_states(st, row) and last > held else {held}:
+                yield row, to, skipped, some_free(st.pool, max(0, touched(to) - skipped))
+
+
+def _compute(st: BlockCache, phase: int) -> Iterator[tuple[int, Length, Set]]:
+    for row in _in(st, phase):
+        size = st.block_size
+        for tokens in range(in_tokens(computed(st, row), size), in_tokens(ahead(st, row), size) + 1):
+            to = in_pages(tokens, size)
+            whole = [b for b in of_row(st.pool, row) if st.pool.index(b) < to.pages]
+            yield row, to, Set(whole)
+            yield row, to, Set([])
+
+
+def _slide(st: BlockCache) -> Iterator[tuple[int, int, Set]]:
+    for row in _in(st, RUNS):
+        for to in st.pool.indices.items():
+            yield row, to, Set(b for b in of_row(st.pool, row) if st.pool.index(b) < to)
+
+
+MOVES = {
+    "admit": _admit,
+    "allocate": _allocate,
+    "compute": lambda st: _compute(st, RUNS),
+    "slide": _slide,
+    "shift": lambda st: (
+        (r, b, to) for r in _in(st, RUNS) for b in of_row(st.pool, r) for to in st.pool.indices.items()
+    ),
+    "load": lambda st: ((r,) for r in _in(st, RUNS)),
+    "loaded": lambda st: _compute(st, LOADS),
+    "keep": lambda st: ((r,) for r in _in(st, RUNS, LOADS)),
+    "finish": lambda st: ((r,) for r in _in(st, RUNS, KEPT)),
+    "evict": lambda st: ((Set([b]),) for b in st.pool.blocks.items()),
+    "reset": lambda _: [(True,), (False,)],
+}
+
+
+# Mutants: what each transition would do without one line of the law.
+
+
+def admits_too_little(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+    """A hit does not hold the window of the next token, and counts as a hit of the whole prefix."""
+    wrong = "the blocks found hold the window of the next token"
+    return unchosen(law.admit(st, row, story, skipped, found), wrong)
+
+
+def admits_in_no_phase(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+    """A request is admitted, and the manager does not know its row."""
+    step = law.admit(st, row, story, skipped, found)
+    return altered(step, phase=st.phase)
+
+
+def admits_one_more(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+    """A request counts one block more as computed than the prefix cache has found for it."""
+    step = law.admit(st, row, story, skipped, found)
+    return altered(step, whole=st.whole.put(row, skipped + found.length + 1))
+
+
+def computes_without_slots(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+    """Tokens are computed for which the row has no slots."""
+    return unasked(law.compute(st, row, to, named), "the row has slots for the tokens that are computed")
+
+
+def counts_drafts(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+    """All tokens that the row has slots for count as computed, drafts that are refused among them."""
+    there = ahead(st, row)
+    return altered(
+        law.compute(st, row, to, named),
+        whole=st.whole.put(row, there.pages),
+        rest=st.rest.put(row, there.rest),
+    )
+
+
+def allocates_too_little(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+    """A row gets no slots for its lookahead, and counts them as its own."""
+    step = law.allocate(st, row, to, skipped, chosen)
+    return altered(step, ahead_whole=step.then.ahead_whole.put(row, to.pages + 1))
+
+
+def skips_in_attention(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+    """A row without states skips places that its tokens are written to."""
+    wrong = "only a row with states skips places, and not the last one"
+    return unchosen(law.allocate(st, row, to, skipped, chosen), wrong)
+
+
+def slides_by_drafts(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+    """The window moves on by tokens that are only drafted; they are refused, and the window's blocks are gone."""
+    return unasked(law.slide(st, row, to, gone), "the window of the next token keeps its blocks")
+
+
+def slides_too_much(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+    """A row gives up blocks of its window."""
+    return unasked(law.slide(st, row, to, gone), "only blocks before the window, or earlier states, are given up")
+
+
+def frees_while_loading(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A request is aborted while a transfer writes into its row, and its blocks are given back at once."""
+    finish = law.finish(st, row)
+    return but(law.keep(st, row), then=finish.then, calls=finish.calls)
+
+
+def computes_unfilled(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+    """Tokens count as computed, and the places of their blocks do not."""
+    return but(altered(law.compute(st, row, to, named), pool=st.pool), calls=())
+
+
+def finishes_in_phase(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A row ends, and the manager still counts it as running."""
+    return altered(law.finish(st, row), phase=st.phase)
+
+
+def finishes_without_freeing(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A request that ends is forgotten, and its blocks stay held."""
+    return altered(law.keep(st, row), phase=st.phase.put(row, IDLE))
+
+
+def shifts_from_attention(st: BlockCache, row: Number, block: Number, to: Number) -> Step[BlockCache]:
+    """A row without states moves a block away from the place where its tokens are."""
+    return unasked(law.shift(st, row, block, to), "the row has states")
+
+
+MUTANTS = (
+    *idlers(
+        law.stem,
+        admit="row_is_admitted",
+        allocate="row_gets_its_slots",
+        compute="tokens_are_computed",
+        slide="window_moves",
+        shift="state_is_shifted",
+        load="row_waits",
+        loaded="tokens_are_computed",
+        keep="row_is_kept",
+        finish="row_is_finished",
+        evict="hashes_are_dropped",
+        reset="prefix_cache_is_empty",
+    ),
+    Mutant("admits_too_little", "admit", "window_is_whole", admits_too_little),
+    Mutant("admits_in_no_phase", "admit", "phases_are_known", admits_in_no_phase),
+    Mutant("admits_one_more", "admit", "computed_within_slots", admits_one_more),
+    Mutant("computes_without_slots", "compute", "computed_within_slots", computes_without_slots),
+    Mutant("computes_unfilled", "compute", "filled_is_computed", computes_unfilled),
+    Mutant("counts_drafts", "compute", "filled_is_computed", counts_drafts),
+    Mutant("allocates_too_little", "allocate", "computed_within_slots", allocates_too_little),
+    Mutant("skips_in_attention", "allocate", "new_token_has_a_slot", skips_in_attention),
+    Mutant("slides_by_drafts", "slide", "window_is_whole", slides_by_drafts),
+    Mutant("slides_too_much", "slide", "new_token_has_a_slot", slides_too_much),
+    Mutant("frees_while_loading", "keep", "a_row_stays", frees_while_loading),
+    Mutant("finishes_in_phase", "finish", "phases_are_known", finishes_in_phase),
+    Mutant("finishes_without_giving_up", "finish", "idle_holds_nothing", finishes_without_freeing),
+    Mutant("finishes_without_freeing", "finish", "every_block_comes_back", finishes_without_freeing),
+    Mutant("shifts_from_attention", "shift", "new_token_has_a_slot", shifts_from_attention),
+)
+
+
+def _new_blocks(pick: Pick, st: BlockCache, given: Mapping[str, Any]) -> dict[str, Any]:
+    need = law.least(st, given["row"], given["to"])
+    return {"skipped": touched(given["to"]) - need, "chosen": pick.members(st.pool.blocks, need)}
+
+
+def _none_found(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+    return {"skipped": 0, "found": no_pages(st.pool.blocks)}
+
+
+def _none_named(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+    return {"named": empty(st.pool.blocks)}
+
+
+def _resets(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+    done: Truth = block_pool.nobody_holds(st.pool)
+    return {"done": done}
+
+
+HINTS = Hints(
+    stem=law.stem,
+    over={name: lambda st: st.pool.blocks for name in ("found", "chosen", "named", "gone")},
+    sizes=SIZES,
+    small=small,
+    moves=MOVES,
+    places={"row": "tables", "block": "blocks"},
+    refusable=frozenset({"allocate"}),
+    answers={
+        "admit": _none_found,
+        "allocate": _new_blocks,
+        **dict.fromkeys(("compute", "loaded"), _none_named),
+        "reset": _resets,
+    },
+    relevant_laws={
+        "idle_holds_nothing": "phases_are_known counted_is_held held_is_counted stands_at_its_place",
+        "every_block_comes_back": "available_counts idle_holds_nothing",
+    },
+    mutants=MUTANTS,
+    assumptions=COMMON,
+)

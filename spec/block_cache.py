@@ -1,0 +1,544 @@
+"""A scheduler's block tables over one pool of shared blocks: what the KV cache manager of an engine does.
+
+A request is admitted with the blocks that the prefix cache finds for it; it gets blocks for the tokens that it is about
+to compute, and for drafts; blocks that left its window are given up; it ends, is aborted, or is preempted and comes
+back. There is a row of ``spec.block_pool`` for each request and group of layers. While a transfer of KV cache into or
+out of a row is under way, the row keeps its blocks, also where its request has ended.
+
+``whole(r)`` and ``rest(r)`` are the *computed* length of the row: the tokens of the request's own text that forward
+passes have computed which were launched. Passes run in the order of their launch. A token that was only drafted
+counts from when it is accepted. ``ahead`` is the length up to which the row has its slots. ``first(r)`` is the first
+place of the row that is still read. ``phase(r)`` says whether the row is computed (``RUNS``), waits for a transfer into
+it (``LOADS``), or is kept for a transfer alone (``KEPT``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec import block_pool, blocks
+from spec.blocks import NULL, Blocks, holds, is_free, names, runs, told
+from spec.finite import Map as FiniteMap
+from spec.lengths import Length, at_most, formed, same, touched
+from spec.logic import (
+    Map,
+    Number,
+    Requirement,
+    Seq,
+    Set,
+    Stem,
+    Step,
+    Truth,
+    but,
+    call,
+    constant,
+    constant_map,
+    implies,
+    ite,
+    requires,
+    total,
+    zeroed,
+)
+
+stem = Stem("block_cache")
+
+IDLE, RUNS, LOADS, KEPT = 0, 1, 2, 3  # phases of a row
+
+
+@dataclass(frozen=True)
+class BlockCache:
+    """The pool, and for each row its lengths in tokens and its phase.
+
+    In a row ``r`` with ``windowed(r) == 1`` the next token reads the ``window(r)`` whole blocks and ``window_rest(r)``
+    tokens before it: one token less than the engine's window. In a row with ``stateful(r) == 1`` it reads a state
+    alone, which stands at the last place of the row. Both depend on the group of layers to which the row belongs.
+    """
+
+    pool: Blocks
+    block_size: Number = constant("number", shared="page_size")
+    windowed: Map = constant_map(1)
+    window: Map = constant_map(1)
+    window_rest: Map = constant_map(1)
+    stateful: Map = constant_map(1)
+    whole: Map = total(1)
+    rest: Map = total(1)
+    ahead_whole: Map = total(1)
+    ahead_rest: Map = total(1)
+    first: Map = total(1)
+    phase: Map = total(1)
+
+
+MAPS = ("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase")
+
+
+def initial(pool: Blocks, block_size: int, windows: list[int | None], stateful: list[bool]) -> BlockCache:
+    """No row is in use (finite reading). ``windows``: for each group how many tokens before it a token reads, one less
+    than the engine's window; ``None`` for all. ``stateful``: the groups whose layers have states.
+    """
+    maps: dict[str, FiniteMap] = {name: FiniteMap(1) for name in ("windowed", "window", "window_rest", "stateful")}
+    for row in pool.rows.items():
+        window, states = windows[pool.group(row)], stateful[pool.group(row)]
+        if window is not None:
+            maps["windowed"] = maps["windowed"].put(row, 1)
+            maps["window"] = maps["window"].put(row, window // block_size)
+            maps["window_rest"] = maps["window_rest"].put(row, window % block_size)
+        maps["stateful"] = maps["stateful"].put(row, int(states))
+    return BlockCache(pool, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
+
+
+def start(st: BlockCache) -> BlockCache:
+    """Before the first call: every block is free, and no row is in use."""
+    return but(zeroed(st, MAPS, ()), pool=blocks.start(st.pool))
+
+
+stem.state, stem.start = BlockCache, start
+stem.part("pool", block_pool.stem)
+
+
+def computed(st: BlockCache, row: Number) -> Length:
+    """How many tokens of its own text the row has computed."""
+    return Length(st.whole(row), st.rest(row))
+
+
+def ahead(st: BlockCache, row: Number) -> Length:
+    """How many tokens the row has slots for."""
+    return Length(st.ahead_whole(row), st.ahead_rest(row))
+
+
+def has_states(st: BlockCache, row: Number) -> Truth:
+    """The row belongs to a group of layers that have states."""
+    return st.stateful(row) == 1
+
+
+def whole_window(st: BlockCache, row: Number, first: Number, to: Length) -> Truth:
+    """With the first place ``first`` the row still has all that the token after ``to`` reads."""
+    window = at_most(Length(first + st.window(row), st.window_rest(row)), to)
+    return (first == 0) | ((st.windowed(row) == 1) & window) | has_states(st, row)
+
+
+def in_phase(st: BlockCache, row: Number, phase: Number, sentence: str) -> Requirement:
+    """The row is in this phase."""
+    return requires(st.pool.rows.has(row) & (st.phase(row) == phase), sentence)
+
+
+def is_running(st: BlockCache, row: Number) -> Requirement:
+    """The row is computed."""
+    return in_phase(st, row, RUNS, "the row is running")
+
+
+def _ended(st: BlockCache, row: Number) -> BlockCache:
+    """The maps of a row that is not in use any more."""
+    return but(
+        st,
+        whole=st.whole.put(row, 0),
+        rest=st.rest.put(row, 0),
+        ahead_whole=st.ahead_whole.put(row, 0),
+        ahead_rest=st.ahead_rest.put(row, 0),
+        first=st.first.put(row, 0),
+        phase=st.phase.put(row, IDLE),
+    )
+
+
+# The transitions.
+
+
+@stem.transition
+def admit(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+    """A request that is new, or was preempted, gets a row with the blocks that the prefix cache finds for it.
+
+    The engine chooses how much of the prompt it takes from the prefix cache. ``skipped`` places before stay empty:
+    nobody reads them, since they lie before the window or have states.
+    """
+    count = skipped + found.length
+    begun = call("pool", block_pool.begin, st.pool, row, story)
+    skips = call("pool", block_pool.skip, begun.then, row, skipped)
+    fills = call("pool", block_pool.fill, skips.then, row, skipped)
+    joins = call("pool", block_pool.join, fills.then, row, found)
+    return Step(
+        promises=(
+            in_phase(st, row, IDLE, "the row is not in use"),
+            requires(st.pool.stories.has(story), "the request's text has a number"),
+        ),
+        choice=(
+            requires((skipped == 0) | st.pool.indices.has(skipped - 1), "the row has room for the skipped places"),
+            requires((count == 0) | st.pool.indices.has(count - 1), "the row has room for the blocks found"),
+            requires(found.distinct(), "the blocks found are all different"),
+            requires(
+                found.all(lambda b: names(st.pool, b, story, st.pool.group(row), skipped + found.index(b))),
+                "each block found has the hash of the request's own text at its place",
+            ),
+            requires(
+                whole_window(st, row, skipped, Length(count, 0)), "the blocks found hold the window of the next token"
+            ),
+            requires((found.length > 0) | (skipped == 0), "nothing is skipped where nothing is found"),
+        ),
+        then=but(
+            st,
+            pool=joins.then,
+            whole=st.whole.put(row, count),
+            rest=st.rest.put(row, 0),
+            ahead_whole=st.ahead_whole.put(row, count),
+            ahead_rest=st.ahead_rest.put(row, 0),
+            first=st.first.put(row, skipped),
+            phase=st.phase.put(row, RUNS),
+        ),
+        calls=(begun, skips, fills, joins),
+    )
+
+
+@stem.transition
+def allocate(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+    """A running row gets slots for ``to`` tokens: those that it is about to compute, with drafts and lookahead.
+
+    Only a row with states may skip places, up to ``skipped``: it keeps one state and not one a block. A call without
+    enough free blocks changes nothing.
+    """
+    need = touched(to) - skipped
+    skips = call("pool", block_pool.skip, st.pool, row, skipped)
+    takes = call("pool", block_pool.take, skips.then, row, need, chosen)
+    return Step(
+        promises=(
+            is_running(st, row),
+            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires(at_most(ahead(st, row), to), "the new length is no shorter than the old one"),
+            requires((touched(to) == 0) | st.pool.indices.has(touched(to) - 1), "the row has room for the new length"),
+        ),
+        choice=(
+            requires(
+                (skipped == st.pool.length(row))
+                | (has_states(st, row) & (st.pool.length(row) < skipped) & (skipped < touched(to))),
+                "only a row with states skips places, and not the last one",
+            ),
+            requires(need <= st.pool.available, "no more blocks are handed out than are free"),
+            requires(chosen.length == need, "as many blocks are handed out as the call needs"),
+            requires(chosen.distinct(), "the blocks handed out are all different"),
+            requires(chosen.all(lambda b: is_free(st.pool, b)), "the blocks handed out were free"),
+        ),
+        fits=least(st, row, to) <= st.pool.available,
+        then=but(
+            st,
+            pool=takes.then,
+            ahead_whole=st.ahead_whole.put(row, to.pages),
+            ahead_rest=st.ahead_rest.put(row, to.rest),
+        ),
+        calls=(skips, takes),
+    )
+
+
+def least(st: BlockCache, row: Number, to: Length) -> Number:
+    """The fewest blocks with which a row can grow to a length: one for a row with states, else one for each place."""
+    need = touched(to) - st.pool.length(row)
+    return ite(has_states(st, row) & (need > 0), 1, need)
+
+
+@stem.transition
+def compute(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+    """A forward pass is launched, or drafts are accepted: the tokens of the row up to ``to`` are computed.
+
+    Blocks that are computed whole may get their hash at once. Drafts that are refused are no part of ``to``.
+    """
+    return _computed(st, row, to, named, is_running(st, row))
+
+
+def _computed(st: BlockCache, row: Number, to: Length, named: Set, asked: Requirement) -> Step[BlockCache]:
+    fills = call("pool", block_pool.fill, st.pool, row, to.pages)
+    hashes = call("pool", block_pool.cache, fills.then, row, named)
+    return Step(
+        promises=(
+            asked,
+            requires(formed(to, st.block_size), "the new length is well formed"),
+            requires(at_most(computed(st, row), to), "computed tokens stay computed"),
+            requires(at_most(to, ahead(st, row)), "the row has slots for the tokens that are computed"),
+        ),
+        choice=(
+            requires(
+                named.all(lambda b: holds(st.pool, row, b) & (st.pool.index(b) < to.pages)),
+                "a block that gets a hash is held by the row and computed whole",
+            ),
+        ),
+        then=but(
+            st,
+            pool=hashes.then,
+            whole=st.whole.put(row, to.pages),
+            rest=st.rest.put(row, to.rest),
+            phase=st.phase.put(row, RUNS),
+        ),
+        calls=(fills, hashes),
+    )
+
+
+@stem.transition
+def slide(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+    """The window of a running row moves on to its place ``to``: the row gives up blocks before.
+
+    A row with states gives up states that it does not go on from, but never that of its last place.
+    """
+    leaves = call("pool", block_pool.leave, st.pool, row, gone)
+    last = st.pool.length(row) - 1
+    return Step(
+        promises=(
+            is_running(st, row),
+            requires(st.first(row) <= to, "the window never moves back"),
+            requires(whole_window(st, row, to, computed(st, row)), "the window of the next token keeps its blocks"),
+            requires(gone.all(lambda b: st.pool.blocks.has(b) & holds(st.pool, row, b)), "the row holds the blocks"),
+            requires(
+                gone.all(lambda b: ite(has_states(st, row), st.pool.index(b) != last, st.pool.index(b) < to)),
+                "only blocks before the window, or earlier states, are given up",
+            ),
+        ),
+        then=but(st, pool=leaves.then, first=st.first.put(row, to)),
+        calls=(leaves,),
+    )
+
+
+@stem.transition
+def shift(st: BlockCache, row: Number, block: Number, to: Number) -> Step[BlockCache]:
+    """A running row with states puts a block that it still writes at a later place of its own."""
+    moves = call("pool", block_pool.move, st.pool, row, block, to)
+    return Step(
+        promises=(
+            is_running(st, row),
+            requires(has_states(st, row), "the row has states"),
+            requires(
+                st.pool.index(block) != st.pool.length(row) - 1, "the block does not stand at the row's last place"
+            ),
+            requires(
+                st.pool.rows.has(row)
+                & st.pool.blocks.has(block)
+                & holds(st.pool, row, block)
+                & (st.whole(row) <= st.pool.index(block)),
+                "the row holds the block and still writes it",
+            ),
+            requires(
+                (st.whole(row) <= to) & (to < st.pool.length(row)), "the new place is one that the row still writes"
+            ),
+            requires(
+                st.pool.rows.has(row) & st.pool.indices.has(to) & (st.pool.table(row, to) == NULL),
+                "the row holds no block at the new place",
+            ),
+        ),
+        then=but(st, pool=moves.then),
+        calls=(moves,),
+    )
+
+
+@stem.transition
+def load(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A transfer into the slots of a running row begins: nothing is computed in the row until it is done."""
+    return Step(promises=(is_running(st, row),), then=but(st, phase=st.phase.put(row, LOADS)))
+
+
+@stem.transition
+def loaded(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+    """A transfer into a row is done: the tokens up to ``to`` are there, as if the row had computed them."""
+    return _computed(st, row, to, named, in_phase(st, row, LOADS, "a transfer into the row is under way"))
+
+
+@stem.transition
+def keep(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A request ends, and a transfer or a forward pass still uses its row: the row keeps its blocks until then."""
+    return Step(
+        promises=(
+            requires(
+                st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == LOADS)),
+                "the row is running, or a transfer into it is under way",
+            ),
+        ),
+        then=but(st, phase=st.phase.put(row, KEPT)),
+    )
+
+
+@stem.transition
+def finish(st: BlockCache, row: Number) -> Step[BlockCache]:
+    """A request ends, is aborted or preempted, or what its row was kept for is done: the row gives up every block.
+
+    Blocks with a hash keep their content while they are free, so that the request, if it comes back, finds them again.
+    """
+    ends = call("pool", block_pool.release, st.pool, row)
+    return Step(
+        promises=(
+            requires(
+                st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == KEPT)),
+                "the row is running or kept; no transfer into it is under way",
+            ),
+        ),
+        then=_ended(but(st, pool=ends.then), row),
+        calls=(ends,),
+    )
+
+
+@stem.transition
+def evict(st: BlockCache, gone: Set) -> Step[BlockCache]:
+    """The prefix cache does not find these blocks any more; who holds one of them keeps it."""
+    evicts = call("pool", block_pool.evict, st.pool, gone)
+    return Step(promises=evicts.step.promises, then=but(st, pool=evicts.then), calls=(evicts,))
+
+
+@stem.transition
+def reset(st: BlockCache, done: Truth) -> Step[BlockCache]:
+    """The prefix cache forgets every block, as after new weights; while a block is held this is refused (not done)."""
+    resets = call("pool", block_pool.reset, st.pool, done)
+    return Step(choice=resets.step.choice, then=but(st, pool=resets.then), calls=(resets,))
+
+
+# The laws.
+
+
+@stem.invariant(about=("pool",))
+def phases_are_known(st: BlockCache) -> Truth:
+    """A row is in use from its admission until it ends, and is in one phase: it runs, loads or is kept."""
+
+    def known(r: Number) -> Truth:
+        phase = st.phase(r)
+        return (phase >= IDLE) & (phase <= KEPT) & ((phase != IDLE) == runs(st.pool, r))
+
+    return st.pool.rows.all(known)
+
+
+@stem.invariant(about=("pool",))
+def computed_within_slots(st: BlockCache) -> Truth:
+    """A row never counts more tokens as computed than it has slots for, and has exactly the places that these need."""
+
+    def within(r: Number) -> Truth:
+        shaped = formed(computed(st, r), st.block_size) & formed(ahead(st, r), st.block_size)
+        return shaped & at_most(computed(st, r), ahead(st, r)) & (st.pool.length(r) == touched(ahead(st, r)))
+
+    return st.pool.rows.all(within)
+
+
+@stem.invariant(about=("pool",))
+def filled_is_computed(st: BlockCache) -> Truth:
+    """The places of a row that count as computed whole are those whose tokens are all computed."""
+    return st.pool.rows.all(lambda r: st.pool.filled(r) == st.whole(r))
+
+
+@stem.invariant(about=("pool",))
+def new_token_has_a_slot(st: BlockCache) -> Truth:
+    """Each place that a row reads or writes holds a block: no token in its window is read from the null block, and
+    none is written to it. A row with states holds a block at its last place.
+    """
+
+    def there(r: Number, i: Number) -> Truth:
+        end = st.pool.length(r)
+        needed = ite(has_states(st, r), i == end - 1, st.first(r) <= i) & (i < end)
+        return implies(needed, st.pool.table(r, i) != NULL)
+
+    return st.pool.rows.all(lambda r: st.pool.indices.all(lambda i: there(r, i)))
+
+
+@stem.invariant(about=("pool",))
+def window_is_whole(st: BlockCache) -> Truth:
+    """What the next token of a row reads lies behind the row's first place; without a window it reads everything."""
+    return st.pool.rows.all(lambda r: (st.first(r) >= 0) & whole_window(st, r, st.first(r), computed(st, r)))
+
+
+def is_idle(st: BlockCache) -> Truth:
+    """No row is in use."""
+    return st.pool.rows.all(lambda r: st.phase(r) == IDLE)
+
+
+@stem.theorem(about=("pool",), each=lambda st: st.pool.blocks)
+def idle_holds_nothing(st: BlockCache, b: Number) -> Truth:
+    """Where no row is in use, a block is free."""
+    return implies(is_idle(st), st.pool.refs(b) == 0)
+
+
+@stem.theorem(about=("pool",))
+def every_block_comes_back(st: BlockCache) -> Truth:
+    """Where no row is in use, every block is free: no block is lost when all requests and transfers have ended."""
+    return implies(is_idle(st), st.pool.available == st.pool.blocks.size)
+
+
+# What calls do.
+
+
+@stem.change(besides=("finish",))
+def a_row_stays(was: BlockCache, now: BlockCache) -> Truth:
+    """A row that is in use stays in use until it is finished: nobody takes its blocks while a transfer uses them."""
+    return was.pool.rows.all(lambda r: implies(was.phase(r) != IDLE, now.phase(r) != IDLE))
+
+
+@stem.change(only=("admit",))
+def row_is_admitted(was: BlockCache, now: BlockCache, row: Number, skipped: Number, found: Seq) -> Truth:
+    """A row that is admitted has computed exactly what the prefix cache found for it, and runs."""
+    count = (now.whole(row) == skipped + found.length) & (now.rest(row) == 0)
+    return count & (now.phase(row) == RUNS) & others_stay(was, now, row)
+
+
+@stem.change(only=("allocate",))
+def row_gets_its_slots(was: BlockCache, now: BlockCache, row: Number, to: Length) -> Truth:
+    """A row that gets slots has them up to the length that was asked for."""
+    return (now.ahead_whole(row) == to.pages) & (now.ahead_rest(row) == to.rest) & others_stay(was, now, row)
+
+
+@stem.change(only=("compute", "loaded"))
+def tokens_are_computed(was: BlockCache, now: BlockCache, row: Number, to: Length, named: Set) -> Truth:
+    """A row has computed exactly the tokens up to the length that the call names, and runs.
+
+    Exactly the blocks that the engine offers get a hash, that of the row's text at their place.
+    """
+
+    def hashed(b: Number) -> Truth:
+        old = was.pool.hash(b)
+        return now.pool.hash(b) == ite(named.has(b), told(was.pool, row, was.pool.index(b)), old)
+
+    length = (now.whole(row) == to.pages) & (now.rest(row) == to.rest)
+    return length & (now.phase(row) == RUNS) & was.pool.blocks.all(hashed) & others_stay(was, now, row)
+
+
+@stem.change(only=("slide",))
+def window_moves(was: BlockCache, now: BlockCache, row: Number, to: Number, gone: Set) -> Truth:
+    """A window that moves on begins at its new place, and the row has given up exactly the blocks that are named."""
+
+    def left(i: Number) -> Truth:
+        block = was.pool.table(row, i)
+        return now.pool.table(row, i) == ite((block != NULL) & gone.has(block), NULL, block)
+
+    return (now.first(row) == to) & was.pool.indices.all(left) & others_stay(was, now, row)
+
+
+@stem.change(only=("shift",))
+def state_is_shifted(was: BlockCache, now: BlockCache, row: Number, block: Number, to: Number) -> Truth:
+    """A block that is shifted stands at its new place."""
+    return (now.pool.table(row, to) == block) & others_stay(was, now, row)
+
+
+@stem.change(only=("load",))
+def row_waits(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+    """A row into which a transfer begins waits for its end."""
+    return (now.phase(row) == LOADS) & others_stay(was, now, row)
+
+
+@stem.change(only=("keep",))
+def row_is_kept(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+    """A row that is kept for a transfer alone keeps its blocks."""
+    table = was.pool.indices.all(lambda i: was.pool.table(row, i) == now.pool.table(row, i))
+    return (now.phase(row) == KEPT) & table & others_stay(was, now, row)
+
+
+@stem.change(only=("finish",))
+def row_is_finished(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+    """A row that is finished is not in use and has computed nothing; every other row is as it was."""
+    return (now.phase(row) == IDLE) & (now.whole(row) == 0) & others_stay(was, now, row)
+
+
+@stem.change(only=("evict",))
+def hashes_are_dropped(was: BlockCache, now: BlockCache, gone: Set) -> Truth:
+    """Exactly the blocks that are evicted from the prefix cache lose their hash, and no row changes."""
+    return was.pool.blocks.all(lambda b: now.pool.hash(b) == ite(gone.has(b), 0, was.pool.hash(b)))
+
+
+@stem.change(only=("reset",))
+def prefix_cache_is_empty(was: BlockCache, now: BlockCache, done: Truth) -> Truth:
+    """After a reset that is done, the prefix cache finds no block; one that is refused changes nothing."""
+    return was.pool.blocks.all(lambda b: now.pool.hash(b) == ite(done, 0, was.pool.hash(b)))
+
+
+def others_stay(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+    """Every other row has the lengths and the phase that it had."""
+
+    def alike(r: Number) -> Truth:
+        lengths = same(computed(was, r), computed(now, r)) & same(ahead(was, r), ahead(now, r))
+        return lengths & (was.first(r) == now.first(r)) & (was.phase(r) == now.phase(r))
+
+    return was.pool.rows.all(lambda r: (r == row) | alike(r))
