@@ -1,7 +1,8 @@
 """KV-cache bookkeeping that an engine can use in place of its own, with SGLang's names and signatures.
 
 All state is torch tensors on the device of the KV cache. What must be counted before a call can go on is counted on the
-host, from host copies of the lengths, so allocating, growing, freeing and locking never wait for the GPU.
+host, from host copies of the lengths, so allocating, growing, freeing and locking never wait for the GPU. The two
+modules of blocks are plain Python on the host, and have names of their own.
 
 ===================  ==================================================================================================
 ``allocator``        one pool of pages: ``TokenToKVPoolAllocator``, ``PagedTokenToKVPoolAllocator``
@@ -10,7 +11,13 @@ host, from host copies of the lengths, so allocating, growing, freeing and locki
 ``session_trim``     request rows (``req_to_token``) and the slots of streaming sessions: ``RequestRows``
 ``mamba_slots``      recurrent states of requests and sessions: ``MambaStates``
 ``cache``            all of these together: ``SessionCache``
+``block_pool``       blocks that many requests share, and the prefix cache that finds them: ``BlockPool``
+``block_cache``      a scheduler with block tables over such a pool: ``Scheduler``
 ===================  ==================================================================================================
+
+Of these the allocators can replace an engine's own: ``slotproof compat ENGINE --release V`` says what an engine's code
+touches of its allocators and ours lack, with the reason. The other modules of the table have an interface of their own:
+a scheduler that is written for another cache cannot call them.
 
 The other modules are parts of these. ``kernels`` (plain torch and Triton): slots and mapping of an allocation.
 ``paths``: the paths and lock counts of ``LockTree``. ``rows``: the table of token slots. ``states``: the pool of state

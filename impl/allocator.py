@@ -130,6 +130,38 @@ class SlotAllocator(ABC):
         """The KV cache that the constructor was given."""
         return self._kvcache
 
+    # The content of the KV cache.
+
+    def get_cpu_copy(self, indices: Tensor, mamba_indices: Tensor | None = None, **more: Any) -> Any:
+        """The content of the slots ``indices`` on the host, as ``get_cpu_copy`` of the KV cache returns it.
+
+        ``mamba_indices``: slots of recurrent states that are copied too. ``more``: further arguments for the KV cache
+        (newer engines pass ``req_pool_index``); those that are None are left out. RuntimeError without a KV cache.
+        """
+        return self._cache("get_cpu_copy")(indices, mamba_indices=mamba_indices, **_given(more))
+
+    def load_cpu_copy(
+        self, kv_cache_cpu: Any, indices: Tensor, mamba_indices: Tensor | None = None, **more: Any
+    ) -> Any:
+        """Write ``kv_cache_cpu``, which ``get_cpu_copy`` returned, into the slots ``indices``. Arguments and errors as
+        for ``get_cpu_copy``.
+        """
+        return self._cache("load_cpu_copy")(kv_cache_cpu, indices, mamba_indices=mamba_indices, **_given(more))
+
+    def _cache(self, call: str) -> Any:
+        if self._kvcache is None:
+            raise RuntimeError(f"{call}: this allocator was made without a KV cache")
+        return getattr(self._kvcache, call)
+
+    def translate_kv_indices_for_transfer(self, kv_indices: Tensor) -> Tensor:
+        """The slots as another machine addresses them: unchanged, since a slot is its own address."""
+        return kv_indices
+
+    @property
+    def debug_mode(self) -> bool:
+        """``debug`` by the name that engines use."""
+        return self.debug
+
     def _forget(self) -> None:
         """No group is open, nothing waits, no backup can be restored."""
         self._depth = 0
@@ -140,13 +172,37 @@ class SlotAllocator(ABC):
 
     @property
     def is_not_in_free_group(self) -> bool:
-        """No free group is open: ``free`` acts at once."""
+        """No free group is open: ``free`` acts at once. Setting it to True ends all open groups, and what waits is
+        freed; setting it to False opens a group if none is open.
+        """
         return self._depth == 0
+
+    @is_not_in_free_group.setter
+    def is_not_in_free_group(self, value: bool) -> None:
+        if value:
+            self._end_groups()
+        else:
+            self._depth = max(self._depth, 1)
 
     @property
     def free_group(self) -> list[Tensor]:
-        """The first slots of the pages that wait for the end of the group: one int64 tensor for each ``free``."""
+        """The first slots of the pages that wait for the end of the group: one int64 tensor for each ``free``.
+
+        Setting it to None or to an empty list ends all open groups, and what waits is freed. ValueError for a list with
+        slots: what waits is known by ``free`` alone.
+        """
         return [batch.pages * self.page_size for batch in self.pending]
+
+    @free_group.setter
+    def free_group(self, value: Sequence[Tensor] | None) -> None:
+        if value:
+            raise ValueError("free_group can be set to None or to an empty list only: give slots to free")
+        self._end_groups()
+
+    def _end_groups(self) -> None:
+        self._depth = min(self._depth, 1)
+        if self._depth:
+            self.free_group_end()
 
     def free_group_begin(self) -> None:
         """Collect the pages of every ``free`` in ``pending`` until the matching ``free_group_end``.
@@ -206,6 +262,28 @@ class SlotAllocator(ABC):
         if lens:
             every = torch.cat([slots for slots, _ in segments if slots.numel()])
             self.free(every, row_lens=lens, swa_lens=lens)
+
+    @abstractmethod
+    def free_full(self, free_index: Tensor) -> None:
+        """Free the full pages of slots whose SWA pages were freed before."""
+
+    def free_full_segment(self, free_index: Tensor, *, start_pos: int) -> None:
+        """``free_full`` of one segment of a row: ``free_index`` and ``start_pos`` as for ``free_segment``, but no page
+        has an SWA page. ValueError for a start inside a page, else errors as for ``free_full``.
+        """
+        checks.int_tensor("free_index", free_index, self._device)
+        checks.page_multiple("start_pos", start_pos, self.page_size)
+        self.free_full(free_index)
+
+    def free_full_segments(self, segments: Sequence[tuple[Tensor, int]]) -> None:
+        """``free_full_segment`` of several segments, each as ``(free_index, start_pos)``; no two have a page in common.
+        Every segment is checked before the first one is freed.
+        """
+        for slots, start in segments:
+            checks.int_tensor("free_index", slots, self._device)
+            checks.page_multiple("start_pos", start, self.page_size)
+        if filled := [slots for slots, _ in segments if slots.numel()]:
+            self.free_full(torch.cat(filled))
 
     def _free(self, batch: FreeBatch) -> None:
         if self.full_pool.debug:
@@ -325,6 +403,10 @@ class SlotAllocator(ABC):
         """Make the pages of the batch free, in each pool."""
 
 
+def _given(more: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in more.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class PoolState(Backup):
     """What ``backup_state`` returns. Opaque to the caller; usable until the next free."""
@@ -343,6 +425,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
     """
 
     windowed = False
+    _released: list[Tensor]
 
     def __init__(
         self, size: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any, need_sort: bool,
@@ -364,13 +447,54 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
     @property
     def free_pages(self) -> Tensor:
-        """``[n]`` int64 page numbers; the first is handed out next. A view: clone it to keep it."""
+        """``[n]`` int64 page numbers; the first is handed out next. A view: clone it to keep it.
+
+        A subclass may set it: pages that are no longer in it count as handed out. No backup can be restored then.
+        ValueError, with nothing changed, for more pages than the pool has, and (on CPU, or with ``debug``) for pages
+        out of range, there twice, or in ``release_pages`` too.
+        """
         return self._stack[self._top :]
+
+    @free_pages.setter
+    def free_pages(self, pages: Tensor) -> None:
+        self._replace(pages, self._released)
 
     @property
     def release_pages(self) -> Tensor:
-        """``[n]`` int64 pages that are free but not yet sorted into ``free_pages`` (only with ``need_sort``)."""
+        """``[n]`` int64 pages that are free but not yet sorted into ``free_pages`` (only with ``need_sort``).
+
+        A subclass may set it, as ``free_pages``.
+        """
         return torch.cat(self._released) if self._released else self._stack[:0]
+
+    @release_pages.setter
+    def release_pages(self, pages: Tensor) -> None:
+        self._replace(self.free_pages, [pages])
+
+    def _replace(self, free: Tensor, released: Sequence[Tensor]) -> None:
+        """A subclass has changed the free lists by itself."""
+        for pages in (free, *released):
+            checks.int_tensor("pages", pages, self._device)
+        waiting = [batch.pages for batch in self.pending]
+        lists = [pages.to(torch.int64) for pages in (free, *released, *waiting)]
+        count = sum(pages.numel() for pages in lists)
+        if count > self.num_pages:
+            raise ValueError(f"pages: more free pages ({count}) than the pool has ({self.num_pages})")
+        if self._check_content and count:
+            checks.sorted_slots("pages", torch.cat(lists), 1, self.num_pages)
+        self._void_backups()
+        self._released = [pages for pages in lists[1 : 1 + len(released)] if pages.numel()]
+        self._released_count = sum(pages.numel() for pages in self._released)
+        self._top = self.num_pages - lists[0].numel()
+        # A new stack: what was handed out may be a view of the old one. What lies below the top is never read.
+        self._stack = torch.cat([lists[0].new_zeros(self._top), lists[0]])
+        if self._check_content:
+            self.held.fill_(True)[0] = False
+            self.mark(torch.cat(lists), held=False)
+
+    def get_all_free_pages(self) -> Tensor:
+        """``[n]`` int64: the pages in ``free_pages`` and ``release_pages``. A copy."""
+        return self.all_free()
 
     def all_free(self) -> Tensor:
         """``[n]`` int64: the pages in ``free_pages`` and ``release_pages``."""
@@ -396,11 +520,28 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         """One line for the engine's log."""
         return f"#available-size: {self.available_size()}, "
 
+    def free_full(self, free_index: Tensor) -> None:
+        """``free``: a single pool has no SWA pages."""
+        self.free(free_index)
+
+    def resize(self, config: Any) -> None:
+        """Make the pool hold ``config.max_total_num_tokens`` tokens, all of them free, as after ``clear``.
+
+        ValueError for a size that is no pool size, as in the constructor.
+        """
+        self.set_size(int(config.max_total_num_tokens))
+        self.clear()
+
+    def set_size(self, size: int) -> None:
+        """``size`` tokens from the next ``clear`` on, which must be the next call."""
+        self.num_pages = checks.pool_sizes("size", size, self.page_size)
+        self.size = size
+
     def clear(self) -> None:
         """Make every page free and forget every free group and backup."""
         self._stack = torch.arange(1, self.num_pages + 1, dtype=torch.int64, device=self._device)
         self._top = 0
-        self._released: list[Tensor] = []
+        self._released = []
         self._released_count = 0
         held = self.num_pages + 1 if self._check_content else 0
         self.held = torch.zeros(held, dtype=torch.bool, device=self._device)

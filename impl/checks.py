@@ -28,11 +28,11 @@ def integer(name: str, value: int, least: int) -> int:
 
 
 def pool_sizes(size_name: str, size: int, page_size: int) -> int:
-    """The pages in a pool of ``size`` tokens. ValueError for a pool that cannot hold one page."""
+    """The pages in a pool of ``size`` tokens, 0 for a pool that holds nothing. ValueError for part of one page."""
     integer("page_size", page_size, 1)
-    integer(size_name, size, 1)
-    if size < page_size:
-        raise ValueError(f"{size_name} must hold at least one page of {page_size} tokens, got {size}")
+    integer(size_name, size, 0)
+    if 0 < size < page_size:
+        raise ValueError(f"{size_name} must be 0 or hold at least one page of {page_size} tokens, got {size}")
     return size // page_size
 
 

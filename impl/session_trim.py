@@ -353,6 +353,15 @@ class RequestRows:
         found: list[int] = rows.tolist()
         return found
 
+    def begins_anew(self, session: Hashable, given: int) -> bool:
+        """The tree has all ``given`` tokens of the input of the session's next turn, so the saved row is of no use.
+
+        The last token of an input is computed again, and no page of the tree is written: ``close`` the session's row,
+        and ``admit`` the turn. False for a session without a saved row.
+        """
+        row = self.slot.get(session)
+        return row is not None and given <= int(self.protected[row])
+
     def close(self, sessions: Sequence[Hashable]) -> None:
         """Sessions end between turns: give back all that the rows in their slots own, in one free."""
         self._drop(self._saved(sessions))

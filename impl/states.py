@@ -19,6 +19,11 @@ class MambaSlotAllocator:
     on CPU, and with ``debug`` also on CUDA. Every error is raised before anything changes.
     """
 
+    held: Tensor
+    group_slots: Tensor
+    _stack: Tensor
+    _top: int
+
     def __init__(self, size: int, device: str | torch.device = "cpu", *, debug: bool = False) -> None:
         self.size, self.device = checks.integer("size", size, 1), torch.device(device)
         self._check_content = debug or self.device.type == "cpu"
@@ -26,8 +31,31 @@ class MambaSlotAllocator:
 
     @property
     def free_slots(self) -> Tensor:
-        """``[n]`` int64; the first is handed out next. A view: clone it to keep it."""
+        """``[n]`` int64; the first is handed out next. A view: clone it to keep it.
+
+        A subclass may set it: slots that are no longer in it count as handed out. ValueError, with nothing changed, for
+        more slots than the pool has, and (on CPU, or with ``debug``) for slots out of range, there twice, or set aside.
+        """
         return self._stack[self._top :]
+
+    @free_slots.setter
+    def free_slots(self, slots: Tensor) -> None:
+        checks.int_tensor("free_slots", slots, self.device)
+        lists = [slots.to(torch.int64), self.group_slots]
+        count = sum(given.numel() for given in lists)
+        if count > self.size:
+            raise ValueError(f"free_slots: more slots ({count}) than the pool has ({self.size})")
+        if self._check_content and count:
+            checks.sorted_slots("free_slots", torch.cat(lists), 1, self.size)
+        self._top = self.size - slots.numel()
+        self._stack = torch.cat([lists[0].new_zeros(self._top), lists[0]])
+        if self._check_content:
+            self.held.fill_(True)[0] = False
+            self._mark(torch.cat(lists), held=False)
+
+    def schedulable_available_size(self) -> int:
+        """How many slots a scheduler may plan with: ``available_size``."""
+        return self.available_size()
 
     def available_size(self) -> int:
         """How many slots are free. Those that are set aside for a group are not counted."""

@@ -44,23 +44,32 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     Stands in for SGLang's class of this name. ``size``, ``size_swa``: tokens of the two pools. ``kvcache``: if it has a
     method ``register_mapping``, that is called with the mapping. ``need_sort``, ``debug``, ``backend``: as for one
     pool. ``full_attn_allocator``, ``swa_attn_allocator``: the two pools, if the caller has made them; ValueError if
-    their sizes, device or options differ from those given here.
+    their sizes, device or options differ from those given here. ``req_to_token_pool``: the table of rows, which newer
+    engines pass for a ring of SWA slots in each row; it is not used, and a KV cache with such rings is a ValueError.
 
     ``full_to_swa_index_mapping``: ``[size + page_size + 1]`` int64, the SWA slot of each full slot, 0 for none. Its
     last entry is -1, so that the ``last_loc`` -1 of a row without tokens maps to -1.
     """
 
     windowed = True
+    # The classes of the two pools, for pages of one token and of more: a subclass of this class may name its own.
+    pool_kinds: tuple[type[TokenToKVPoolAllocator], type[PagedTokenToKVPoolAllocator]] = (
+        TokenToKVPoolAllocator,
+        PagedTokenToKVPoolAllocator,
+    )
 
     def __init__(
         self, size: int, size_swa: int, page_size: int, dtype: torch.dtype, device: str | torch.device, kvcache: Any,
-        need_sort: bool, *, debug: bool = False, backend: str | None = None,
+        need_sort: bool, req_to_token_pool: Any = None,  # noqa: ARG002 (newer engines pass it)
+        *, debug: bool = False, backend: str | None = None,
         full_attn_allocator: BaseTokenToKVPoolAllocator | None = None,
         swa_attn_allocator: BaseTokenToKVPoolAllocator | None = None,
     ) -> None:  # fmt: skip
         checks.pool_sizes("size", size, page_size)
         checks.pool_sizes("size_swa", size_swa, page_size)
-        self.size_full, self.size_swa, self.size = size, size_swa, min(size, size_swa)
+        if getattr(kvcache, "swa_req_ring_size", None) is not None:
+            raise ValueError("kvcache: a ring of SWA slots for each request is not supported: its slots are no pages")
+        self._size_full, self._size_swa = size, size_swa
         self.page_size, self.dtype, self.device = page_size, dtype, device
         self.need_sort, self.debug, self._kvcache = need_sort, debug, kvcache
         self._device = torch.device(device)
@@ -81,9 +90,12 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     def _pool(self, name: str, tokens: int, backend: str | None) -> BaseTokenToKVPoolAllocator:
         common = (self.dtype, self.device, getattr(self._kvcache, name, None), self.need_sort)
         options: dict[str, Any] = {"debug": self.debug, "backend": backend}
-        if self.page_size == 1:
-            return TokenToKVPoolAllocator(tokens, *common, **options)
-        return PagedTokenToKVPoolAllocator(tokens, self.page_size, *common, **options)
+        one, paged = self.pool_kinds
+        return (
+            one(tokens, *common, **options)
+            if self.page_size == 1
+            else paged(tokens, self.page_size, *common, **options)
+        )
 
     def _check_pool(self, name: str, pool: BaseTokenToKVPoolAllocator, tokens: int) -> None:
         checks.part(
@@ -94,6 +106,52 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             need_sort=(pool.need_sort, self.need_sort),
             debug=(pool.debug, self.debug),
         )
+
+    @property
+    def size(self) -> int:
+        """The size of the smaller pool in tokens."""
+        return min(self._size_full, self._size_swa)
+
+    @property
+    def size_full(self) -> int:
+        """The size of the full pool in tokens."""
+        return self._size_full
+
+    @property
+    def size_swa(self) -> int:
+        """The size of the SWA pool in tokens."""
+        return self._size_swa
+
+    @property
+    def swa_req_ring(self) -> bool:
+        """False: SWA slots are pages of a pool, never a ring of one request."""
+        return False
+
+    @property
+    def swa_ring_cost_tokens(self) -> int:
+        """0: there is no ring."""
+        return 0
+
+    def get_all_free_pages(self) -> None:
+        """None: no single list has the free pages. Ask ``full_attn_allocator`` or ``swa_attn_allocator``."""
+
+    def resize(self, config: Any) -> None:
+        """Make the pools hold ``config.full_max_total_num_tokens`` and ``config.swa_max_total_num_tokens`` tokens, all
+        of them free, as after ``clear``. The mapping stays the tensor that it is.
+
+        ValueError, with nothing changed, for a size that is no pool size, and for a full pool that is larger than the
+        mapping.
+        """
+        full, swa = int(config.full_max_total_num_tokens), int(config.swa_max_total_num_tokens)
+        checks.pool_sizes("full_max_total_num_tokens", full, self.page_size)
+        checks.pool_sizes("swa_max_total_num_tokens", swa, self.page_size)
+        most = self.full_to_swa_index_mapping.numel() - self.page_size - 1
+        if full > most:
+            raise ValueError(f"full_max_total_num_tokens must be at most {most}, the size of the mapping, got {full}")
+        self._size_full, self._size_swa = full, swa
+        self.full_attn_allocator.set_size(full)
+        self.swa_attn_allocator.set_size(swa)
+        self.clear()
 
     @property
     def free_pages(self) -> Tensor:
@@ -131,6 +189,10 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         """The SWA slots of full slots (integers of any shape): 0 where there is none, -1 for -1."""
         slots: Tensor = self.full_to_swa_index_mapping[kv_indices]
         return slots
+
+    def translate_swa_indices_for_transfer(self, kv_indices: Tensor) -> Tensor:
+        """The SWA slots of full slots, as another machine addresses them: ``translate_loc_from_full_to_swa``."""
+        return self.translate_loc_from_full_to_swa(kv_indices)
 
     def merge_and_sort_free(self) -> None:
         """Sort ``release_pages`` into ``free_pages``, in both pools."""
@@ -212,6 +274,20 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
                 raise ValueError("swa_indices[i] must have the offset of full_indices[i] in its page")
         self._void_backups()
         self.full_to_swa_index_mapping[full_indices] = swa_indices.to(torch.int64)
+
+    def clear_full_to_swa_mapping(self, full_indices: Tensor) -> None:
+        """Map ``full_indices`` (``[n]`` integers on the device) to nothing, and free nothing.
+
+        For callers that give the SWA pages to other full slots. Backups made before can no longer be restored.
+        ValueError (on CPU, or with ``debug``) for slots out of range or there twice.
+        """
+        checks.int_tensor("full_indices", full_indices, self._device)
+        if full_indices.numel() == 0:
+            return
+        if self._check_content:
+            checks.sorted_slots("full_indices", full_indices, self.page_size, self.full_attn_allocator.num_pages)
+        self._void_backups()
+        self.full_to_swa_index_mapping.index_fill_(0, full_indices.to(torch.int64), 0)
 
     def move_swa(self, given: Tensor, kept: Tensor) -> None:
         """The SWA pages of the full slots ``given`` belong to the full slots ``kept`` from now on, slot by slot.

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from conformance import origin
 from conformance.contents.harm_found import Harm
 from conformance.contents.moves import Move, Onward
+from conformance.contents.onward_blocks import OnwardBlocks
 from conformance.contents.onward_pools import OnwardPools
+from conformance.contents.onward_requests import OnwardRequests
 from conformance.contents.onward_rows import ANOTHER, OnwardRows
 from conformance.contents.onward_states import OnwardStates
 from conformance.contents.onward_tree import OnwardTree
@@ -40,6 +42,8 @@ ONWARD: dict[str, Callable[[Any], Any]] = {
     "cache": OnwardRows,
     "lock_ref": OnwardTree,
     "mamba_slots": OnwardStates,
+    "block_pool": OnwardBlocks,
+    "block_cache": OnwardRequests,
 }
 # The names of the moves of each plan, which is repeated. A plan leaves out the moves that a stem does not have.
 PLANS: tuple[tuple[str, ...], ...] = (

@@ -15,6 +15,9 @@ from typing import NamedTuple
 EMPTY = 0  # the prefix without a token
 NOBODY = ""
 FULL, SWA, STATES = "full", "SWA", "state"  # the pools
+BLOCKS = "block"  # a pool of blocks: what holds a prefix is a whole block, and texts count blocks
+BLOCK_SLOTS = "block slot"  # a pool of blocks whose slots hold tokens
+OTHERS_OF_ITS_OWN = {STATES: "a state of its own after other tokens", BLOCKS: "another block of its own"}
 READS_OWN = "reads_own_content"
 READS_OWN_SENTENCE = "What a request reads was computed for its own tokens."
 
@@ -47,12 +50,13 @@ class Held(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """A slot that does not hold what its reader needs.
+    """A slot that does not hold what its reader needs. In a pool of blocks a slot is a block.
 
     ``reader``: who reads. ``writer``: who wrote what the slot holds, empty where nobody wrote it. ``pool``: the name of
     the slot's pool. ``slot``: 0 where the reader has no slot. ``token``: the position of the token that the reader
-    needs. ``step``: the operation in which it reads; ``written``: the operation in which the slot was written, 0 where
-    nobody wrote it.
+    needs, in a pool of blocks its place in the table. ``step``: the operation in which it reads; ``written``: the
+    operation in which the slot was written, 0 where nobody wrote it. ``where``: which token should be in which slot, in
+    words, where the numbers do not say it.
     """
 
     reader: str
@@ -62,6 +66,7 @@ class Wrong(NamedTuple):
     token: int
     step: int
     written: int
+    where: str = ""
 
     @property
     def reads(self) -> str:
@@ -69,9 +74,9 @@ class Wrong(NamedTuple):
         if self.slot == 0:
             return "nothing"
         if self.writer == NOBODY:
-            return "a slot that nobody has written"
+            return f"a {'block' if self.pool == BLOCKS else 'slot'} that nobody has written"
         if self.writer == self.reader:
-            return "a state of its own after other tokens" if self.pool == STATES else "another token of its own"
+            return OTHERS_OF_ITS_OWN.get(self.pool, "another token of its own")
         return f"the tokens of {self.writer}" if self.writer.endswith(")") else f"{self.writer}'s tokens"
 
     @property
@@ -80,6 +85,12 @@ class Wrong(NamedTuple):
         return self.slot != 0 and self.writer not in (NOBODY, self.reader)
 
     def __str__(self) -> str:
+        if self.where:
+            return f"{self.reader} reads {self.reads} in step {self.step}: {self.where}"
+        if self.pool == BLOCKS:
+            wrote = f", which {self.writer} wrote in step {self.written}" if self.writer else ""
+            where = f"the block at place {self.token} of its table is block {self.slot}{wrote}"
+            return f"{self.reader} reads {self.reads} in step {self.step}: {where}"
         where = f"the state after token {self.token}" if self.pool == STATES else f"token {self.token}"
         if self.slot:
             where += f" of its text should be in slot {self.slot} of the {self.pool} pool"

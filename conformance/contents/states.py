@@ -22,8 +22,9 @@ class Chain:
     """What a request, or a session between its turns, has computed.
 
     ``own``: the state that its own slot should hold, ``EMPTY`` before the first pass. ``tracked``: all states that went
-    to its track buffer. ``text``: its input; ``None`` where the run does not know it: for a later turn of a session,
-    and for a request object that comes again.
+    to its track buffer. ``text``: its input; ``None`` where the run does not know it: for a later turn of a session
+    (also where an abort has freed what the session saved, since an engine may keep the text of turns before), and for
+    a request object that comes again.
     """
 
     own: int = EMPTY
@@ -36,12 +37,15 @@ class Chain:
 
 
 class StatePasses:
-    """What requests compute and read. ``here``: by request; ``saved``: by session."""
+    """What requests compute and read. ``here``: by request; ``saved``: by session. ``begun``: the sessions that had a
+    turn since they were opened.
+    """
 
     def __init__(self, shadow: Shadow) -> None:
         self.shadow = shadow
         self.here: dict[int, Chain] = {}
         self.saved: dict[int, Chain] = {}
+        self.begun: set[int] = set()
         self._count = 0
 
     # A request comes and leaves.
@@ -49,7 +53,9 @@ class StatePasses:
     def begin(self, request: int, tokens: Sequence[int] | None, session: int) -> None:
         """A request comes. A later turn of a session goes on from what the session saved."""
         known = self.saved.pop(session, None)
-        self.here[request] = Chain(known.own, known.tracked) if known else Chain(text=tokens)
+        text = None if session in self.begun else tokens
+        self.here[request] = Chain(known.own, known.tracked) if known else Chain(text=text)
+        self.begun |= {session} if session else set()
 
     def copied(self, request: int, key: Key, seen: StatesSnapshot) -> None:
         """A request got a copy of the state of the node with this key, or gets it before its first pass.
@@ -73,11 +79,13 @@ class StatePasses:
     def closed(self, session: int) -> None:
         """A session has given back what it had."""
         self.saved.pop(session, None)
+        self.begun.discard(session)
 
     def clear(self) -> None:
         """Nobody has anything."""
         self.here.clear()
         self.saved.clear()
+        self.begun.clear()
 
     # Passes.
 

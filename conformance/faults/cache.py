@@ -9,6 +9,7 @@ from torch import Tensor
 
 from conformance.faults.fault import Fault
 from conformance.faults.lock_ref import RevivesHeld
+from impl.lock_ref import LockHandle, LockTree
 from impl.mamba_in_cache import MambaInCache
 from impl.radix import ROOT, RadixTree, Span
 from impl.session_trim import RequestRows
@@ -42,6 +43,17 @@ class ReleasesAtOnce(RequestRows):
     def window_is_own(self, rows: Tensor) -> Tensor:
         """Says so of every row."""
         return torch.ones_like(rows, dtype=torch.bool)
+
+
+class LocksAbove(LockTree):
+    """A request locks the node above the one where its cached prefix ends: less than it reads, where more is lawful."""
+
+    def acquire(self, nodes: Tensor | Sequence[int], *, over_tombstones: bool = False) -> list[LockHandle]:
+        """Acquires handles on the nodes above, as far as there are any."""
+        asked = [int(node) for node in nodes]
+        above = [int(self.parent[node]) for node in asked]
+        lower = [node if up == ROOT else up for node, up in zip(asked, above, strict=True)]
+        return super().acquire(lower, over_tombstones=over_tombstones)
 
 
 def first_pages(tree: RadixTree, tokens: list[int]) -> list[Span]:
@@ -156,6 +168,14 @@ FAULTS = (
         spec={"release_swa": wrong.releases_window},
         parts={"rows": ReleasesAtOnce},
         search={"routes": wrong.UNDER_WINDOW_ROUTES},
+    ),
+    Fault(
+        name="locks_less_than_it_reads",
+        stem="cache",
+        sentence="A request locks the node above the one where its cached prefix ends.",
+        spec={"admit_tail": wrong.reads_past_its_lock},
+        parts={"locks": LocksAbove},
+        search=wrong.PAST_THE_LOCK,
     ),
     Fault(
         name="donated_pages_stay",

@@ -96,6 +96,20 @@ def donate_short_to_nobody(states: MambaStates, request: Holder, key: tuple[int,
     states.release([request])
 
 
+def donate_from_before_the_boundary(states: MambaStates, request: Holder, key: tuple[int, ...], tree: Any) -> None:
+    """A request that ends donates the other track of its lazy buffer, as if it were always at a boundary: where this
+    track is absent, the tree gets a state without a slot.
+    """
+    buffer = request.mamba_ping_pong_track_buffer
+    if key and states.lazy and buffer is not None:
+        other = 1 - (request.mamba_next_track_idx or 0)
+        donated, buffer[other] = buffer[other], None
+        tree.keep(key, torch.zeros((), dtype=torch.int64) if donated is None else donated)
+    elif key:
+        tree.keep(key, states.donate(request))
+    states.release([request])
+
+
 def find_by_length(states: Collection[tuple[int, ...]], text: tuple[int, ...]) -> tuple[int, ...] | None:
     """A match finds the longest key that is no longer than the text, whatever its tokens are."""
     return max((key for key in states if len(key) <= len(text)), key=len, default=None)
@@ -147,6 +161,13 @@ FAULTS = (
         sentence="A group within a group takes its place, and the slots that were set aside are lost.",
         spec={"begin_group": wrong.forgets_outer_group},
         parts={"allocator": ForgetsOuterGroup},
+    ),
+    Fault(
+        name="turned_to_no_slot",
+        stem="mamba_slots",
+        sentence="A request that ends gives the other track of its lazy buffer to the tree, also where it is absent.",
+        spec={"turn_lazy": wrong.turns_to_no_slot},
+        parts={"end": donate_from_before_the_boundary},
     ),
     Fault(
         name="donated_to_nobody",

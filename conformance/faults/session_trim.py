@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -129,6 +129,27 @@ class SlidesWithoutWindow(RequestRows):
         return reach
 
 
+class CutsIntoTree(RequestRows):
+    """A turn whose whole input the tree has goes on on its session's row, which is cut into a page of the tree.
+
+    The last token of the input is then computed into this page, which other requests read. SGLang 0.5.23 says by an
+    assertion that this must not be, and stops.
+    """
+
+    def begins_anew(self, session: Hashable, given: int) -> bool:
+        """Says that every row can go on."""
+        del session, given
+        return False
+
+    def restore(self, sessions: Sequence[Hashable], prefix: Numbers) -> Tensor:
+        """Cuts the rows, and with them what the tree has of them."""
+        rows = self._saved(sessions)
+        to = torch.tensor(list(prefix))
+        shorter = to < self.protected[rows]
+        self.protected[rows] = torch.where(shorter, self.page_floor(to), self.protected[rows])
+        return super().restore(sessions, prefix)
+
+
 class FreesInterrupted(RequestRows):
     """After an exception the new slots are freed as they are, so that a page goes back which begins with other tokens.
 
@@ -206,6 +227,14 @@ FAULTS = (
         sentence="A row that has SWA slots only for its tail begins with the cursor at its cached prefix.",
         spec={"admit_tail": wrong.starts_at_prefix},
         parts={"rows": StartsAtPrefix},
+    ),
+    Fault(
+        name="turn_writes_into_tree",
+        stem="session_trim",
+        sentence="A turn whose whole input the tree has computes the last token again, in a page of the tree.",
+        spec={"restore": wrong.cuts_into_tree},
+        parts={"rows": CutsIntoTree},
+        search=wrong.INTO_TREE,
     ),
     Fault(
         name="rejected_draft_takes_page",

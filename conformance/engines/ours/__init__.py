@@ -24,6 +24,8 @@ MAKERS = {
     "session_trim": ("cache", "cache"),
     "mamba_slots": ("states", "mamba_slots"),
     "cache": ("cache", "cache"),
+    "block_pool": ("blocks", "block_pool"),
+    "block_cache": ("scheduler", "block_cache"),
 }
 
 

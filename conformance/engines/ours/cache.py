@@ -91,8 +91,12 @@ class OurCache:
     # A request arrives.
 
     def look(self, request: int, session: int, tokens: list[int]) -> int:
-        """Matches the session's slot, or the tree."""
+        """Matches the session's slot, or the tree. Where the tree has all tokens of a turn, its row is given up: the
+        last token is computed again, and that must not be in a page of the tree.
+        """
         del request
+        if self.rows.begins_anew(session, len(tokens)):
+            self.engine.close([session])
         if session not in self.rows.slot:
             return self.engine.match_prefix(tokens[:-1]).slots.numel()
         committed = int(self.rows.committed[self.rows.slot[session]])

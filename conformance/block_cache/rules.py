@@ -1,0 +1,160 @@
+"""The machine that draws runs of ``block_cache``: few blocks, a few requests at a time, and prompts that begin alike.
+
+A rule sends what a server can do in the present state: requests come and are aborted, steps are made and completed, and
+the prefix cache is reset. The scheduler decides the rest. Each run ends with ``drain``: every request is aborted, every
+step is completed, and then every block must be free.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from conformance.block_cache.protocol import FULL, MAMBA, WINDOW
+from conformance.block_cache.run import BlockCacheRun
+from conformance.engines.protocol import Json
+from conformance.known import BlockCacheExclusion as Exclusion
+from conformance.machine import StemMachine, started
+from conformance.requests import token
+
+MOST_LENGTH, MOST_HERE = 40, 4
+ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
+LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
+DRAFTS = (
+    (0, False),
+    (0, False),
+    (2, False),
+    (2, True),
+    (1, True),
+)  # each: drafts of a step, and whether of an EAGLE head
+CONFIG = {
+    "layers": st.integers(0, len(LAYERS) - 1),
+    "drafts": st.integers(0, len(DRAFTS) - 1),
+    "blocks": st.sampled_from((14, 10, 12, 20)),
+    "batch": st.sampled_from((16, 8)),
+    "steps_in_flight": st.sampled_from((1, 2)),
+    "threshold": st.sampled_from((0, 0, 5)),
+    "policy": st.sampled_from(("fcfs", "priority")),
+    "caching": st.sampled_from((True, True, True, False)),
+}
+lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
+moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
+
+
+class BlockCacheMachine(StemMachine):
+    """Requests that come and leave, and a scheduler."""
+
+    run: BlockCacheRun | None
+
+    @initialize(config=st.fixed_dictionaries(CONFIG))
+    def start(self, config: Json) -> None:
+        """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
+        thing after the other.
+        """
+        self.number = 0
+        drafts, eagle = DRAFTS[config["drafts"]]
+        known = {
+            **config,
+            **{"layers": LAYERS[config["layers"]], "drafts": drafts, "eagle": eagle, "block_size": 4, "requests": 3},
+            **{"max_length": MOST_LENGTH, "events": config["caching"]},
+        }
+        plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
+        for less in (
+            {},
+            {"eagle": False},
+            {"eagle": False, **attention},
+            plain,
+            {**plain, "steps_in_flight": 1},
+            {**plain, **attention, "steps_in_flight": 1},
+        ):
+            if self.begin(self.avoiding({**known, **less})):
+                return
+
+    def avoiding(self, config: Json) -> Json:
+        """The configuration without what known differences need."""
+        config = dict(config)
+        if self.excludes(Exclusion.PRIORITY):
+            config["policy"] = "fcfs"
+        if self.excludes(Exclusion.TWO_STEPS):
+            config["steps_in_flight"] = 1
+        in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
+        states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
+        if in_flight or states:
+            config |= {"drafts": 0, "eagle": False}
+        return config
+
+    @property
+    def begun(self) -> BlockCacheRun:
+        """The run, after the start."""
+        assert self.run is not None
+        return self.run
+
+    def teardown(self) -> None:
+        """Ends everything, unless the run has failed before."""
+        try:
+            if self.run is not None and not self.failed:
+                self.drain()
+        finally:
+            super().teardown()
+
+    def drain(self) -> None:
+        """Every request ends and every step in flight is done. Then every block is free, and a reset must be done."""
+        for request in self.begun.waiting():
+            self.do("abort", request=request)
+        self._complete_all()
+        self.do("schedule")
+        self._complete_all()
+        self.do("audit")
+        self.do("reset", preempt=False)
+
+    def _complete_all(self) -> None:
+        for _ in range(len(self.begun.flying)):
+            self.do("complete")
+
+    @rule(moves=moves)
+    def go(self, moves: list[tuple[int, int, int, int]]) -> None:
+        """Requests come and leave, and steps are made and done."""
+        if self.run is None:  # Hypothesis needs one rule that is always possible
+            return
+        for how, length, fork, more in moves:
+            if how < 3 and len(self.begun.waiting()) < MOST_HERE:
+                self._come(length, fork, more)
+            elif how == 3 and self.begun.waiting():
+                waiting = self.begun.waiting()
+                self.do("abort", request=waiting[length % len(waiting)])
+            elif self._may_complete(how):
+                self.do("complete", accept=more)
+            elif self._may_schedule():
+                self.do("schedule")
+
+    def _may_schedule(self) -> bool:
+        most: int = self.begun.config["steps_in_flight"]
+        return len(self.begun.flying) < most
+
+    def _may_complete(self, how: int) -> bool:
+        return bool(self.begun.flying) and (how % 2 == 0 or not self._may_schedule())
+
+    def _come(self, length: int, fork: int, more: int) -> None:
+        self.number += 1
+        mark = 1 if more == 2 and fork == 4 else 0
+        self.do(
+            "add",
+            request=self.number,
+            tokens=[token(n, fork) for n in range(length)],
+            outputs=1 + (length * 7 + more) % 12,
+            fork=fork,
+            mark=mark,
+            priority=self._priority(more),
+        )
+
+    def _priority(self, more: int) -> int:
+        """Mostly a request goes before those that came earlier, so that they are preempted for it."""
+        here = len(self.begun.waiting())
+        return more if more == 1 else MOST_HERE - min(here, MOST_HERE)
+
+    @rule(sure=st.integers(0, 3), preempt=st.booleans())
+    @precondition(started)
+    def reset(self, sure: int, preempt: bool) -> None:
+        """The prefix cache is reset now and then, where no step is in flight."""
+        if sure == 0 and not self.begun.flying:
+            self.do("reset", preempt=preempt)

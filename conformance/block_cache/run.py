@@ -1,0 +1,211 @@
+"""A run of the stem ``block_cache``: requests that come and leave, and a scheduler that is its own caller.
+
+The run decides which requests come, what is drafted and sampled, and when a step is done. The scheduler decides
+everything else. What it does to blocks is explained as steps of the law (``conformance.block_cache.follow``), and
+stand-in workers compute what it launches (``conformance.block_cache.worker``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from conformance.block_cache.follow import Follower, Stories
+from conformance.block_cache.memory import Misread
+from conformance.block_cache.protocol import MAMBA, WINDOW, BlockCacheEngine, BlockCacheSnapshot, Completed, Launched
+from conformance.block_cache.seen import problems, project, whole
+from conformance.block_cache.worker import Astray, Workers
+from conformance.contents.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, Wrong
+from conformance.diff import Change, Names
+from conformance.engines.protocol import Json, Misuse, lacking
+from conformance.kinds import KeyTokens, Tokens, operation, operations_of
+from conformance.lockstep import QUIESCENT, Call, Calls, Finding, Ignores, Law, Operation, nothing
+from conformance.requests import token
+from spec import block_cache as law
+from spec import block_pool
+from spec.block_cache import BlockCache
+from spec.finite import Domain
+from spec.logic import but
+
+COMPUTES_OWN = "pass_computes_own_tokens"
+COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
+NOTHING_HELD = "With no request and no step in flight, every block is free."
+MOST_STORIES = 1 << 31
+SPARE = 3  # rows of requests that have ended, and of which a step or a transfer still uses the blocks
+
+
+def wrong_of(misread: Misread, size: int, step: int) -> Wrong:
+    """What a request has read that was not its own. ``size``: the slots of a block. ``step``: the operation."""
+    reader = f"request {misread.request}"
+    writer = NOBODY if misread.writer is None else f"request {misread.writer}"
+    where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
+    pool, slot = STATES if misread.is_state else BLOCK_SLOTS, misread.block * size + misread.offset
+    return Wrong(reader, writer, pool, slot, misread.token, step, 0, where)
+
+
+class BlockCacheRun:
+    """Operations on requests. A number of a request comes once."""
+
+    def __init__(self, engine: BlockCacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.config = engine, config
+        self.lacks: Collection[str] = lacking(engine)
+        self.size: int = config["block_size"]
+        self.stories = Stories(self.size)
+        self.law = Law(law.stem, self._initial(), strict, ignores)
+        self.follower = Follower(self.law, config, self.stories)
+        self.law.names = Names(row=self.follower.name, text=self.stories.name)
+        self.workers = Workers(config)
+        self.shadow = Shadow()
+        self.flying: deque[Launched] = deque()
+        self.forks: dict[int, int] = {}
+        self.outputs: dict[int, int] = {}
+        self.operations: Mapping[str, Operation] = operations_of(self)
+        self.seen: BlockCacheSnapshot = engine.snapshot()
+        self._pool = whole(self.seen.pool, self.size)
+
+    def _initial(self) -> BlockCache:
+        config, groups = self.config, self.config["layers"]
+        rows = (config["requests"] + SPARE) * len(groups)
+        places = -(-config["max_length"] // self.size) + 2
+        stories: Any = self.stories  # it is called as the law's map is, and grows with the requests that come
+        pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)
+        pool = but(pool, stories=Domain(0, MOST_STORIES))
+        windows = [group["window"] - 1 if group["kind"] == WINDOW else None for group in groups]
+        return law.initial(pool, self.size, windows, [group["kind"] == MAMBA for group in groups])
+
+    # Requests.
+
+    @operation
+    def add(
+        self, request: int, tokens: KeyTokens, outputs: Tokens, fork: int = 0, mark: int = 0, priority: int = 0
+    ) -> Calls:
+        """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
+
+        ``fork``: requests with one prompt and one fork sample equal tokens. ``mark``: what its KV cache depends on
+        beside its tokens, such as an adapter or a salt. ``priority``: a smaller number goes first.
+        """
+        if request in self.forks or not tokens or outputs < 1:
+            raise Misuse("the number of the request was used before, or it has no token or no output")
+        if len(tokens) + outputs > self.config["max_length"]:
+            raise Misuse("the request is longer than any may be")
+        self.forks[request], self.outputs[request] = fork, outputs
+        more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
+        self.follower.comes(request, mark, tokens, [*tokens, *more])
+        self.workers.comes(request, mark)
+        yield Call("add", partial(self.engine.add, request, tokens, outputs, mark, priority))
+
+    @operation
+    def abort(self, request: int) -> Calls:
+        """A request is aborted, also while a step with it is in flight."""
+        if request in self.forks and request not in self.follower.here:
+            raise Misuse(f"request {request} has ended", by_engine=True)
+        self.follower.must_know(request)
+        yield Call("abort", partial(self.engine.abort, request))
+        self._explain()
+
+    # Steps.
+
+    @operation
+    def schedule(self) -> Calls:
+        """The scheduler makes a step and sends it to the workers."""
+        if len(self.flying) >= self.config["steps_in_flight"]:
+            raise Misuse("as many steps are in flight as may be", by_engine=True)
+        step: Launched = yield Call("schedule", self.engine.schedule)
+        self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
+        if step.passes:
+            self.flying.append(step)
+        self._explain(step)
+
+    @operation
+    def complete(self, accept: int = 0) -> Calls:
+        """The oldest step in flight is done. ``accept``: so many tokens of each draft are accepted."""
+        if not self.flying:
+            raise Misuse("no step is in flight", by_engine=True)
+        step = self.flying.popleft()
+        sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
+                   if one.samples}  # fmt: skip
+        try:
+            self.note(self.workers.completed(sampled))
+        except Astray as astray:
+            raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, str(astray)) from None
+        done: Completed = yield Call("complete", partial(self.engine.complete, sampled))
+        for request, one in step.passes.items():
+            if request in self.follower.here:
+                self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
+        for request, tokens in done.delivered.items():
+            if request in self.follower.here:
+                self.follower.here[request].tokens += tokens
+        self._explain()
+        self.follower.settle()
+        if self.config["drafts"] and "draft" not in self.lacks:
+            drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
+            yield Call("draft", partial(self.engine.draft, drafts))
+
+    def _sampled(self, request: int, drafts: int, accept: int) -> list[int]:
+        """The drafts that are accepted, and one token."""
+        return self._next(request, 1 + min(accept, drafts))
+
+    def _next(self, request: int, count: int) -> list[int]:
+        """The next tokens of a request's text. A request that has ended meanwhile samples any."""
+        one = self.follower.here.get(request)
+        known = 0 if one is None else len(one.tokens)
+        return [token(n, self.forks[request]) for n in range(known, known + count)]
+
+    @operation
+    def reset(self, preempt: bool) -> Calls:
+        """The prefix cache is reset. ``preempt``: the requests that run are preempted first."""
+        if self.flying and preempt:
+            raise Misuse("the prefix cache is reset with a preemption only where no step is in flight", by_engine=True)
+        done = yield Call("reset", partial(self.engine.reset, preempt))
+        self._explain()
+        self.law.engine_step("reset", bool(done))
+
+    @operation
+    def audit(self) -> Calls:
+        """With no request and no step in flight, every block is free."""
+        if self.follower.here or self.flying:
+            raise Misuse("requests are there, or steps in flight", by_engine=True)
+        pool = self.law.state.pool
+        if pool.available != pool.blocks.size:
+            held = sorted(b for b in pool.blocks.items() if pool.refs(b) > 0)
+            raise Finding(QUIESCENT, NOTHING_HELD, f"blocks {held} are not free")
+        yield None
+
+    # What the driver needs.
+
+    def _explain(self, step: Launched | None = None) -> None:
+        self.follower.call(self.engine.moves, self.seen.requests, step)
+
+    def note(self, wrong: Misread | None) -> None:
+        if wrong is not None:
+            self.shadow.note(wrong_of(wrong, self.size, self.shadow.step))
+
+    def snapshot(self) -> BlockCacheSnapshot:
+        """The requests, their tables and the pool."""
+        return self.engine.snapshot()
+
+    def follow(self) -> None:
+        """Each operation explains what its calls have changed."""
+        self._pool = whole(self.seen.pool, self.size)
+
+    def project(self) -> Any:
+        """The law's state, with tables, counts and hashes as the engine shows them."""
+        return project(self.law.state, self.seen, self._pool, self.follower.here, self.stories)
+
+    def hidden(self, change: Change) -> bool:
+        """Nothing is hidden from a caller."""
+        del change
+        return False
+
+    def beyond_state(self) -> list[str]:
+        """What is wrong with the free queue, the prefix cache, or what the scheduler knows of its requests."""
+        return problems(self.law.state, self.seen, self._pool, self.follower.here)
+
+    def judge(self) -> None:
+        """Nothing to add: the invariants say everything."""
+
+    def waiting(self) -> Sequence[int]:
+        """The requests that have not ended."""
+        return list(self.follower.here)

@@ -1,0 +1,472 @@
+"""A scheduler with block tables: which requests compute which tokens in a step, and which blocks they get.
+
+Plain Python on the host: a block is a number, and no call touches a tensor. All groups of layers share one
+``impl.block_pool.BlockPool``, and a request has a table of blocks in each group.
+
+- **Steps.** ``schedule`` makes a step, ``complete`` says what the oldest one has sampled. Two steps may be in flight:
+  the second one is made before it is known what the first one samples, and counts on all drafts of the first one.
+- **Blocks in flight.** A block is given back only when no step in flight reads or writes it. So a request with a pass
+  in flight is not preempted; the blocks of one that ends are kept until its passes are done; and a window gives up
+  blocks by the tokens whose passes are done, never by drafts.
+- **Prefix cache.** A block gets its hash once a pass is launched that computes its last token, and this token is known.
+  Passes run in the order of their launch, so that whoever finds the block reads it later.
+- **Preemption.** Running requests are served from the most to the least urgent one. One that lacks blocks takes them
+  from the least urgent one behind it. So nobody is preempted who has a pass in the step that is made.
+
+The caller sees to it that the pool has room for each request alone: one that needs more is never computed to its end.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from impl.block_pool import NULL, BlockPool
+from impl.checks import expect, integer
+
+__all__ = ["NEW", "RESUMED", "RUNNING", "BlockTable", "Pass", "Request", "Scheduler", "Step", "block_hash"]
+
+NEW, RESUMED, RUNNING = "new", "resumed", "running"
+
+Hasher = Callable[[bytes, Sequence[int]], bytes]
+
+
+def block_hash(before: bytes, tokens: Sequence[int]) -> bytes:
+    """The hash of a block: it covers the tokens of the block, and by the hash ``before`` all that comes before it.
+
+    The first block of a text has as ``before`` the hash of the text's mark.
+    """
+    return sha256(before + array("q", tokens).tobytes()).digest()
+
+
+class BlockTable:
+    """The blocks of one request in one group of layers, in the order of its text.
+
+    ``blocks``: the table; a place that is not needed has the null block. ``first``: the first place that the request
+    still reads. ``offered``: so many places were found in the prefix cache, or were offered to it.
+    """
+
+    def __init__(self, pool: BlockPool, request: int, group: int) -> None:
+        self.pool, self.request, self.group = pool, request, group
+        self.blocks: list[int] = []
+        self.first = self.offered = 0
+
+    def share(self, skipped: int, found: Sequence[int]) -> None:
+        """Begins with blocks that were found. ``skipped``: so many places before them are not needed."""
+        self.pool.touch(found)
+        self.blocks = [NULL] * skipped + list(found)
+        self.first, self.offered = skipped, len(self.blocks)
+
+    def grow(self, count: int) -> None:
+        """Takes so many new blocks. The caller has seen that they are free."""
+        if count > 0:
+            taken = self.pool.alloc(count)
+            if taken is None:
+                raise RuntimeError(f"group {self.group} of request {self.request} needs {count} blocks, fewer are free")
+            self.blocks += taken
+
+    def slide(self, first: int) -> None:
+        """Gives up the blocks before the place ``first``, the last one first: a prefix is worth more than its end."""
+        if first > self.first:
+            self.pool.free([block for block in reversed(self.blocks[self.first : first]) if block])
+            self.blocks[self.first : first] = [NULL] * (first - self.first)
+            self.first = first
+
+    def offer(self, hashes: Sequence[bytes], count: int) -> None:
+        """The first ``count`` blocks are found by the hashes of the text from now on."""
+        if count > self.offered:
+            named = [(self.group, known) for known in hashes[self.offered : count]]
+            self.pool.cache(self.blocks[self.offered : count], named)
+            self.offered = count
+
+    def clear(self) -> None:
+        """Gives every block back, the last one first."""
+        self.pool.free([block for block in reversed(self.blocks) if block])
+        self.blocks, self.first, self.offered = [], 0, 0
+
+
+@dataclass(eq=False)
+class Request:
+    """A request that has not ended, or that has ended with passes in flight.
+
+    ``tokens``: its text, the prompt and what was sampled. ``last``: so many tokens are computed at most, all but the
+    last one sampled. ``urgency``: the smallest goes first. ``hashes``: the hash of its mark and of each whole block of
+    its text. ``computed``: how many tokens of its own text the launched passes compute, without drafts that are not
+    verified. ``flying``: its passes in flight. ``drafts``: how many tokens are drafted for its next pass. ``kind``:
+    what its next pass is.
+    """
+
+    name: int
+    tokens: list[int]
+    last: int
+    urgency: tuple[int, int]
+    hashes: list[bytes]
+    tables: list[BlockTable]
+    computed: int = 0
+    flying: deque[Pass] = field(default_factory=deque)
+    drafts: int = 0
+    kind: str = NEW
+
+    @property
+    def hoped(self) -> int:
+        """How many tokens are computed, if all drafts in flight are accepted."""
+        return self.computed + sum(one.drafts for one in self.flying)
+
+    @property
+    def length(self) -> int:
+        """How long the text is, if all drafts in flight are accepted."""
+        return len(self.tokens) + sum(1 + one.drafts for one in self.flying if one.samples)
+
+    @property
+    def done(self) -> int:
+        """How many tokens of its own text are computed by passes that are done."""
+        return self.computed - sum(one.count - one.drafts for one in self.flying)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a request computes in a step: ``count`` tokens from the place ``start`` on, the last ``drafts`` are drafts.
+
+    ``samples``: a token is sampled after it. ``kind``: ``NEW``, ``RESUMED`` or ``RUNNING``. ``blocks``: for each group
+    the blocks that are appended to the request's table, and all of its table for a new or resumed request.
+    """
+
+    start: int
+    count: int
+    drafts: int
+    samples: bool
+    kind: str
+    blocks: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step. ``passes``: by the name of the request. ``preempted``: who gave up its blocks in this call."""
+
+    passes: Mapping[int, Pass]
+    preempted: tuple[int, ...]
+
+
+class Scheduler:
+    """Requests over one pool of blocks of ``block_size`` tokens.
+
+    ``windows``: for each group of layers how many tokens a token reads, itself among them; ``None`` for all. ``batch``:
+    the most tokens of a step. ``requests``: how many run at once. ``drafts``: the most drafts of a pass; a pass gets
+    slots for so many tokens after its own, so that the next drafts have slots when they are made. ``steps_in_flight``:
+    with 2, workers keep their drafts to themselves, and each pass after a sampled token has ``drafts`` of them.
+    ``threshold``: the most tokens of a chunk of a prompt, 0 for any number. ``by_priority``: the request with the
+    smallest priority goes first, and not the oldest. ``caching``: there is a prefix cache. ``table``, ``hasher``: how a
+    table is made and how a block is hashed.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        windows: Sequence[int | None],
+        *,
+        batch: int,
+        requests: int,
+        drafts: int = 0,
+        steps_in_flight: int = 1,
+        threshold: int = 0,
+        by_priority: bool = False,
+        caching: bool = True,
+        table: Callable[[BlockPool, int, int], BlockTable] = BlockTable,
+        hasher: Hasher = block_hash,
+        debug: bool = False,
+    ) -> None:
+        self.pool, self.windows = pool, list(windows)
+        self.size, self.batch = integer("block_size", block_size, 1), integer("batch", batch, 1)
+        self.most, self.drafts = integer("requests", requests, 1), integer("drafts", drafts, 0)
+        self.steps_in_flight = integer("steps_in_flight", steps_in_flight, 1)
+        self.threshold, self.by_priority = integer("threshold", threshold, 0), by_priority
+        self.caching, self.debug = caching, debug
+        self._table, self._hash = table, hasher
+        self.waiting: list[Request] = []  # both from the most to the least urgent one
+        self.running: list[Request] = []
+        self.flying: deque[dict[Request, Pass]] = deque()  # the passes of each step in flight
+        self._made: dict[Request, Pass] = {}  # the passes of the step that is being made
+        self._count = 0
+
+    # Requests.
+
+    def add(self, name: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+        """A request comes. It ends after ``outputs`` sampled tokens.
+
+        ``mark``: what its KV cache depends on beside its tokens, such as an adapter; requests with different marks
+        share no block. ValueError for a request without a token, or with the name of one that is there.
+        """
+        if not tokens or (integer("outputs", outputs, 1) and name in self.known()):
+            raise ValueError(f"request {name} needs at least one token and a name of its own")
+        self._count += 1
+        self._insert(
+            self.waiting,
+            Request(
+                name=name,
+                tokens=list(tokens),
+                last=len(tokens) + outputs - 1,
+                urgency=(priority if self.by_priority else 0, self._count),
+                hashes=[self._hash(b"", (mark,))],
+                tables=[self._table(self.pool, name, group) for group in range(len(self.windows))],
+            ),
+        )
+
+    def known(self) -> dict[int, Request]:
+        """The requests that have not ended, by name."""
+        return {request.name: request for request in (*self.running, *self.waiting)}
+
+    def abort(self, name: int) -> None:
+        """A request ends now. Blocks of its passes in flight are kept until these are done. KeyError without it."""
+        self._end(self.known()[name])
+        self._changed()
+
+    def _end(self, request: Request) -> None:
+        (self.running if request in self.running else self.waiting).remove(request)
+        if not request.flying:
+            self._give_back(request)
+
+    def _give_back(self, request: Request) -> None:
+        for table in request.tables:
+            table.clear()
+
+    def _insert(self, queue: list[Request], request: Request) -> None:
+        queue.append(request)
+        queue.sort(key=lambda one: one.urgency)
+
+    # Steps.
+
+    def schedule(self) -> Step:
+        """Makes a step, which is in flight from now on if it has a pass. RuntimeError if as many are as may be."""
+        if len(self.flying) >= self.steps_in_flight:
+            raise RuntimeError(f"{len(self.flying)} steps are in flight already")
+        preempted: list[Request] = []
+        if self._serve(preempted):
+            self._welcome()
+        if self.caching:
+            for request in self._made:
+                self._offer(request)
+        made, self._made = self._made, {}
+        if made:
+            self.flying.append(made)
+        self._changed()
+        passes = {request.name: one for request, one in made.items()}
+        return Step(passes, tuple(request.name for request in preempted))
+
+    def _left(self) -> int:
+        """How many tokens the step has room for."""
+        return self.batch - sum(one.count for one in self._made.values())
+
+    def _serve(self, preempted: list[Request]) -> bool:
+        """Passes of running requests. True if each got its blocks without a preemption."""
+        enough = True
+        for request in list(self.running):
+            count, drafts = self._work(request)
+            if not count or request not in self.running:
+                continue
+            self._slide(request)
+            while not (fits := self._fits(request, count)) and (victim := self._victim(request)):
+                self._preempt(victim)
+                preempted.append(victim)
+            enough = enough and fits
+            if fits:
+                self._launch(request, count, drafts)
+        return enough and not preempted
+
+    def _welcome(self) -> None:
+        """Waiting requests get their first pass, as long as there is room for the most urgent of them."""
+        while self.waiting and len(self.running) < self.most and self._admit(self.waiting[0]):
+            self._insert(self.running, self.waiting.pop(0))
+
+    def _work(self, request: Request) -> tuple[int, int]:
+        """How many tokens the next pass of a request computes, and how many of them are drafts."""
+        start, length, left = request.hoped, request.length, self._left()
+        count = min(length - start, left, request.last - start)
+        if self.threshold:
+            count = min(count, self.threshold)
+        if start + count < length:
+            return max(count, 0), 0
+        drafts = min(request.drafts, left - count, request.last - length)
+        return count + drafts, drafts
+
+    def _launch(self, request: Request, count: int, drafts: int) -> None:
+        """The request gets its slots and its pass. The caller has seen that there is room."""
+        start, told = request.hoped, [len(table.blocks) if request.kind == RUNNING else 0 for table in request.tables]
+        for table in request.tables:
+            table.grow(self._places(request, count) - len(table.blocks))
+        new = tuple(tuple(table.blocks[at:]) for at, table in zip(told, request.tables, strict=True))
+        samples = start + count - drafts == request.length
+        made = Pass(start, count, drafts, samples, request.kind, new)
+        request.flying.append(made)
+        request.computed += count - drafts
+        request.drafts = self.drafts if samples and self.steps_in_flight > 1 else 0
+        request.kind = RUNNING
+        self._made[request] = made
+
+    def _places(self, request: Request, count: int) -> int:
+        """How many places the tables have after a pass of ``count`` tokens, with its lookahead."""
+        end = request.hoped + count
+        return -(-max(end, min(end + self.drafts, request.last)) // self.size)
+
+    def _fits(self, request: Request, count: int) -> bool:
+        places = self._places(request, count)
+        need = sum(max(0, places - len(table.blocks)) for table in request.tables)
+        return need <= self.pool.available_size()
+
+    def _victim(self, request: Request) -> Request | None:
+        """The least urgent request that has no pass in flight and is less urgent than this one."""
+        behind = self.running[self.running.index(request) + 1 :]
+        return next((one for one in reversed(behind) if not one.flying), None)
+
+    def _preempt(self, request: Request) -> None:
+        """The request gives up its blocks, and waits until it is computed again."""
+        self.running.remove(request)
+        self._give_back(request)
+        request.computed, request.drafts, request.kind = 0, 0, RESUMED
+        self._insert(self.waiting, request)
+
+    def _slide(self, request: Request) -> None:
+        """Blocks that no token after those that are done reads are given up."""
+        for table in request.tables:
+            table.slide(self._first(table.group, request.done))
+
+    def _first(self, group: int, done: int) -> int:
+        """The first place that the token after ``done`` tokens reads."""
+        window = self.windows[group]
+        return 0 if window is None else max(0, done - window + 1) // self.size
+
+    def complete(self, sampled: Mapping[int, Sequence[int]]) -> tuple[dict[int, list[int]], tuple[int, ...]]:
+        """The oldest step in flight is done.
+
+        ``sampled``: for each pass that samples the drafts that were accepted, and one token more. Returns the tokens
+        that each request keeps, and which requests have ended by it. RuntimeError if no step is in flight.
+        """
+        if not self.flying:
+            raise RuntimeError("no step is in flight")
+        known = self.known()
+        kept: dict[int, list[int]] = {}
+        for request, one in self.flying.popleft().items():
+            request.flying.popleft()
+            tokens = list(sampled.get(request.name, ()))
+            if known.get(request.name) is not request:
+                if not request.flying:
+                    self._give_back(request)
+            elif tokens:
+                kept[request.name] = self._keep(request, one, tokens)
+        ended = tuple(name for name in kept if len(known[name].tokens) > known[name].last)
+        for name in ended:
+            self._end(known[name])
+        self._changed()
+        return kept, ended
+
+    def _keep(self, request: Request, done: Pass, tokens: list[int]) -> list[int]:
+        """The text goes on with what was sampled after a pass. Of its drafts those are computed that were accepted."""
+        kept = tokens[: request.last + 1 - len(request.tokens)]
+        request.tokens += kept
+        request.computed += min(len(tokens) - 1, done.drafts)
+        if self.caching:
+            self._offer(request)
+        return kept
+
+    def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
+        """The drafts of requests for their next pass. Requests that do not run are passed over."""
+        for request in self.running:
+            request.drafts = min(len(drafts.get(request.name, ())), self.drafts)
+
+    # The prefix cache.
+
+    def _hashes(self, request: Request) -> list[bytes]:
+        """The hash of the mark, and of each block of the text that is whole."""
+        hashes, size = request.hashes, self.size
+        for at in range(len(hashes) - 1, len(request.tokens) // size):
+            hashes.append(self._hash(hashes[-1], request.tokens[at * size : (at + 1) * size]))
+        return hashes
+
+    def _offer(self, request: Request) -> None:
+        """Blocks that are computed whole for tokens that are known are found from now on."""
+        count = min(request.computed, len(request.tokens)) // self.size
+        for table in request.tables:
+            table.offer(self._hashes(request)[1:], count)
+
+    def _admit(self, request: Request) -> bool:
+        """A waiting request takes what the prefix cache finds, and gets its first pass. False, with nothing changed,
+        where there is no room for it.
+        """
+        hit = self._hit(request) if self.caching else 0
+        skips = [self._skipped(group, hit) for group in range(len(self.windows))]
+        found = [self._found(request, group, skip, hit) for group, skip in enumerate(skips)]
+        request.computed = hit * self.size
+        count, drafts = self._work(request)
+        places = self._places(request, count)
+        need = sum(places - skip - len(blocks) for skip, blocks in zip(skips, found, strict=True))
+        free = sum(not self.pool.refs[block] for blocks in found for block in blocks)
+        if not count or need > self.pool.available_size() - free:
+            request.computed = 0
+            return False
+        for table, skip, blocks in zip(request.tables, skips, found, strict=True):
+            table.share(skip, blocks)
+        self._launch(request, count, drafts)
+        return True
+
+    def _hit(self, request: Request) -> int:
+        """How many whole blocks of the text the prefix cache has, in each group as far back as the next token reads.
+
+        The last token is left out: it is computed, so that a token can be sampled.
+        """
+        hit = self._reusable(request)
+        groups = range(len(self.windows))
+        while missing := [at for group in groups if (at := self._missing(request, group, hit)) is not None]:
+            hit = min(missing)
+        return hit
+
+    def _reusable(self, request: Request) -> int:
+        """How many blocks of the text a hit can have at most."""
+        return (len(request.tokens) - 1) // self.size
+
+    def _missing(self, request: Request, group: int, hit: int) -> int | None:
+        """The first place that a hit of ``hit`` blocks needs in a group, and that the prefix cache does not have."""
+        hashes = self._hashes(request)
+        places = range(self._skipped(group, hit), hit)
+        return next((at for at in places if self.pool.find((group, hashes[at + 1])) is None), None)
+
+    def _skipped(self, group: int, hit: int) -> int:
+        """How many places before a hit are not needed. At least its last block is."""
+        return min(self._first(group, hit * self.size), max(hit - 1, 0))
+
+    def _found(self, request: Request, group: int, skipped: int, hit: int) -> list[int]:
+        found = (self.pool.find((group, known)) for known in self._hashes(request)[skipped + 1 : hit + 1])
+        return [block for block in found if block is not None]
+
+    def reset(self, preempt: bool) -> bool:
+        """The prefix cache forgets every block, as after new weights. ``preempt``: who runs is preempted first.
+
+        False, with nothing changed, while a step is in flight, or a request has blocks that is not preempted.
+        """
+        if self.flying or (self.running and not preempt):
+            return False
+        for request in list(self.running):
+            self._preempt(request)
+        done = self.pool.reset()
+        self._changed()
+        return done
+
+    def _changed(self) -> None:
+        if self.debug:
+            self.check()
+
+    def check(self) -> None:
+        """AssertionError if the tables contradict each other or the pool. Takes time in proportion to the pool."""
+        self.pool.check()
+        there = {*self.running, *self.waiting, *(request for step in self.flying for request in step)}
+        refs = [0] * (self.pool.size + 1)
+        for request in there:
+            needed = -(-request.hoped // self.size) if request.tables[0].blocks else 0
+            for table in request.tables:
+                expect(f"slots of request {request.name}", len(table.blocks) >= needed, True)
+                expect(f"first place of request {request.name}", NULL in table.blocks[table.first :], False)
+                for block in filter(None, table.blocks):
+                    refs[block] += 1
+        expect("the holders of the blocks", self.pool.refs, refs)
