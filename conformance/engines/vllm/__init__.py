@@ -1,0 +1,66 @@
+"""vLLM's released block pool and scheduler as engines, one release a process.
+
+``registry.load("vllm", release="0.33.0")`` downloads the release once, imports its own classes and drives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.engines.protocol import EngineError
+from conformance.engines.vllm.download import WHEELS
+
+if TYPE_CHECKING:
+    from conformance.engines.registry import Loaded
+    from conformance.engines.vllm.release import Release
+
+RELEASES = (
+    *("0.13.0", "0.15.1", "0.16.0", "0.18.1", "0.20.2", "0.22.1"),
+    *("0.24.0", "0.27.1", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
+)
+
+
+@dataclass(frozen=True)
+class VLLMPlugin:
+    """vLLM in the registry of engines."""
+
+    name: str = "vllm"
+    releases: tuple[str, ...] = RELEASES
+    folder: Path | None = Path(__file__).parent
+    own: bool = False
+
+    def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
+        """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""
+        from conformance.engines.registry import Loaded
+        from conformance.engines.vllm.makers import makers
+
+        if device != "cpu":
+            raise EngineError(f"--device {device}: the bookkeeping of vllm runs on cpu alone")
+        found = self._import(release, source)
+        folder = None if source is None else source.resolve()
+        roots = (found.imported.root / "vllm",)
+        return Loaded(self.name, release, makers(found), self.own, source=folder, roots=roots, notes=found.notes)
+
+    def fetch(self, release: str) -> None:
+        """Downloads a release, unless it is there."""
+        WHEELS.known(release, self.releases)
+
+    @staticmethod
+    def newest() -> str:
+        """The newest release on the package index."""
+        return WHEELS.newest()
+
+    @staticmethod
+    def release_of(source: Path) -> str | None:
+        """The release that a checkout says it is."""
+        return WHEELS.release_of(source)
+
+    def _import(self, release: str | None, source: Path | None) -> Release:
+        from conformance.engines.vllm.release import load
+
+        return load(*WHEELS.chosen(release, source, self.releases))
+
+
+PLUGIN = VLLMPlugin()

@@ -1,0 +1,41 @@
+"""What a hash of vLLM's prefix cache is the hash of.
+
+A hash is a digest, and says nothing. So whatever is hashed is written down: for each digest the text up to the end of
+its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Text = tuple[int, ...]
+
+
+class Names:
+    """The text of each digest that was made in a run, with the mark of its request before it (0: no mark)."""
+
+    def __init__(self) -> None:
+        self._texts: dict[bytes, tuple[int, Text]] = {}
+
+    def text(self, digest: bytes) -> tuple[int, Text] | None:
+        """Mark and tokens; ``None`` if nobody has made this digest."""
+        return self._texts.get(digest)
+
+    def written_down(self, hasher: Callable[[Any], list[bytes]], size: int, mark: int) -> Callable[[Any], list[bytes]]:
+        """The hasher of a request whose text has ``mark``, which writes down what it hashes. ``size``: the tokens of a
+        block.
+        """
+
+        def hashed(request: Any) -> list[bytes]:
+            made = hasher(request)
+            if made:
+                self._note(made, request.all_token_ids, len(request.block_hashes), size, mark)
+            return made
+
+        return hashed
+
+    def _note(self, made: Sequence[bytes], tokens: Sequence[int], before: int, size: int, mark: int) -> None:
+        whole = tuple(tokens[: (before + len(made)) * size])
+        for at, digest in enumerate(made, start=before + 1):
+            self._texts[digest] = (mark, whole[: at * size])

@@ -1,0 +1,59 @@
+"""What a pool of vLLM shows: its free queue in both directions, its counts, and what its prefix cache knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from conformance.block_pool.protocol import BlockPoolSnapshot, Name
+from conformance.engines.vllm.release import Release
+
+Told = Callable[[bytes], Name | None]
+
+
+def number(block: Any) -> int:
+    """The number of a block; 0 for the null block."""
+    return 0 if block.is_null else int(block.block_id)
+
+
+def numbers(blocks: Any) -> list[int]:
+    """The numbers of blocks."""
+    return [0 if block.is_null else block.block_id for block in blocks]
+
+
+def pool(release: Release, pool: Any, told: Told) -> BlockPoolSnapshot:
+    """The snapshot of a pool. ``told``: what a hash of the pool is the hash of."""
+    queue = pool.free_block_queue
+    found = release.found(pool)
+    blocks = [block for block in pool.blocks if not block.is_null]
+    hashed = ((block, release.named(pool, block)) for block in blocks)
+    return BlockPoolSnapshot(
+        free=list(_chain(queue.fake_free_list_head, "next_free_block", len(pool.blocks))),
+        backward=list(_chain(queue.fake_free_list_tail, "prev_free_block", len(pool.blocks))),
+        available=pool.get_num_free_blocks(),
+        refs={block.block_id: block.ref_cnt for block in blocks},
+        named={block.block_id: tuple(map(told, keys)) for block, keys in hashed if keys},
+        found={told(key): _under(value) for key, value in found.items()},
+        null=pool.null_block.block_id,
+        null_named=pool.null_block.block_hash is not None,
+    )
+
+
+def _chain(end: Any, link: str, most: int) -> Iterator[int]:
+    """The blocks between the two ends of the free queue. A queue that runs in a circle is cut after ``most`` blocks and
+    one more; one that is torn ends with -1.
+    """
+    block = getattr(end, link)
+    for _ in range(most + 1):
+        if block is None:
+            yield -1
+            return
+        if block.block_id < 0:  # the other end
+            return
+        yield block.block_id
+        block = getattr(block, link)
+
+
+def _under(found: Any) -> tuple[int, ...]:
+    """The blocks that the prefix cache has under one hash: one block, or a dict of them."""
+    return tuple(found) if isinstance(found, dict) else (found.block_id,)

@@ -1,0 +1,358 @@
+"""Everything that differs between vLLM's releases: where a class is, what a call takes, what a release has.
+
+Each difference is one probe: a method that looks at the imported release itself, never at its version number. The
+other files of this folder ask a ``Release``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from conformance.engines import importing
+from conformance.engines.importing import Imported, Package
+from conformance.engines.protocol import Unsupported
+from conformance.engines.vllm import settings
+from conformance.engines.vllm.download import BOOKKEEPING
+from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.settings import Setup
+
+# Packages from whose classes vLLM derives its own, or which hash blocks.
+REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
+PACKAGE = Package("vllm", "vLLM", "vllm", BOOKKEEPING, REAL)
+# Modules of vLLM that are stubs, none of them bookkeeping: its configuration, whose values ``settings`` gives; models,
+# kernels, workers and their inputs and outputs; transfers of KV cache between servers; and metrics.
+STUBBED = (
+    "vllm.compilation.cuda_graph",
+    "vllm.config",
+    "vllm.distributed",
+    "vllm.distributed.aux_output_connector.connector",
+    "vllm.distributed.ec_transfer",
+    "vllm.distributed.ec_transfer.ec_connector.base",
+    "vllm.distributed.ec_transfer.ec_connector.factory",
+    "vllm.distributed.ec_transfer.ec_connector.metrics",
+    "vllm.distributed.kv_transfer",
+    "vllm.distributed.kv_transfer.kv_connector.factory",
+    "vllm.distributed.kv_transfer.kv_connector.v1",
+    "vllm.distributed.kv_transfer.kv_connector.v1.base",
+    "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
+    "vllm.distributed.parallel_state",
+    "vllm.forward_context",
+    "vllm.inputs",
+    "vllm.lora",
+    "vllm.model_executor",
+    "vllm.model_executor.layers.fused_moe",
+    "vllm.model_executor.layers.fused_moe.routed_experts_capturer",
+    "vllm.multimodal",
+    "vllm.multimodal.encoder_budget",
+    "vllm.multimodal.inputs",
+    "vllm.multimodal.utils",
+    "vllm.outputs",
+    "vllm.platforms",
+    "vllm.pooling_params",
+    "vllm.sampling_params",
+    "vllm.transformers_utils",
+    "vllm.usage.usage_lib",
+    "vllm.v1.attention.backend",
+    "vllm.v1.hisparse.runtime",
+    "vllm.v1.metrics.perf",
+    "vllm.v1.structured_output",
+    "vllm.v1.worker",
+)
+# What names of these modules stand for, where the scheduler asks them. No verdict may depend on an answer.
+ANSWERS = {
+    # The scheduler asks the machine whether it is an XPU, and lets it add kinds of layers of its own.
+    "vllm.platforms.current_platform": settings.platform(),
+    # A model without images has no budget for them.
+    "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
+    "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
+}
+NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
+UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
+
+
+class Release:
+    """One imported release of vLLM."""
+
+    def __init__(self, imported: Imported) -> None:
+        self.imported = imported
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)
+        self._utils.init_none_hash(self._hash)
+
+    @property
+    def label(self) -> str:
+        """The version, or the folder of the checkout."""
+        return self.imported.label
+
+    # What the release has.
+
+    @cached_property
+    def has_partial_hashes(self) -> bool:
+        """A block that is not computed whole may have a hash."""
+        return hasattr(self._pool_class, "cache_partial_block")
+
+    @cached_property
+    def has_moved_hashes(self) -> bool:
+        """The hashes of a block may go to another block with the same contents."""
+        return hasattr(self._pool_class, "move_block_hashes")
+
+    @cached_property
+    def has_pins(self) -> bool:
+        """A block may be free and still be read, until it is handed out again."""
+        return hasattr(self._pool_class, "unpin_blocks")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the release is not driven, as sentences for the user; empty if nothing is left out."""
+        left = {
+            "hashes of blocks that are not computed whole": self.has_partial_hashes,
+            "hashes that move to another block": self.has_moved_hashes,
+            "free blocks that are still read": self.has_pins,
+        }
+        words = ", ".join(words for words, is_there in left.items() if is_there)
+        return (f"not driven by block_pool: {words}",) if words else ()
+
+    @cached_property
+    def has_align(self) -> bool:
+        """Mamba states can be cached at block boundaries."""
+        known = {field.name for field in fields(self._specs.MambaSpec)}
+        return "mamba_cache_mode" in known and '"align"' in self.imported.text(SINGLE)
+
+    @cached_property
+    def keeps_stale_output(self) -> bool:
+        """What a step in flight samples for a request that is preempted meanwhile still joins its text."""
+        return "num_stale_output_tokens" in inspect.getsource(self._request_class)
+
+    # Blocks.
+
+    def pool(self, blocks: int, caching: bool, size: int, events: bool = False) -> Any:
+        """A BlockPool of ``blocks`` blocks with the null block; a hash covers ``size`` tokens."""
+        return self._pool_class(blocks, caching, size, enable_kv_cache_events=events)
+
+    @cached_property
+    def _pool_class(self) -> Any:
+        return self.imported.find_class("BlockPool", NEEDED["BlockPool"])
+
+    @cached_property
+    def touches_groups(self) -> bool:
+        """``BlockPool.touch`` takes the blocks of each group of layers, and not a list of blocks."""
+        return "tuple" in str(inspect.signature(self._pool_class.touch).parameters["blocks"].annotation)
+
+    def touch(self, pool: Any, blocks: Sequence[Any]) -> None:
+        """``BlockPool.touch``."""
+        pool.touch((blocks,) if self.touches_groups else blocks)
+
+    @staticmethod
+    def named(pool: Any, block: Any) -> list[bytes]:
+        """The hashes that a block says it has."""
+        first = [] if block.block_hash is None else [block.block_hash]
+        more = getattr(pool, "cached_block_hashes_by_block", {}).get(block.block_id, ())
+        return [*first, *more]
+
+    @staticmethod
+    def found(pool: Any) -> Mapping[bytes, Any]:
+        """The map of the prefix cache: by hash a block, or a dict of blocks."""
+        known: Mapping[bytes, Any] = pool.cached_block_hash_to_block._cache
+        return known
+
+    @cached_property
+    def split(self) -> Callable[[bytes], tuple[int, bytes]]:
+        """The group of layers and the digest of a hash of the pool."""
+        group, digest = self._utils.get_group_id, self._utils.get_block_hash
+        return lambda key: (group(key), digest(key))
+
+    # KV events.
+
+    def event(self, event: Any) -> Any:
+        """A KV event as a subscriber decodes it."""
+        return msgspec.to_builtins(event, builtin_types=(bytes,))
+
+    def event_key(self, key: bytes) -> tuple[str, int | None, int | bytes]:
+        """The medium, the group of layers and the hash by which events name a hash of the pool. In events of older
+        releases no group is named.
+        """
+        group, digest = self.split(key)
+        named = "group_idx" in self._kv_events.BlockStored.__struct_fields__
+        return self._kv_events.MEDIUM_GPU, group if named else None, self._utils.maybe_convert_block_hash(digest)
+
+    # Requests.
+
+    def hasher(self, size: int) -> Callable[[Any], list[bytes]]:
+        """The function with which a request hashes its text; a hash covers ``size`` tokens."""
+        made: Callable[[Any], list[bytes]] = self._utils.get_request_block_hasher(size, self._hash)
+        return made
+
+    def request(
+        self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: Names
+    ) -> Any:
+        """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
+        adapter, an even one a cache salt. ``names`` gets what it hashes.
+        """
+        more: dict[str, Any] = {"eos_token_id": None} if "eos_token_id" in self._of_a_request else {}
+        return self._request_class(
+            request_id=str(number),
+            prompt_token_ids=list(tokens),
+            sampling_params=settings.sampling(outputs),
+            pooling_params=None,
+            arrival_time=float(number),
+            lora_request=settings.adapter(mark) if mark % 2 else None,
+            cache_salt=f"salt{mark}" if mark and not mark % 2 else None,
+            priority=priority,
+            block_hasher=names.written_down(self.hasher(size), size, mark),
+            **more,
+        )
+
+    @cached_property
+    def _request_class(self) -> Any:
+        return self.imported.find_class("Request", ("v1.request",))
+
+    @cached_property
+    def _of_a_request(self) -> Mapping[str, Any]:
+        return inspect.signature(self._request_class.__init__).parameters
+
+    @cached_property
+    def status(self) -> Any:
+        """The enumeration ``RequestStatus``."""
+        return self.imported.module("v1.request").RequestStatus
+
+    @cached_property
+    def _hash(self) -> Callable[[Any], bytes]:
+        made: Callable[[Any], bytes] = self.imported.module("utils.hashing").sha256
+        return made
+
+    # The scheduler.
+
+    def full(self, size: int) -> Any:
+        """A group of layers with full attention; a block has ``size`` tokens."""
+        return self._specs.FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+
+    def window(self, size: int, window: int) -> Any:
+        """A group of layers in which a token reads ``window`` tokens, the last of which is itself."""
+        return self._specs.SlidingWindowSpec(
+            block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=window
+        )
+
+    def mamba(self, size: int, drafts: int, align: bool) -> Any:
+        """A group of mamba layers; a block has one state. ``align``: states are cached at block boundaries."""
+        if align and not self.has_align:
+            raise Unsupported("the release does not cache mamba states at block boundaries")
+        more = {"mamba_cache_mode": "align" if align else "none"} if self.has_align else {}
+        return self._specs.MambaSpec(
+            block_size=size,
+            shapes=((1,),),
+            dtypes=(torch.float32,),
+            num_speculative_blocks=drafts,
+            **more,
+        )
+
+    def scheduler(self, setup: Setup, groups: Sequence[Any]) -> Any:
+        """A Scheduler, or an AsyncScheduler where two steps are in flight, whose layers are in these groups."""
+        layers = [self._specs.KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(groups)]
+        if setup.eagle:
+            self._mark_eagle(layers)
+        config = settings.config(setup)
+        if hasattr(self.imported.module(SINGLE), "register_all_kvcache_specs"):
+            self.imported.module(SINGLE).register_all_kvcache_specs(config)
+        cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
+        build = self._async if setup.steps_in_flight > 1 else self._plain
+        return build(
+            vllm_config=config,
+            kv_cache_config=cached,
+            structured_output_manager=settings.no_grammar(),
+            mm_registry=settings.no_images(),
+            log_stats=False,
+            **self._sizes(setup, groups),
+        )
+
+    def _sizes(self, setup: Setup, groups: Sequence[Any]) -> dict[str, int]:
+        """The tokens of a block, and of a hash where the release asks for them: without a prefix cache groups may have
+        blocks of different sizes.
+        """
+        if "hash_block_size" not in inspect.signature(self._plain.__init__).parameters:
+            return {"block_size": setup.block_size}
+        whole = math.lcm(*(spec.block_size for spec in groups))
+        return {"block_size": whole, "hash_block_size": whole}
+
+    @staticmethod
+    def _mark_eagle(layers: Sequence[Any]) -> None:
+        """The EAGLE head is a layer of the first group, where the release asks which group it is."""
+        if hasattr(layers[0], "is_eagle_group"):
+            layers[0].is_eagle_group = True
+
+    @cached_property
+    def _plain(self) -> Any:
+        return self.imported.find_class("Scheduler", ("v1.core.sched.scheduler",))
+
+    @cached_property
+    def _async(self) -> Any:
+        return self.imported.find_class("AsyncScheduler", NEEDED["AsyncScheduler"])
+
+    @staticmethod
+    def placeholders(request: Any) -> int:
+        """For how many sampled tokens of steps in flight a request waits."""
+        return int(request.num_output_placeholders)
+
+    @staticmethod
+    def copies(output: Any) -> list[tuple[int, int]]:
+        """The blocks that the workers copy before a step, each as source and target."""
+        return [(int(source), int(target)) for source, target in getattr(output, "kv_cache_block_copies", None) or ()]
+
+    @staticmethod
+    def deferred(scheduler: Any) -> list[int]:
+        """The blocks that are given back once a step in flight is done."""
+        waiting = getattr(scheduler, "deferred_frees", ())
+        return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
+
+    def sampled(self, ids: Sequence[str], tokens: Sequence[list[int]]) -> Any:
+        """The ModelRunnerOutput of a step: for each request the tokens that it sampled."""
+        output = self._outputs.ModelRunnerOutput
+        given = {
+            "req_ids": list(ids),
+            "req_id_to_index": {name: at for at, name in enumerate(ids)},
+            "sampled_token_ids": list(tokens),
+            "logprobs": None,
+            "prompt_logprobs_dict": {},
+            "pooler_output": [],
+        }
+        return output(**given)
+
+    def drafted(self, ids: Sequence[str], tokens: Sequence[list[int]]) -> Any:
+        """The DraftTokenIds of a step."""
+        return self._outputs.DraftTokenIds(list(ids), list(tokens))
+
+    # Modules.
+
+    @cached_property
+    def _utils(self) -> Any:
+        return self.imported.module(UTILS)
+
+    @cached_property
+    def _kv_events(self) -> Any:
+        return self.imported.module("distributed.kv_events")
+
+    @cached_property
+    def _specs(self) -> Any:
+        return self.imported.module(SPECS)
+
+    @cached_property
+    def _outputs(self) -> Any:
+        return self.imported.module("v1.outputs")
+
+
+@cache
+def _release(imported: Imported) -> Release:
+    return Release(imported)
+
+
+def load(root: Path, label: str) -> Release:
+    """The release whose ``vllm/`` lies below ``root``; EngineError if it cannot be imported into this process."""
+    return _release(importing.load(PACKAGE, root, label, STUBBED, NEEDED, ANSWERS))

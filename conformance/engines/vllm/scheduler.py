@@ -1,0 +1,234 @@
+"""The scheduler of a release, ``Scheduler`` or ``AsyncScheduler``, as an engine of the stem ``block_cache``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from conformance.block_cache.protocol import (
+    FULL,
+    MAMBA,
+    NEW,
+    RESUMED,
+    RUNNING,
+    WINDOW,
+    BlockCacheSnapshot,
+    Completed,
+    Known,
+    Launched,
+    Move,
+    Pass,
+    Tables,
+)
+from conformance.block_pool.protocol import Name
+from conformance.engines.protocol import Json, Told, Unsupported
+from conformance.engines.vllm import reading
+from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.recording import Recorder
+from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.settings import Setup
+
+
+class Publisher:
+    """Stands for the publisher of a server: it keeps the events of each batch."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self._events = events
+
+    def publish(self, batch: Any) -> None:
+        """Keeps the events of one batch."""
+        self._events += batch.events
+
+
+class VLLMScheduler:
+    """One scheduler. See ``BlockCacheEngine`` for what each call does."""
+
+    fragile = False
+
+    def __init__(self, release: Release, config: Json) -> None:
+        self._release, self._names = release, Names()
+        self._groups, self._setup = config["layers"], _setup(config)
+        self.lacks = frozenset({"draft"}) if not self._setup.drafts or self._setup.steps_in_flight > 1 else frozenset()
+        try:
+            self._scheduler = release.scheduler(self._setup, self._specs())
+        except (AssertionError, NotImplementedError) as error:
+            raise Unsupported(f"no scheduler of the release has this configuration: {error}") from error
+        self._manager = self._scheduler.kv_cache_manager
+        self._size = self._manager.block_pool.hash_block_size
+        self._recorder = Recorder()
+        self._recorder.watch(self._manager)
+        self._flying: deque[Any] = deque()
+        self._published: list[Any] = []
+        self._scheduler.kv_event_publisher = Publisher(self._published)
+
+    @property
+    def moves(self) -> list[Move]:
+        """What was done to blocks in the last call."""
+        return self._recorder.moves
+
+    # The calls.
+
+    def add(self, request: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+        """``add_request``."""
+        self._recorder.begin()
+        made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
+        self._scheduler.add_request(made)
+
+    def schedule(self) -> Launched:
+        """``schedule``, and what its SchedulerOutput tells the workers."""
+        self._recorder.begin()
+        requests = self._scheduler.requests
+        running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
+        waits = {name: self._release.placeholders(request) for name, request in requests.items()}
+        output = self._scheduler.schedule()
+        if output.num_scheduled_tokens:
+            self._flying.append(output)
+        preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
+        return Launched(
+            passes=dict(self._passes(output, waits)),
+            preempted=tuple(sorted(map(int, preempted))),
+            ended=tuple(sorted(map(int, output.finished_req_ids))),
+            copies=tuple(self._release.copies(output)),
+        )
+
+    def complete(self, sampled: Mapping[int, Sequence[int]]) -> Completed:
+        """``update_from_output`` of the oldest step in flight."""
+        self._recorder.begin()
+        output = self._flying.popleft()
+        names = list(output.num_scheduled_tokens)
+        before = {name: request for name, request in self._scheduler.requests.items() if name in names}
+        made = self._release.sampled(names, [list(sampled.get(int(name), ())) for name in names])
+        answers = self._scheduler.update_from_output(output, made)
+        told = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
+        delivered = {int(name): list(told[name].new_token_ids) for name in names if name in told}
+        gone = tuple(sorted(int(name) for name in before if name not in self._scheduler.requests))
+        return Completed(delivered, gone)
+
+    def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
+        """``update_draft_token_ids``."""
+        self._recorder.begin()
+        made = self._release.drafted([str(request) for request in drafts], [list(each) for each in drafts.values()])
+        self._scheduler.update_draft_token_ids(made)
+
+    def abort(self, request: int) -> None:
+        """``finish_requests``."""
+        self._recorder.begin()
+        self._scheduler.finish_requests(str(request), self._release.status.FINISHED_ABORTED)
+
+    def reset(self, preempt: bool) -> bool:
+        """``reset_prefix_cache``."""
+        self._recorder.begin()
+        return bool(self._scheduler.reset_prefix_cache(reset_running_requests=preempt))
+
+    def snapshot(self) -> BlockCacheSnapshot:
+        """The fields of the scheduler, its managers, its requests and its pool."""
+        pool = self._manager.block_pool
+        return BlockCacheSnapshot(
+            pool=reading.pool(self._release, pool, self._told),
+            requests={int(name): self._known(request) for name, request in self._scheduler.requests.items()},
+            deferred=tuple(self._release.deferred(self._scheduler)),
+        )
+
+    def told(self) -> Told | None:
+        """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
+        if not self._setup.events:
+            return None
+        pool = self._manager.block_pool
+        events = [*self._published, *pool.take_events()]
+        self._published.clear()
+        keys = [self._release.event_key(key) for key in self._release.found(pool)]
+        return Told([self._release.event(event) for event in events], keys=keys)
+
+    # What the scheduler says.
+
+    def _passes(self, output: Any, waits: Mapping[str, int]) -> Iterator[tuple[int, Pass]]:
+        """What each request computes in a step. ``waits``: for how many sampled tokens it waited before the step."""
+        told = {new.req_id: (NEW, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        for name, blocks, computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            kind = RESUMED if name in cached.resumed_req_ids else RUNNING
+            told[name] = (kind, computed, blocks or ((),) * len(self._groups))
+        for name, count in output.num_scheduled_tokens.items():
+            kind, start, blocks = told[name]
+            text = self._scheduler.requests[name].all_token_ids
+            last = len(text) + (waits[name] if kind == RUNNING else 0)
+            drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            yield (
+                int(name),
+                Pass(
+                    start=start,
+                    count=count,
+                    drafts=drafts,
+                    samples=start + count - drafts >= last,
+                    kind=kind,
+                    blocks=tuple(map(tuple, blocks)),
+                    text=() if kind == RUNNING else tuple(text),
+                ),
+            )
+
+    def _known(self, request: Any) -> Known:
+        statuses = self._release.status
+        names = {statuses.RUNNING: "running", statuses.PREEMPTED: "preempted"}
+        return Known(
+            status=names.get(request.status, "waiting"),
+            computed=request.num_computed_tokens,
+            text=tuple(request.all_token_ids),
+            tables=self._tables(request.request_id),
+        )
+
+    def _tables(self, name: str) -> Tables:
+        managers = self._manager.coordinator.single_type_managers
+        return tuple(tuple(reading.numbers(manager.req_to_blocks.get(name, ()))) for manager in managers)
+
+    def _told(self, key: bytes) -> Name | None:
+        group, digest = self._release.split(key)
+        known = self._names.text(digest)
+        return None if known is None else Name(group, (known[0], *known[1]))
+
+    # Its groups of layers.
+
+    def _specs(self) -> list[Any]:
+        return [self._spec(group) for group in self._groups]
+
+    def _spec(self, group: Json) -> Any:
+        setup = self._setup
+        if group["kind"] == FULL:
+            return self._release.full(setup.block_size)
+        if group["kind"] == WINDOW:
+            return self._release.window(setup.block_size, group["window"])
+        return self._release.mamba(setup.block_size, setup.drafts, setup.align)
+
+
+def _setup(config: Json) -> Setup:
+    """The configuration of a run. ``Unsupported`` if no server has it."""
+    kinds = {group["kind"] for group in config["layers"]}
+    align = MAMBA in kinds and bool(config["caching"])
+    in_flight, drafts = config.get("steps_in_flight", 1), config.get("drafts", 0)
+    if not kinds <= {FULL, WINDOW, MAMBA}:
+        raise Unsupported(f"groups of layers are {FULL}, {WINDOW} and {MAMBA}")
+    if in_flight not in (1, 2):
+        raise Unsupported("one or two steps are in flight")
+    if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
+        raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
+    if MAMBA in kinds and not align:
+        raise Unsupported("without a prefix cache a block of states is as large as the longest text")
+    if MAMBA in kinds and config["batch"] < config["block_size"]:
+        raise Unsupported("a step has room for a block, where states are cached at block boundaries")
+    return Setup(
+        block_size=config["block_size"],
+        blocks=config["blocks"] + 1,
+        caching=config["caching"],
+        batch=config["batch"],
+        requests=config["requests"],
+        max_length=config["max_length"],
+        threshold=config.get("threshold", 0),
+        policy=config.get("policy", "fcfs"),
+        drafts=drafts,
+        eagle=config.get("eagle", False),
+        steps_in_flight=in_flight,
+        align=align,
+        events=config.get("events", False),
+    )

@@ -1,0 +1,212 @@
+"""The configuration that a release of vLLM reads, as plain values.
+
+vLLM builds its configuration from a model on disk and from the machine. Here a run gives the values. Each object has
+the fields that the scheduler of any supported release reads, and no others: a release that reads another field has no
+verdict (``conformance.origin.StandIn``). None of the objects decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.origin import StandIn
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run configures of a scheduler.
+
+    ``block_size``: tokens of a block. ``blocks``: blocks of the pool, with the null block. ``batch``: most tokens of a
+    step. ``requests``: most requests that run at once. ``max_length``: most tokens of a request. ``threshold``: most
+    tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
+    drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, or 2 with
+    the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
+    it stores and removes.
+    """
+
+    block_size: int
+    blocks: int
+    caching: bool
+    batch: int
+    requests: int
+    max_length: int
+    threshold: int = 0
+    policy: str = "fcfs"
+    drafts: int = 0
+    eagle: bool = False
+    steps_in_flight: int = 1
+    align: bool = False
+    events: bool = False
+
+
+def config(setup: Setup) -> StandIn:
+    """The object that stands in for a ``VllmConfig``."""
+    in_flight = setup.steps_in_flight
+    return StandIn(
+        scheduler_config=_scheduler(setup),
+        cache_config=_cache(setup),
+        model_config=_model(setup),
+        parallel_config=_parallel(),
+        observability_config=_observability(),
+        speculative_config=_speculation(setup) if setup.drafts else None,
+        kv_events_config=StandIn(enable_kv_cache_events=True, publisher="null") if setup.events else None,
+        kv_transfer_config=None,
+        ec_transfer_config=None,
+        ec_manager_config=StandIn(get_encoder_cache_manager_obj=_nothing),
+        aux_output_config=StandIn(enabled=False),
+        lora_config=None,
+        is_mm_encoder_only=False,
+        use_v2_model_runner=False,
+        num_speculative_tokens=setup.drafts,
+        num_lookahead_tokens=setup.drafts if setup.eagle else 0,
+        num_prefill_lookahead_tokens=0,
+        num_hash_lookahead_tokens=0,
+        max_in_flight_tokens=setup.batch * in_flight,
+        max_concurrent_batches=in_flight,
+    )
+
+
+def _scheduler(setup: Setup) -> StandIn:
+    return StandIn(
+        max_num_seqs=setup.requests,
+        max_num_active_seqs=None,
+        max_num_batched_tokens=setup.batch,
+        max_num_scheduled_tokens=None,
+        max_num_encoder_input_tokens=0,
+        encoder_cache_size=0,
+        policy=setup.policy,
+        long_prefill_token_threshold=setup.threshold,
+        long_prefill_token_threshold_adaptive=False,
+        enable_chunked_prefill=True,
+        disable_chunked_mm_input=False,
+        watermark=0.0,
+        prefill_schedule_interval=1,
+        scheduler_reserve_full_isl=True,
+        async_scheduling=setup.steps_in_flight > 1,
+    )
+
+
+def _cache(setup: Setup) -> StandIn:
+    return StandIn(
+        num_gpu_blocks=setup.blocks,
+        block_size=setup.block_size,
+        enable_prefix_caching=setup.caching,
+        mamba_cache_mode="align" if setup.align else "none",
+        enable_mamba_fine_grained_prefix_cache=False,
+        enable_mamba_shared_prefix_checkpoint=False,
+    )
+
+
+def _model(setup: Setup) -> StandIn:
+    return StandIn(
+        max_model_len=setup.max_length,
+        runner_type="generate",
+        is_encoder_decoder=False,
+        is_diffusion=False,
+        is_multimodal_model=False,
+        supports_multimodal_inputs=False,
+        uses_mrope=False,
+        enable_return_routed_experts=False,
+        return_sampling_mask=False,
+    )
+
+
+def _parallel() -> StandIn:
+    return StandIn(
+        data_parallel_index=0,
+        data_parallel_rank=0,
+        data_parallel_size=1,
+        decode_context_parallel_size=1,
+        prefill_context_parallel_size=1,
+        pipeline_parallel_size=1,
+        cp_kv_cache_interleave_size=1,
+    )
+
+
+def _observability() -> StandIn:
+    return StandIn(
+        kv_cache_metrics=False,
+        enable_mfu_metrics=False,
+        enable_logging_iteration_details=False,
+        per_request_spec_decode_metrics="none",
+    )
+
+
+def _speculation(setup: Setup) -> StandIn:
+    return StandIn(
+        method="eagle" if setup.eagle else "ngram",
+        num_speculative_tokens=setup.drafts,
+        num_speculative_tokens_per_batch_size=None,
+        max_num_new_slots_for_drafting=0,
+        disable_eagle_block_drop=False,
+        use_eagle=_always(setup.eagle),
+        use_eagle_block_drop=_always(setup.eagle),
+        needs_eagle_block_drop=_always(setup.eagle),
+        uses_draft_model=_always(False),
+        uses_extract_hidden_states=_always(False),
+        use_multi_module_mtp=_always(False),
+        use_dflash=_always(False),
+        uses_dflash=_always(False),
+        use_dspark=_always(False),
+        uses_dspark=_always(False),
+    )
+
+
+def sampling(outputs: int) -> StandIn:
+    """The object that stands in for the ``SamplingParams`` of a request: it ends after ``outputs`` tokens."""
+    return StandIn(
+        max_tokens=outputs,
+        min_tokens=0,
+        ignore_eos=True,
+        eos_token_id=None,
+        stop_token_ids=[],
+        extra_args=None,
+        logprobs=None,
+        num_logprobs=None,
+        prompt_logprobs=None,
+        structured_outputs=None,
+        repetition_detection=None,
+        skip_reading_prefix_cache=None,
+    )
+
+
+def adapter(number: int) -> StandIn:
+    """The object that stands in for the ``LoRARequest`` of a LoRA adapter."""
+    name = f"adapter{number}"
+    return StandIn(adapter_id=number, lora_int_id=number, lora_name=name, name=name, lora_path=f"/{name}")
+
+
+def no_grammar() -> StandIn:
+    """The object that stands in for the manager of structured output: no request has a grammar."""
+    return StandIn(
+        should_advance=_always(False),
+        accept_tokens=_always(True),
+        validate_tokens=lambda _request, tokens, *_, **__: tokens,
+    )
+
+
+def no_images() -> StandIn:
+    """The object that stands in for the registry of multi-modal inputs."""
+    return StandIn(supports_multimodal_inputs=_always(False), get_encdec_max_encoder_len=_nothing)
+
+
+def same(features: Any, *_: Any, **__: Any) -> Any:
+    """Stands for what vLLM takes away of a request's images: no request has any."""
+    return features
+
+
+def platform() -> StandIn:
+    """The object that stands in for the machine: one with CUDA, as far as the bookkeeping asks."""
+    return StandIn(
+        is_xpu=_always(False), is_pin_memory_available=_always(False), register_custom_kv_cache_specs=_nothing
+    )
+
+
+def _always(value: bool) -> Callable[..., bool]:
+    return lambda *_, **__: value
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
