@@ -1,4 +1,4 @@
-"""The configurations of the six stems: which keys there are, what they count, and the bounds of a trace file.
+"""The configurations of the stems: which keys there are, what they count, and the bounds of a trace file.
 
 A configuration is a plain dict, from which an engine is made and with which a run begins. These types say what it has;
 ``conformance.trace_schema`` checks the traces of users with them. The bounds lie above what drawn runs use: those have
@@ -37,6 +37,7 @@ FewPages = Annotated[int, whole(1, 16)]
 States = Annotated[int, whole(1, 64)]
 Rows = Annotated[int, whole(1, 16)]
 FewRows = Annotated[int, whole(1, 8)]
+Groups = Annotated[int, whole(1, 8)]
 Sessions = Annotated[int, whole(0, 8)]
 Requests = Annotated[int, whole(1, 8)]
 Tree = Literal["unified", "swa_radix", "mamba_radix", "radix"]
@@ -192,6 +193,76 @@ def _with_states(config: CacheConfig) -> CacheConfig:
     return config
 
 
+@exact
+class BlockPoolConfig(TypedDict):
+    """A pool of blocks.
+
+    ``blocks``: usable blocks, without the null block. ``rows``: how many rows the caller has, numbered from 1.
+    ``indices``: the most blocks of a row. ``groups``: groups of layers; row ``r`` belongs to group ``r % groups``.
+    ``caching``: there is a prefix cache.
+    """
+
+    blocks: Pages
+    rows: Rows
+    indices: FewPages
+    groups: Groups
+    caching: bool
+
+
+@exact
+class LayersConfig(TypedDict):
+    """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``."""
+
+    kind: Literal["full", "window", "mamba"]
+    window: NotRequired[Tokens]
+
+
+def _with_window(group: LayersConfig) -> LayersConfig:
+    """Layers of the kind ``window`` have a window, and no others."""
+    if group["kind"] == "window" and "window" not in group:
+        raise PydanticCustomError(INCOMPLETE, "layers with a window need window")
+    if group["kind"] != "window" and "window" in group:
+        raise PydanticCustomError(EXPECTED, "no window, which only layers of the kind window have")
+    return group
+
+
+def _few(layers: list[Any]) -> list[Any]:
+    """A scheduler has 1 to 8 groups of layers."""
+    if not 1 <= len(layers) <= 8:
+        raise PydanticCustomError(EXPECTED, "1 to 8 groups of layers")
+    return layers
+
+
+Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]
+
+
+@exact
+class BlockCacheConfig(TypedDict):
+    """A scheduler and its blocks.
+
+    ``block_size``: tokens. ``blocks``: usable blocks, without the null block. ``layers``: the groups of layers.
+    ``caching``: there is a prefix cache. ``batch``: the most tokens of a step. ``requests``: the most requests that run
+    at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the drafts come from layers with KV cache of
+    their own. ``steps_in_flight``: one, or two with an asynchronous scheduler. ``threshold``: the most tokens of a
+    chunk of a prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a
+    request. ``events``: an engine that can publishes KV events.
+    """
+
+    block_size: PageSize
+    blocks: Pages
+    layers: Layers
+    caching: bool
+    batch: Tokens
+    requests: Requests
+    drafts: Annotated[int, whole(0, 8)]
+    eagle: bool
+    steps_in_flight: Annotated[int, whole(1, 2)]
+    threshold: Annotated[int, whole(0, 64)]
+    policy: Literal["fcfs", "priority"]
+    max_length: Annotated[int, whole(2, 256)]
+    events: bool
+
+
 CONFIGS: dict[str, Any] = {
     "allocator": AllocatorConfig,
     "swa_mapping": SwaMappingConfig,
@@ -199,4 +270,6 @@ CONFIGS: dict[str, Any] = {
     "session_trim": SessionTrimConfig,
     "mamba_slots": MambaSlotsConfig,
     "cache": Annotated[CacheConfig, AfterValidator(_with_states)],
+    "block_pool": BlockPoolConfig,
+    "block_cache": BlockCacheConfig,
 }

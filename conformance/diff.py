@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from spec.block_cache import KEPT, LOADS, RUNS, BlockCache
+from spec.blocks import NULL, Blocks
 from spec.cache_state import CacheState
-from spec.finite import Map, Seq
+from spec.finite import Map, Seq, Set
+from spec.kv_events import Events
 from spec.lengths import Length
 from spec.pair import Pair
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool
@@ -116,6 +119,7 @@ class Names:
     owner: Callable[[int], str] = "owner {}".format
     handle: Callable[[int], str] = "handle {}".format
     source: Callable[[int], str] = "insert {}".format
+    text: Callable[[int], str] = "text {}".format  # the prefix of a text by its number
     holders: Callable[[int], str] = lambda _: ""  # who holds a node, as "request 0 and request 1"
 
 
@@ -233,6 +237,7 @@ FOLLOWS = {
     *((Tree, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
     *((CacheState, name) for name in ("reads", "handle")),
     (MambaSlots, "available"),
+    *((Blocks, name) for name in ("length", "available")),
 }
 
 
@@ -246,7 +251,7 @@ def value_of(parameter: str, value: Any, names: Names) -> str:
     known: Mapping[str, Callable[[int], str]] = {
         **dict.fromkeys(("node", "child", "leaf", "under", "top", "new"), names.node),
         **dict.fromkeys(("handle", "old"), names.handle),
-        "row": names.row,
+        **dict.fromkeys(("row", "other"), names.row),
     }
     if parameter == "source":
         return names.source(value)
@@ -254,6 +259,8 @@ def value_of(parameter: str, value: Any, names: Names) -> str:
         return f"{parameter} {value.pages} pages and {value.rest} tokens"
     if isinstance(value, Seq):
         return f"{parameter} {list(value.items())}"
+    if isinstance(value, Set):
+        return f"{parameter} {sorted(value.items())}"
     if parameter in known and isinstance(value, int):
         said = known[parameter](value)
         held = names.holders(value) if known[parameter] == names.node else ""
@@ -340,6 +347,15 @@ def _handle(_: Change, __: Any, value: int, names: Names) -> str:
     return names.handle(value) if value else "none"
 
 
+def _text(_: Change, __: Any, value: int, names: Names) -> str:
+    return names.text(value) if value else "nothing"
+
+
+def _of_row(what: str) -> Said:
+    return Said(lambda c, names: f"{what} of {_row_of(names, c)}", _number)
+
+
+SCHEDULED = {0: "idle", RUNS: "running", LOADS: "loading", KEPT: "kept for a transfer"}  # of a row of block_cache
 SAID: dict[tuple[type, str], Said] = {
     (Pool, "place"): Said(lambda c, _: f"{_side(c)}page {c.key}", _page_place),
     (Pool, "table"): Said(
@@ -396,4 +412,27 @@ SAID: dict[tuple[type, str], Said] = {
         lambda _, __, v, ___: f"page {v}" if v else "none",
     ),
     (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
+    (Blocks, "active"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: "in use" if v else "idle"),
+    (Blocks, "length"): _of_row("the number of places"),
+    (Blocks, "filled"): _of_row("the number of computed places"),
+    (Blocks, "table"): Said(
+        lambda c, names: f"place {c.key[1]} of {names.row(c.key[0])}",
+        lambda _, __, v, ___: f"block {v}" if v != NULL else "no block",
+    ),
+    (Blocks, "refs"): Said(lambda c, _: f"the number of holders of block {c.key}", _number),
+    (Blocks, "hash"): Said(lambda c, _: f"what the prefix cache finds block {c.key} for", _text),
+    (Blocks, "content"): Said(lambda c, _: f"what block {c.key} was computed for", _text),
+    (Blocks, "available"): _size("the number of free blocks"),
+    (BlockCache, "whole"): _of_row("the number of blocks that are computed whole"),
+    (BlockCache, "rest"): _of_row("the number of computed tokens in the block after them"),
+    (BlockCache, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
+    (BlockCache, "ahead_rest"): _of_row("the number of slots in the block after them"),
+    (BlockCache, "first"): _of_row("the first place that is read"),
+    (BlockCache, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: SCHEDULED.get(v, str(v))),
+    (Events, "copies"): Said(lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number),
+    (Events, "said"): Said(lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number),
+    (Events, "text"): Said(lambda c, _: f"the text of block {c.key}", _text),
+    (Events, "missed"): Said(lambda _, __: "whether the reader has missed events", _number),
+    (Events, "ended"): Said(lambda _, __: "whether a batch has just ended", _number),
+    (Events, "next"): Said(lambda _, __: "the number of the next batch", _number),
 }

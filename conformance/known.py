@@ -56,6 +56,7 @@ class SessionTrimExclusion(StrEnum):
     """What runs of ``session_trim`` and ``cache`` avoid."""
 
     NO_NEW_TOKEN = "session_trim.no_new_token"  # a turn that adds no token to its session's text
+    WITHIN_TREE = "session_trim.within_tree"  # a session's turn whose whole input the tree has
     CUT_INTO_WINDOW = "session_trim.cut_into_window"  # a cut below what the SWA cursor allows
     DRAFT_TAIL = "session_trim.draft_tail"  # draft slots that are left when a turn leaves its row
     RETRACT = "session_trim.retract"  # a retract of a session's turn
@@ -73,6 +74,7 @@ class SessionTrimExclusion(StrEnum):
     UNSUPPORTED_TURN = "session_trim.unsupported_turn"  # a request that streaming sessions do not serve
     TAIL_WITHOUT_ROOM = "session_trim.tail_without_room"  # a computed prompt for which not both pools have room
     TAIL_OF_PART_PAGES = "session_trim.tail_of_part_pages"  # a computed prompt where a window is no whole pages
+    TAIL_BEHIND_PREFIX = "session_trim.tail_behind_prefix"  # a computed prompt of which the tree may have a part
     SHORT = "session_trim.short"  # the finding that a call was refused though it fits
     STALE = "session_trim.stale"  # the latent finding that a free slot keeps its mapping
     INHERITED = "session_trim.inherited"  # what comes of such a mapping when the page is handed out again
@@ -85,6 +87,7 @@ class MambaSlotsExclusion(StrEnum):
     LAZY_SESSION = "mamba_slots.lazy_session"  # sessions with lazy buffers (also in ``cache``)
     SAME_AGAIN = "mamba_slots.same_again"  # a request object that comes again
     SHORT_ADMIT = "mamba_slots.short_admit"  # an admission that may find too few slots
+    SHORT_CACHE = "mamba_slots.short_cache"  # a checkpoint that may find no slot for the copy of a state
     SLIDE = "mamba_slots.slide"  # a window that moves past what was tracked
     SESSION_ABORT = "mamba_slots.session_abort"  # an abort of a session's turn (also in ``cache``)
     CLOSE = "mamba_slots.close"  # the close of a session with states (in ``cache``: such sessions)
@@ -102,9 +105,18 @@ class CacheExclusion(StrEnum):
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
 
 
+class BlockCacheExclusion(StrEnum):
+    """What runs of ``block_cache`` avoid."""
+
+    PRIORITY = "block_cache.priority"  # requests with priorities
+    TWO_STEPS = "block_cache.two_steps"  # two steps in flight
+    DRAFTS_IN_FLIGHT = "block_cache.drafts_in_flight"  # drafts where two steps are in flight
+    STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
+
+
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     *(AllocatorExclusion, SwaMappingExclusion, LockRefExclusion),
-    *(SessionTrimExclusion, MambaSlotsExclusion, CacheExclusion),
+    *(SessionTrimExclusion, MambaSlotsExclusion, CacheExclusion, BlockCacheExclusion),
 )
 EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS for member in known}
 

@@ -23,6 +23,7 @@ from conformance import no_verdict, origin
 from conformance.contents.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, Wrong
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
+from conformance.kv_events.told import Listener
 from conformance.plain import first_line, message_of
 from conformance.traces import Trace
 from spec.logic import Invariant, Requirement, Stem, Step
@@ -214,10 +215,12 @@ class Law:
 class StemRun(Protocol):
     """What a stem gives the driver.
 
-    ``operations``: by name. ``lacks``: the operations that the engine does not have in this configuration. ``seen``:
-    the last snapshot, which the driver sets. ``shadow``: what the memory of the engine contains.
+    ``engine``: what is driven. ``operations``: by name. ``lacks``: the operations that the engine does not have in this
+    configuration. ``seen``: the last snapshot, which the driver sets. ``shadow``: what the memory of the engine
+    contains.
     """
 
+    engine: Any
     law: Law
     shadow: Shadow
     operations: Mapping[str, Operation]
@@ -261,6 +264,7 @@ class LockStep:
         self.run, self.law = run, run.law
         self.trace = Trace(self.law.stem.name, dict(config))
         self.judged = 0
+        self.listener = Listener(getattr(run.engine, "told", None))
         self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def do(self, op: str, **arguments: Any) -> None:
@@ -316,8 +320,8 @@ class LockStep:
         """Compares the engine with the law, and raises the first finding.
 
         The order is: invariants of the law on the state that the engine shows, since they say what is wrong; any other
-        visible difference; the stem's own judgement; what was read; calls that were refused although they fit. A law
-        whose breach no caller can tell yet comes after what was read.
+        visible difference; the stem's own judgement; what was read; what the engine has published; calls that were
+        refused although they fit. A law whose breach no caller can tell yet comes after what was read.
         """
         run, law = self.run, self.law
         run.follow()
@@ -330,6 +334,7 @@ class LockStep:
             raise Finding(name, law.sentence(name), "; ".join(told), kind=DIFFERENCE)
         run.judge()
         self._contents()
+        self._published()
         while law.refusals:
             law.report(law.refusals.pop(0))
 
@@ -337,6 +342,12 @@ class LockStep:
         """Raises ``Finding`` if a request has read what was not its own."""
         if (wrong := self.run.shadow.wrong) is not None:
             self.law.report(Finding(READS_OWN, READS_OWN_SENTENCE, str(wrong), kind=INVARIANT))
+
+    def _published(self) -> None:
+        """Raises ``Finding`` if the KV events that the engine has published say what its cache does not have."""
+        asked: Call = Call("told", self.listener.judge)
+        if (broken := _sent_to_engine(asked)) is not None:
+            self.law.report(Finding(broken.law, broken.sentence, broken.detail, kind=INVARIANT))
 
     def _laws(self, observed: Any, differs: list[Change]) -> None:
         broken = self.broken(observed, differs)

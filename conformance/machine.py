@@ -1,4 +1,4 @@
-"""Hypothesis draws the runs: the base of the six machines.
+"""Hypothesis draws the runs: the base of the machines of all stems.
 
 A rule of a machine sends what a caller of the engine can send in the present state, and nothing else; where it has
 nothing to send, it does nothing. Pools are tiny, so that they are often exhausted and a failing run shrinks to few

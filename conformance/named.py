@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from conformance.block_cache.protocol import BlockCacheSnapshot
+from conformance.block_pool.protocol import BlockPoolSnapshot
 from conformance.engines.protocol import (
     EngineError,
     Json,
@@ -29,12 +31,17 @@ STEM_OF = {
     TreeSnapshot: "lock_ref",
     RowsSnapshot: "session_trim",
     StatesSnapshot: "mamba_slots",
+    BlockPoolSnapshot: "block_pool",
+    BlockCacheSnapshot: "block_cache",
 }
 # A configuration that has what every stem's configuration has, to build the engine of which the stem is asked.
 SAMPLE: Json = {
     **{"page_size": 2, "size": 4, "size_swa": 4, "size_mamba": 4, "rows": 2, "requests": 2, "sessions": 1},
     **{"need_sort": False, "window": 2, "kind": "unified", "tree": "unified", "components": ["full", "swa"]},
     **{"buffered": False, "doubled": False, "lazy": False},
+    **{"blocks": 4, "indices": 4, "groups": 1, "caching": True},
+    **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
+    **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }
 EXAMPLE = "slotproof check {} allocator"
 

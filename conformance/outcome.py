@@ -56,7 +56,7 @@ class Outcome:
     ``breaks``: the laws that break, in the order of their steps: latent findings, and a violation last, since it ends
     the run. ``stopped``: why an operation could not be sent to the engine, empty if all could; ``stopped_at``: the
     number of this operation. ``misused``: no caller may send this operation in the state that the run is in, whatever
-    the engine.
+    the engine has chosen before.
     """
 
     breaks: tuple[Break, ...] = ()
@@ -116,7 +116,7 @@ def outcome(trace: Trace, make: Callable[[Json], Any], heard: Callable[[Finding]
         except Unsupported as reason:
             stopped = str(reason)
         except Misuse as misuse:
-            stopped, misused = str(misuse), True
+            stopped, misused = str(misuse), not misuse.by_engine
         for found in (*lock.law.latents[latents:], *([] if violation is None else [violation])):
             breaks.append(Break.of(found, number))
             heard(found)

@@ -276,10 +276,13 @@ class RequestCalls:
             raise Misuse(f"there is no request {request}: a run has {self.run.most_requests}, numbered from 0")
 
     def _may_arrive(self, new: Request) -> None:
-        row = self.run.rows.slot(new.session) - 1
-        tree = lengths_of(self.run.rows, row).protected if new.session and row >= 0 else 0
-        if not tree < len(new.tokens) <= self.config["size"] * self.page_size:
-            raise Misuse("an input must be longer than its session's cached prefix, and fit into a row")
+        if not max(1, self.held(new.session)) <= len(new.tokens) <= self.config["size"] * self.page_size:
+            raise Misuse("an input has a token, is as long as its session's cached prefix, and fits into a row")
+
+    def held(self, session: int) -> int:
+        """How many tokens of the row in a session's slot the tree has; 0 where there is no such row."""
+        row = self.run.rows.slot(session) - 1 if session else -1
+        return lengths_of(self.run.rows, row).protected if row >= 0 else 0
 
     @operation
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, mark: int = 0) -> Calls:
@@ -396,8 +399,18 @@ class RequestCalls:
         return row
 
     def _matched(self, known: Request, prefix: int) -> None:
-        if known.session and self.run.rows.slot(known.session):
+        """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``.
+
+        The last token of an input is always computed. Where the tree has the whole input of the turn, the row could
+        be cut into a page of the tree only. So an engine gives up this row, and the turn begins as a request of a
+        session without a row.
+        """
+        if not (known.session and self.run.rows.slot(known.session)):
+            return
+        if self.held(known.session) < len(known.tokens):
             self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
+        elif known.session not in self.run.rows_seen.sessions:
+            self.run.close_slot(known.session)
 
     def _begin(self, request: int, known: Request, prefix: int) -> None:
         sessions = self.run.rows_seen.sessions

@@ -149,15 +149,18 @@ class RequestRules(StemMachine):
         """The arguments of a new request; ``None`` if none may come. Where it has no session, its text has a mark for
         some drawn numbers.
         """
-        rows, session = self.run.rows, 0 if self.without_session(session) else session
-        known, slot = len(self.calls.texts.get(session, [])), rows.slot(session) - 1 if session else -1
-        held = lengths_of(rows, slot).protected if slot >= 0 else 0
+        session = 0 if self.without_session(session) else session
+        known = len(self.calls.texts.get(session, []))
         more = min(self.tokens(more), self.most - known)
         nothing = self.excludes(Exclusion.NO_NEW_TOKEN) and not more
-        if not self.free or more < 0 or known + more <= held or nothing:
+        if not self.free or more < 0 or not known + more or self.within_tree(session, known + more) or nothing:
             return None
         asked = {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
         return asked if session or drawn % 5 != 4 else {**asked, "mark": 1}
+
+    def within_tree(self, session: int, long: int) -> bool:
+        """The tree has the whole input, of ``long`` tokens, of a session's turn, and that is a known difference."""
+        return self.excludes(Exclusion.WITHIN_TREE) and bool(session) and long <= self.calls.held(session)
 
     def cuts_window(self, request: int, to: int) -> bool:
         """The request would go on at ``to`` tokens, whose window is gone already, and the engine is known to overlook
@@ -231,7 +234,8 @@ class RequestRules(StemMachine):
         """The admission of a prompt of ``long`` tokens that is computed elsewhere is a known difference."""
         short = self.excludes(Exclusion.TAIL_WITHOUT_ROOM) and not self.calls.fits([(0, long)])
         parts = int(self.run.config["window"]) % self.calls.page_size > 0
-        return short or (self.excludes(Exclusion.TAIL_OF_PART_PAGES) and parts)
+        behind = self.excludes(Exclusion.TAIL_BEHIND_PREFIX) and self.run.tree.grown()
+        return short or behind or (self.excludes(Exclusion.TAIL_OF_PART_PAGES) and parts)
 
     @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
     @precondition(started)
@@ -369,8 +373,9 @@ class RequestRules(StemMachine):
         known, held = self.calls.requests[request], lengths_of(self.run.rows, self.calls.row_of[request]).protected
         sent = len(known.sampled) - unknown
         long = len(known.tokens) + sent
-        fits = (held if known.session else 0) < long <= self.most
-        left_out = self.forgets(request, long) or (unknown and self.excludes(Exclusion.OVERLAP))
+        within = bool(known.session) and long <= held and self.excludes(Exclusion.WITHIN_TREE)
+        fits = 0 < long <= self.most
+        left_out = within or self.forgets(request, long) or (unknown and self.excludes(Exclusion.OVERLAP))
         if fits and not left_out and not self.cuts_window(request, long - 1) and self.offers("retract"):
             self.do("retract", request=request, **({"sent": sent} if unknown else {}))
 

@@ -14,6 +14,13 @@ from conformance.kinds import KEY, TOKENS, kinds_of
 from conformance.lockstep import Finding, LockStep
 from conformance.traces import Trace
 
+SIZES = ("size", "blocks", "indices", "groups")  # how the keys of a configuration begin that say how large it is
+OF_SCHEDULERS = {"batch": 1, "requests": 1, "steps_in_flight": 1, "drafts": 0, "threshold": 0}  # each with its least
+# Stems whose operations raise ``Misuse`` before anything has changed. Where an operation cannot be sent any more, since
+# one that it needs was left out, the run goes on without it.
+GO_ON = ("block_cache",)
+PAGES, MOST_PAGES = ("size", "size_swa"), 32  # sizes that count pages, and the largest
+SHORT = 16  # operations of a run that is short
 Start = Callable[[Json], LockStep]
 Found = tuple[Finding, Trace]
 Accepts = Callable[[Finding, Trace], bool]
@@ -65,17 +72,21 @@ class Shrinker:
             lock = self.start(trace.config)
         except (Unsupported, EngineError):
             return None
-        for number, step in enumerate(trace.steps, start=1):
+        for step in trace.steps:
             latents = len(lock.law.latents)
             try:
                 lock.do(**step)
             except Finding as finding:
-                return (finding, _cut(trace, number)) if self._is_wanted(finding) else None
-            except (Misuse, Unsupported, EngineError):
-                return None  # an operation that this one needs was left out, or the engine lacks it or has no verdict
+                return (finding, _as_sent(lock)) if self._is_wanted(finding) else None
+            except Misuse:
+                if trace.stem not in GO_ON:
+                    return None  # an operation that this one needs was left out
+                lock.trace.steps.pop()
+            except (Unsupported, EngineError):
+                return None  # the engine lacks the operation, or has no verdict
             for latent in lock.law.latents[latents:]:
                 if self._is_wanted(latent):
-                    return latent, _cut(trace, number)
+                    return latent, _as_sent(lock)
         return None
 
     def _is_wanted(self, finding: Finding) -> bool:
@@ -97,14 +108,16 @@ class Shrinker:
         return best
 
     def _smaller(self, trace: Trace) -> Iterator[Trace]:
-        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers, or pages."""
-        count = len(trace.steps)
+        """Smaller runs to try: first with two operations merged or left out, then with smaller numbers, or pages.
+
+        A long run has so many pairs of operations that these come last.
+        """
         yield from self._merged(trace)
-        for first in range(count):
-            for last in range(first + 2, count):
-                yield _with_steps(trace, [s for n, s in enumerate(trace.steps) if n not in (first, last)])
+        yield from _without_two(trace) if len(trace.steps) <= SHORT else ()
         yield from self._smaller_numbers(trace)
         yield from self._smaller_pages(trace)
+        yield from _renumbered(trace) if trace.stem in GO_ON else ()
+        yield from _without_two(trace) if len(trace.steps) > SHORT else ()
 
     def _merged(self, trace: Trace) -> Iterator[Trace]:
         """Runs in which two operations have become one.
@@ -134,24 +147,61 @@ class Shrinker:
         return [name for name in step if known.get(name) == kind]
 
     def _smaller_pages(self, trace: Trace) -> Iterator[Trace]:
-        """The run with smaller and smaller pages, and with fewer tokens in proportion; it replays faster."""
+        """The run with smaller and smaller pages, and with fewer tokens in proportion; it replays faster.
+
+        Operations that count no tokens, such as decode, may need as many tokens as before: so the run is tried with
+        more pages, too.
+        """
         size = trace.config.get("page_size", 1)
         for parts in (2**n for n in range(1, size.bit_length())):
             window = {"window": -(-trace.config["window"] // parts)} if "window" in trace.config else {}
             steps = [{**s, **{k: _part(s[k], parts) for k in self._of_kind(s, TOKENS)}} for s in trace.steps]
-            yield Trace(trace.stem, {**trace.config, **window, "page_size": size // parts}, steps)
+            config = {**trace.config, **window, "page_size": size // parts}
+            yield Trace(trace.stem, config, steps)
+            more = {k: min(MOST_PAGES, v * parts) for k, v in config.items() if k in PAGES}
+            yield Trace(trace.stem, {**config, **more}, steps)
 
     def _smaller_numbers(self, trace: Trace) -> Iterator[Trace]:
         for key, value in trace.config.items():
-            if key.startswith("size") and value > 1:
+            if key.startswith(SIZES) and value > 1:
                 yield Trace(trace.stem, {**trace.config, key: value - 1}, trace.steps)
             if value is True:
                 yield Trace(trace.stem, {**trace.config, key: False}, trace.steps)
+        for more in _of_a_scheduler(trace.config) if "layers" in trace.config else ():
+            yield Trace(trace.stem, {**trace.config, **more}, trace.steps)
         for number, step in enumerate(trace.steps):
             keys = self._of_kind(step, KEY)
             for key, value in step.items():
                 for less in _shorter(value) if key in keys else _less(value):
                     yield _with_steps(trace, [*trace.steps[:number], {**step, key: less}, *trace.steps[number + 1 :]])
+
+
+def _of_a_scheduler(config: Json) -> Iterator[Json]:
+    """Simpler schedulers: what a smaller configuration has in the place of this one."""
+    layers = config["layers"]
+    yield from ({"layers": [*layers[:at], *layers[at + 1 :]]} for at in range(len(layers) if len(layers) > 1 else 0))
+    if config["policy"] != "fcfs":
+        yield {"policy": "fcfs"}
+    for key, least in OF_SCHEDULERS.items():
+        fewer = sorted({least, config[key] // 2, config[key] - 1})
+        yield from ({key: less} for less in fewer if least <= less < config[key])
+
+
+def _renumbered(trace: Trace) -> Iterator[Trace]:
+    """The run with its requests numbered from 0 on in the order in which they come, if they are not."""
+    come = list(dict.fromkeys(step["request"] for step in trace.steps if "request" in step))
+    numbers = {request: number for number, request in enumerate(come)}
+    if come != list(numbers.values()):
+        steps = [{**s, "request": numbers[s["request"]]} if "request" in s else dict(s) for s in trace.steps]
+        yield _with_steps(trace, steps)
+
+
+def _without_two(trace: Trace) -> Iterator[Trace]:
+    """The run without two operations that do not follow each other."""
+    count = len(trace.steps)
+    for first in range(count):
+        for last in range(first + 2, count):
+            yield _with_steps(trace, [s for n, s in enumerate(trace.steps) if n not in (first, last)])
 
 
 def _with_steps(trace: Trace, steps: list[Json]) -> Trace:
@@ -160,6 +210,11 @@ def _with_steps(trace: Trace, steps: list[Json]) -> Trace:
 
 def _without(trace: Trace, first: int, length: int) -> Trace:
     return _with_steps(trace, trace.steps[:first] + trace.steps[first + length :])
+
+
+def _as_sent(lock: LockStep) -> Trace:
+    """The operations that a run has sent so far."""
+    return _cut(lock.trace, len(lock.trace.steps))
 
 
 def _cut(trace: Trace, length: int) -> Trace:

@@ -1,4 +1,4 @@
-"""The six stems on which engines are driven: for each the machine that draws its runs, and the run itself."""
+"""The stems on which engines are driven: for each the machine that draws its runs, and the run itself."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from conformance import no_verdict
 from conformance.allocator.rules import AllocatorMachine
 from conformance.allocator.run import AllocatorRun
+from conformance.block_cache.rules import BlockCacheMachine
+from conformance.block_cache.run import BlockCacheRun
+from conformance.block_pool.rules import BlockPoolMachine
+from conformance.block_pool.run import BlockPoolRun
 from conformance.cache.rules import CacheMachine
 from conformance.cache.run import CacheRun
 from conformance.engines.protocol import Json
@@ -39,6 +43,8 @@ STEMS: dict[str, Driven] = {
     "session_trim": Driven(SessionTrimMachine, SessionTrimRun),
     "mamba_slots": Driven(MambaSlotsMachine, MambaSlotsRun),
     "cache": Driven(CacheMachine, CacheRun),
+    "block_pool": Driven(BlockPoolMachine, BlockPoolRun),
+    "block_cache": Driven(BlockCacheMachine, BlockCacheRun),
 }
 # For each stem the classes whose marked methods are the operations of its runs.
 CALLERS: dict[str, tuple[type, ...]] = {
@@ -48,6 +54,8 @@ CALLERS: dict[str, tuple[type, ...]] = {
     "session_trim": (RequestCalls, SessionTrimRun),
     "mamba_slots": (MambaSlotsRun,),
     "cache": (RequestCalls, CacheRun),
+    "block_pool": (BlockPoolRun,),
+    "block_cache": (BlockCacheRun,),
 }
 
 

@@ -14,6 +14,8 @@ from operator import or_
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from conformance.block_cache.protocol import BlockCacheEngine
+from conformance.block_pool.protocol import BlockPoolEngine
 from conformance.engines.protocol import (
     CacheEngine,
     EngineError,
@@ -36,11 +38,15 @@ PROTOCOLS: dict[str, type] = {
     "session_trim": RowEngine,
     "mamba_slots": StateEngine,
     "cache": CacheEngine,
+    "block_pool": BlockPoolEngine,
+    "block_cache": BlockCacheEngine,
 }
 ROWS = ("session_trim", "cache")
 READS = {"cache": "cache_snapshot"}  # the call that reads the engine, where it is not ``snapshot``
 NEVER_LACKING = {
     "swa_mapping": {"free_swa"},
+    "block_pool": {"get", "find", "touch", "free", "cache"},
+    "block_cache": {"add", "schedule", "complete", "abort"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
 ABILITIES_OF_ROWS = {"abort_chunked", "close_waiting", "close_running"}

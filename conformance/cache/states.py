@@ -13,7 +13,7 @@ from conformance.lockstep import Finding, Law
 from conformance.mamba_slots.seen import record_of
 from conformance.request_calls import RequestCalls
 from spec.finite import Seq
-from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, kept, needed
+from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, has_two, kept, needed
 
 
 class CacheStates:
@@ -119,12 +119,27 @@ class CacheStates:
         """Explains what a request that goes on gave to nodes: a track, in exchange for a new one, or a copy of its
         state.
         """
+        turned = self._turned(request)
+        if turned:
+            self.law.engine_step("state_turn_lazy", request)
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
             self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
             if was != now:
                 self.law.engine_step("state_swap", request, number)
         self.renew(request)
+        if turned:
+            self.law.engine_step("state_turn_lazy", request)
+
+    def _turned(self, request: int) -> bool:
+        """A request that goes on gave away the track of its lazy buffer from before a tracking boundary."""
+        other = self._other_track(request)
+        return other != ABSENT and self.named(request)[across(self.state, request)] != other
+
+    def _other_track(self, request: int) -> int:
+        """The slot of a lazy buffer from before a tracking boundary; ABSENT where the request has none."""
+        st = self.state
+        return int(st.table(request, across(st, request))) if st.lazy and has_two(st) else ABSENT
 
     def renew(self, request: int) -> None:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
@@ -149,6 +164,8 @@ class CacheStates:
         """Explains that a request that ends gave its newest state to a node, and freed its other slots."""
         request = self.law.state.mine(row) - 1
         for key in self.nodes.given():
+            if (other := self._other_track(request)) != ABSENT and self._slot(key) == other:
+                self.law.engine_step("state_turn_lazy", request)
             self.law.engine_step("state_donate", request, self.nodes.at[key])
         self.law.engine_step("state_release", request)
 

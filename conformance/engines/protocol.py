@@ -1,4 +1,5 @@
-"""What an engine must implement to be driven beside the law: one Protocol for each stem.
+"""What an engine must implement to be driven beside the law: one Protocol for each stem. Those of pools of blocks that
+requests share stand beside their runs, in ``conformance/block_pool/protocol.py``; the rest is here.
 
 You implement only the Protocols of the stems that you want to check. ``toy.py`` is the smallest example. This file
 says what each call must do. It has no code that drives an engine; that is ``conformance.lockstep``.
@@ -51,7 +52,15 @@ class Unsupported(Exception):
 
 
 class Misuse(Exception):
-    """A call that no caller may send in this state. A run that contains it says nothing about the engine."""
+    """A call that no caller may send in this state. A run that contains it says nothing about the engine.
+
+    ``by_engine``: what the engine has chosen rules it out, such as completing a step where it made none.
+    On another engine the run may send it.
+    """
+
+    def __init__(self, message: str, by_engine: bool = False) -> None:
+        super().__init__(message)
+        self.by_engine = by_engine
 
 
 class OutOfMemory(Exception):
@@ -89,6 +98,32 @@ class Engine(Protocol):
 def lacking(engine: Engine) -> frozenset[str]:
     """What the engine lacks: what its ``lacks`` names, and the calls in ``OPTIONAL`` for which it has no method."""
     return frozenset(engine.lacks) | {name for name in OPTIONAL if not callable(getattr(engine, name, None))}
+
+
+# What an engine says of its cache, beside any stem.
+
+
+@dataclass(frozen=True)
+class Told:
+    """The KV events that an engine has published since it was last asked, in order, and what it has cached now.
+
+    ``events``: each as msgpack decodes it, see ``conformance.kv_events.wire``. ``pages``: of each cached page the token
+    ids from the start of the text to the end of the page. ``keys``: of each cached block its medium, its group of
+    layers and its hash, as events name them. An engine says one of the two; the other is ``None``.
+    """
+
+    events: Sequence[Any]
+    pages: Collection[Key] | None = None
+    keys: Collection[tuple[Any, int | None, int | bytes | str]] | None = None
+
+
+class TellingEngine(Protocol):
+    """An engine that publishes KV events. An engine of any stem may have this call; one without it is not asked."""
+
+    def told(self) -> Told | None:
+        """Takes the events since the last call, the first time since the engine was made. ``None``: in this
+        configuration the engine publishes none. Sent once after each call, after the snapshot.
+        """
 
 
 # One pool of pages: the stem ``allocator``.

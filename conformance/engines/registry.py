@@ -27,7 +27,16 @@ from conformance.options import EngineOption, Given, chosen, words
 from conformance.vetting import vetted
 
 GROUP = "slotproof.engines"
-SHARED = ("adapters", "protocol", "registry", "side_by_side")  # the modules of this folder that are no engines
+SHARED = (
+    "adapters",
+    "importing",
+    "protocol",
+    "registry",
+    "scripts_alone",
+    "side_by_side",
+    "standins",
+    "wheels",
+)  # the modules of this folder that are no engines
 DEVICES = ("cpu", "cuda")
 
 

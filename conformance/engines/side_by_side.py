@@ -28,10 +28,11 @@ MOST_TOLD = 4  # so many places where two answers differ are told
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two engines, and its name in messages."""
+    """One of the two engines, and its name in messages. ``shown``: what of an answer is compared, by default all."""
 
     name: str
     engine: Any
+    shown: Callable[[Any], Any] = lambda answer: answer
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,8 @@ class SideBySide:
             raise self._disagree(name, [(first.told(), second.told())])
         if first.error is not None:
             raise first.error
-        if told := [
-            (f"{where}{one}", f"{where}{other}") for where, one, other in differences(first.answer, second.answer)
-        ]:
+        one, other = (side.shown(found.answer) for side, found in zip(self._sides, (first, second), strict=True))
+        if told := [(f"{where}{mine}", f"{where}{others}") for where, mine, others in differences(one, other)]:
             raise self._disagree(name, told)
         return first.answer
 

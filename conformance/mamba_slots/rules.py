@@ -127,11 +127,13 @@ class MambaSlotsMachine(StemMachine):
 
     def _work(self, request: int, how: int) -> None:
         state = self.begun.state
-        possible = {"cache": True, "track": bool(state.buffered), "boundary": bool(state.lazy)}
+        surely = state.available > 0 or not self.excludes(Exclusion.SHORT_CACHE)
+        possible = {"cache": surely, "track": bool(state.buffered), "boundary": bool(state.lazy)}
         possible["settle"] = possible["boundary"]
         possible["slide"] = "slide" not in self.begun.lacks and not self.excludes(Exclusion.SLIDE)
         names = [name for name, can in possible.items() if can]
-        self.do(names[how % len(names)], request=request)
+        if names:
+            self.do(names[how % len(names)], request=request)
 
     def _leave(self, request: int, how: str) -> None:
         session = self.begun.here[request]

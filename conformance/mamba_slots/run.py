@@ -185,14 +185,16 @@ class MambaSlotsRun:
         already.
         """
         self._must_run(request)
-        newest = self._newest(request)
         answer = yield Call("cache", lambda: self.engine.cache(request), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc_copy", 1)
             return
         self._explain_evictions()
-        new = self._new_keys()
-        self.passes.given(request, new, self.seen, newest, self.state.buffered)
+        new, other = self._new_keys(), self._other_track(request)
+        turned = other != ABSENT and record_of(self.seen, request).slots[across(self.state, request)] != other
+        if turned:
+            self.law.engine_step("turn_lazy", request)
+        self.passes.given(request, new, self.seen, self._newest(request), self.state.buffered)
         role = kept(self.state, request)
         was, now = self.state.table(request, role), record_of(self.seen, request).slots[role]
         for key in new:
@@ -208,6 +210,8 @@ class MambaSlotsRun:
         self.law.engine_step("donate_and_replace", request, carrier)
         if not new:
             self.law.engine_step("evict", carrier)
+        if turned:
+            self.law.engine_step("turn_lazy", request)
 
     # A request leaves.
 
@@ -240,12 +244,14 @@ class MambaSlotsRun:
         """Explains where the slots of a request that left went: its newest state to the tree or all to its session,
         the rest freed.
         """
-        session, newest = self.here.pop(request), self._newest(request)
+        session = self.here.pop(request)
         yield Call(name, lambda: send(request))
         self.lent.pop(session, None)
         self._explain_evictions()
-        new = self._new_keys()
-        self.passes.given(request, new, self.seen, newest, self.state.buffered)
+        new, other = self._new_keys(), self._other_track(request)
+        if other != ABSENT and other in map(self.seen.nodes.get, new):
+            self.law.engine_step("turn_lazy", request)
+        self.passes.given(request, new, self.seen, self._newest(request), self.state.buffered)
         saved = session and self.seen.sessions.get(session, SlotNames()).slots != NO_SLOTS
         self.passes.left(request, session if saved else 0)
         for key in new:
@@ -373,8 +379,13 @@ class MambaSlotsRun:
     # What the engine has done.
 
     def _newest(self, request: int) -> int:
-        """The slot of the newest state that a request can give away, as the engine shows it."""
-        return self.seen.requests.get(request, SlotNames()).slots[kept(self.state, request)]
+        """The slot of the newest state that a request can give away."""
+        return int(self.state.table(request, kept(self.state, request)))
+
+    def _other_track(self, request: int) -> int:
+        """The slot of a lazy buffer from before a tracking boundary; ABSENT where the request has none."""
+        st = self.state
+        return int(st.table(request, across(st, request))) if st.lazy and has_two(st) else ABSENT
 
     def _explain_refusal(self, name: str, need: int) -> None:
         """Raises ``Finding`` if there are enough slots, after what the tree has freed for the refused call."""

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conformance.diff import PHASES, STATE_PLACES
+from conformance.diff import PHASES, SCHEDULED, STATE_PLACES
 from conformance.diff import ROLES as ROLE_NAMES
 from conformance.engines.protocol import Json
 from conformance.mamba_slots.seen import owner_names
 from conformance.session_trim.seen import lengths_of
 from spec.allocator import Allocator
+from spec.block_cache import BlockCache, ahead
+from spec.block_cache import computed as computed_of
+from spec.blocks import NO_HASH, NULL, Blocks, runs
 from spec.cache_state import CacheState
+from spec.kv_events import UNSAID, Events
 from spec.logic import Map
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
@@ -26,7 +30,7 @@ from spec.swa_mapping import SwaMapping
 from spec.tree import ROOT, Tree, begin, lives, path
 
 PLACES = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
-State = Allocator | SwaMapping | Rows | Tree | MambaSlots | CacheState
+State = Allocator | SwaMapping | Rows | Tree | MambaSlots | CacheState | Blocks | BlockCache | Events
 
 
 def frame(state: State) -> Json:
@@ -40,6 +44,12 @@ def frame(state: State) -> Json:
         return tree_frame(state)
     if isinstance(state, MambaSlots):
         return state_frame(state)
+    if isinstance(state, Blocks):
+        return {"pools": [], "lines": [], "words": [*table_lines(state), *block_lines(state)]}
+    if isinstance(state, BlockCache):
+        return {"pools": [], "lines": [], "words": [*scheduled_lines(state), *frame(state.pool)["words"]]}
+    if isinstance(state, Events):
+        return {"pools": [], "lines": [], "words": reader_lines(state)}
     if isinstance(state.now, Pool):
         return {"pools": [_pool("pages", state.now)], "lines": [], "words": []}
     pair = state.now
@@ -121,6 +131,54 @@ def _node(st: Tree, n: int, unit: str) -> str:
         parts.append(f"state lock {st.mamba_ref(n)}" if st.mamba(n) else "no state")
     indent = "  " * (len(path(st, n)) - 1)
     return f"{indent}node {n} ({unit} {begin(st, n)} to {st.stop(n)}): {', '.join(parts)}"
+
+
+# Blocks.
+
+
+def table_lines(st: Blocks) -> list[str]:
+    """The rows that are in use, a line each."""
+    return [_table(st, row) for row in st.rows.items() if runs(st, row)] or ["no row is in use"]
+
+
+def _table(st: Blocks, row: int) -> str:
+    places = (st.table(row, i) for i in range(st.length(row)))
+    blocks = ", ".join("null" if block == NULL else str(block) for block in places)
+    return f"row {row} of group {st.group(row)}: blocks {blocks or '-'}; {st.filled(row)} computed"
+
+
+def block_lines(st: Blocks) -> list[str]:
+    """The free blocks, and what the prefix cache finds."""
+    free = [str(b) for b in st.blocks.items() if st.refs(b) == 0]
+    shared = [f"block {b} has {st.refs(b)} holders" for b in st.blocks.items() if st.refs(b) > 1]
+    found = [f"block {b} at place {st.index(b)}" for b in st.blocks.items() if st.hash(b) != NO_HASH]
+    return [f"free: {', '.join(free) or '-'}", *shared, f"the prefix cache finds: {', '.join(found) or '-'}"]
+
+
+def scheduled_lines(st: BlockCache) -> list[str]:
+    """What the scheduler has of each row that is in use: its phase, and its lengths in tokens."""
+    return [_scheduled(st, row) for row in st.pool.rows.items() if runs(st.pool, row)]
+
+
+def _scheduled(st: BlockCache, row: int) -> str:
+    computed, slots = (part.pages * st.block_size + part.rest for part in (computed_of(st, row), ahead(st, row)))
+    phase = SCHEDULED.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist")
+    return f"row {row}, {phase}: computed {computed}, slots for {slots}, read from place {st.first(row)} on"
+
+
+# KV events.
+
+
+def reader_lines(st: Events) -> list[str]:
+    """What the pool holds and what the reader of the events believes, a line for each block and medium."""
+    places = ((b, m) for b in st.blocks.items() for m in st.media.items())
+    return [_block(st, b, m) for b, m in places if st.copies(b, m) or st.said(b, m)] or ["no block is cached"]
+
+
+def _block(st: Events, block: int, medium: int) -> str:
+    text = f"text {st.text(block)}" if st.text(block) != UNSAID else "a text that no event has said"
+    held, said = st.copies(block, medium), st.said(block, medium)
+    return f"block {block} in medium {medium}, {text}: the pool holds {held}, the reader has counted {said}"
 
 
 # States.

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from conformance.engines.protocol import EngineError
-from conformance.naming import close
 from conformance.options import EngineOption
 
 if TYPE_CHECKING:
@@ -24,6 +22,7 @@ RELEASES = (
     *("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
     *("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
 )
+NEITHER = "sglang needs either --release VERSION or --source FOLDER"
 OPTIONS = (
     EngineOption(
         "core",
@@ -31,6 +30,13 @@ OPTIONS = (
         "default",
         "Which core of the unified tree runs: the one that the release takes, the Python one, the Rust one, or both at "
         "once. A core that is asked for and cannot run is an error.",
+    ),
+    EngineOption(
+        "allocators",
+        ("own", "slotproof", "both"),
+        "own",
+        "Whose allocators the release's code runs on: its own, those of Slotproof, or two servers at once, one on "
+        "each, which must agree but for page numbers.",
     ),
 )
 
@@ -64,7 +70,9 @@ class SGLangPlugin:
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
-        self._downloaded(release)
+        from conformance.engines.sglang import download
+
+        download.WHEELS.known(release, self.releases)
 
     @staticmethod
     def newest() -> str:
@@ -86,25 +94,26 @@ class SGLangPlugin:
 
         return Comparison(self._import(release, None), device)
 
+    def compat(self, release: str | None, source: Path | None) -> dict[str, Any]:
+        """What the code of a release or a checkout touches of its allocators, and what of that ours lack: see
+        ``compat``. Its source is read and not executed.
+        """
+        from conformance.engines.sglang import compat
+        from conformance.engines.sglang.subjects import stand_ins
+
+        return compat.compared(self._root(release, source) / "sglang", stand_ins())
+
+    def _root(self, release: str | None, source: Path | None) -> Path:
+        """The folder that holds ``sglang/``."""
+        from conformance.engines.sglang import download
+
+        return download.WHEELS.chosen(release, source, self.releases)[0]
+
     def _import(self, release: str | None, source: Path | None) -> Release:
         from conformance.engines.sglang import download
         from conformance.engines.sglang.release import load
 
-        if release is not None and source is None:
-            return load(self._downloaded(release), release)
-        if source is not None and release is None:
-            return load(download.from_source(source), str(source))
-        raise EngineError("sglang needs either --release VERSION or --source FOLDER")
-
-    def _downloaded(self, release: str) -> Path:
-        """The folder of a release. ``EngineError`` where it cannot be had names the releases that are close to it."""
-        from conformance.engines.sglang import download
-
-        try:
-            return download.release(release)
-        except EngineError as error:
-            near = "" if release in self.releases else close(release, self.releases)
-            raise EngineError(f"{error}; did you mean {near}?" if near else str(error)) from error
+        return load(*download.WHEELS.chosen(release, source, self.releases))
 
 
 PLUGIN = SGLangPlugin()

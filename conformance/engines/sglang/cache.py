@@ -22,6 +22,7 @@ from conformance.engines.protocol import (
     RowSnapshot,
     RowsSnapshot,
     StatesSnapshot,
+    Told,
     TreePage,
     TreeSnapshot,
     TurnedAway,
@@ -117,7 +118,7 @@ class CacheEngine:
             "counts_missing": self.counts_missing,
             "bad": False,
             "compact": False,
-            "admit_tail": self.memory.release.serves_tails(self.memory.components, self.memory.page_size),
+            "admit_tail": self.memory.release.serves_tails(self.memory.components),
             "checkpoint": self.memory.release.serving.checkpoints_answers,
             **self.undoing.offers,
         }
@@ -324,6 +325,10 @@ class CacheEngine:
         after_boundary(self.memory, self._running(request))
 
     # Snapshots.
+
+    def told(self) -> Told | None:
+        """What the tree has said in KV events, and what it has cached; ``None`` where it publishes none."""
+        return self.memory.told()
 
     def snapshot(self) -> RowsSnapshot:
         """Rows, session slots, pools, and the pages of the tree."""

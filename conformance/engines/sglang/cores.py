@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from conformance.engines.importing import Imported
 from conformance.engines.protocol import EngineError
-from conformance.engines.sglang.importing import Imported
 
 DEFAULT, PYTHON, RUST = "default", "python", "rust"
 BOTH = "both"  # a tree with each of the two cores, side by side

@@ -12,13 +12,16 @@ from types import MappingProxyType
 from typing import Any
 
 from conformance.engines.protocol import Json
-from conformance.engines.sglang import cores, pools
+from conformance.engines.sglang import cores, dropin, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
+from conformance.engines.sglang.renaming import shape
 from conformance.engines.sglang.states import state_engine
 from conformance.engines.sglang.tree import TreeEngine, tree_memory
 from conformance.engines.side_by_side import Agreement, Side, SideBySide
 from conformance.vetting import calls
+
+COMPARED = ("session_trim", "cache")  # stems whose calls name no slot, so that two allocators can get one call
 
 
 def makers(
@@ -26,9 +29,15 @@ def makers(
 ) -> dict[str, Callable[[Json], Any]]:
     """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
     ``options``: the values of the engine's options, the defaults for those that are missing; ``core`` names the core
-    of a unified tree, see ``cores``.
+    of a unified tree, see ``cores``; ``allocators`` whose allocators its servers have, see ``dropin``.
     """
     core = options.get("core", cores.DEFAULT)
+    allocators = options.get("allocators", dropin.OWN)
+    if allocators == dropin.BOTH:
+        each = [makers(release, device, {**options, "allocators": name}) for name in (dropin.STOOD_IN, dropin.OWN)]
+        return {stem: partial(_with_both, each[0][stem], each[1][stem], stem) for stem in COMPARED}
+    if allocators == dropin.STOOD_IN:
+        release = dropin.with_stand_ins(release)
     over_tree: dict[str, Callable[[Json, str], Any]] = {
         "session_trim": lambda config, core: CacheEngine(row_memory(release, config, core), checks_rows=False),
         "mamba_slots": lambda config, core: state_engine(release, config, core),
@@ -41,6 +50,21 @@ def makers(
         "swa_mapping": lambda config: pools.pair(release, config, device),
         **{stem: partial(_with_core, stem, make, core=core) for stem, make in over_tree.items()},
     }
+
+
+def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem: str, config: Json) -> Any:
+    """One server with our allocators and one with the release's own, which must agree but for what an allocator may
+    choose.
+    """
+    agree = Agreement(
+        "allocators_agree", "Both allocators lead to one state, but for page numbers.", tuple(calls(stem))
+    )
+    first, second = stood_in(config), own(config)
+
+    def shown(answer: Any) -> Any:
+        return shape(answer, config["page_size"], grouped=first.scheduler.in_group)
+
+    return SideBySide(Side(dropin.STOOD_IN, first, shown), Side(dropin.OWN, second, shown), agree)
 
 
 def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: str) -> Any:

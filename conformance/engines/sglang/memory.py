@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from conformance.engines.adapters import PairAdapter, PoolAdapter
-from conformance.engines.protocol import Unsupported
+from conformance.engines.protocol import Told, Unsupported
 from conformance.engines.sglang import cores, records
-from conformance.engines.sglang.reading import TreeReader
+from conformance.engines.sglang.reading import TreeReader, cached_pages
 from conformance.engines.sglang.records import MATCHED, STATE
 from conformance.engines.sglang.release import Release, TrackBuffers
 
@@ -79,6 +80,17 @@ class SGLangMemory:
     def ran(self) -> dict[str, str]:
         """What runs, as the tree shows it: the core of a unified tree."""
         return {"core": cores.of(self.tree)} if self.kind == "unified" else {}
+
+    # KV events.
+
+    def told(self) -> Told | None:
+        """The KV events since the last time that somebody asked, and the pages that the tree has cached now; ``None``
+        where the tree publishes no events.
+        """
+        if not self.release.publishes(self.tree):
+            return None
+        events = [msgspec.to_builtins(event, builtin_types=(bytes,)) for event in self.tree.take_events()]
+        return Told(events, pages=cached_pages(self.reader.walk(), self.page_size))
 
     # Copies of states.
 

@@ -20,7 +20,7 @@ from conformance.engines.protocol import (
     TreePage,
     TreeSnapshot,
 )
-from conformance.engines.sglang import records
+from conformance.engines.sglang import marks, records
 from conformance.engines.sglang.nodes import Nodes, TreeNode, ident_of
 from conformance.engines.sglang.records import NEXT_TRACK, STATE, TRACKS
 
@@ -113,6 +113,17 @@ def _texts(nodes: list[TreeNode]) -> dict[int | None, Key]:
     for node in nodes:
         texts[node.ident] = (*texts[node.parent], *node.key)
     return texts
+
+
+def cached_pages(nodes: list[TreeNode], page_size: int) -> list[Key]:
+    """For each page of the tree that has full slots, the tokens from the root to its end, without their marks."""
+    texts = _texts(nodes)
+    found = []
+    for node in nodes:
+        if node.parts["full"].slots:
+            whole = tuple(marks.plain(texts[node.ident]))
+            found += [whole[:end] for end in range(len(whole), len(whole) - len(node.key), -page_size)]
+    return found
 
 
 def text(nodes: list[TreeNode]) -> list[int]:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from conformance.engines.importing import Imported
 from conformance.engines.protocol import EngineError, Unsupported
-from conformance.engines.sglang import cores, importing, marks
+from conformance.engines.sglang import cores, importing, marks, native_hash
 from conformance.engines.sglang.cores import DEFAULT
-from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
 from conformance.engines.sglang.nodes import Nodes, OlderNodes, PlainNodes, UnifiedNodes
 from conformance.engines.sglang.rust_nodes import RustNodes
@@ -63,6 +63,9 @@ TREES = {
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
+NATIVE_HASH = "mem_cache.cpp_utils.native_hash"
+EVENTS = ("kv_events", "kv_event_queue")  # what a tree that publishes KV events has
+DECODE_BUDGET = "_radix_full_evictable"  # of a decode server that has a tree with an SWA part
 DECODE = "disaggregation.decode"  # a server that gets prompts from a prefill server
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
 
@@ -105,12 +108,12 @@ class Release:
     @property
     def interpreted(self) -> bool:
         """The Triton kernels are interpreted, so they accept CPU tensors."""
-        return self.imported.interpreted
+        return importing.kernels().interpreted
 
     @property
     def fragile(self) -> bool:
         """A kernel that reads outside a tensor may kill the process."""
-        return not self.imported.checked
+        return not importing.kernels().checked
 
     # What the release has.
 
@@ -130,19 +133,15 @@ class Release:
         """The SWA allocator has ``alloc_extend_swa_tail``."""
         return hasattr(self._swa_class, "alloc_extend_swa_tail")
 
-    def serves_tails(self, components: Collection[str], page_size: int) -> bool:
-        """A decode server of the release, which gets prompts from a prefill server, may have a tree of these components
-        and pages of this size, and locks no more of the tree than the request reads.
+    def serves_tails(self, components: Collection[str]) -> bool:
+        """A decode server of the release, which gets prompts from a prefill server, may have a tree of these parts.
 
-        Older releases end at the start where the tree has an SWA part. Later ones match the whole prompt, lock the node
-        where it ends, and then let the request read less, where a tail with SWA slots follows: pages of one token have
-        no such tail.
+        Older releases end at the start where the tree has an SWA part. In a tree without an SWA part there is no tail:
+        the law has a word for a tail alone.
         """
         if not (self.settings.in_context and self.imported.has(DECODE)) or "mamba" in components:
             return False
-        queue = self.imported.module(DECODE).DecodePreallocQueue
-        cuts_the_match = "max_prefix_len" in inspect.signature(queue._build_decode_prefix_match).parameters
-        return hasattr(queue, "_radix_full_evictable") and (cuts_the_match or page_size == 1)
+        return "swa" in components and hasattr(self.imported.module(DECODE).DecodePreallocQueue, DECODE_BUDGET)
 
     @cached_property
     def _tokens_are_arrays(self) -> bool:
@@ -187,7 +186,7 @@ class Release:
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool, device: str = "cpu") -> Any:
         """A SWATokenToKVPoolAllocator."""
         self._check_device(device)
-        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, self._swa_pool(), need_sort)
+        return self._swa_class(size, size_swa, page_size, torch.bfloat16, device, self.swa_pool(), need_sort)
 
     @staticmethod
     def release_list(pool: Any) -> list[int]:
@@ -214,9 +213,9 @@ class Release:
         """A PureSWATokenToKVPoolAllocator: one pool, for models whose layers all have a window; a page is a token."""
         self._check_device("cpu")
         found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
-        return found(size, 1, torch.bfloat16, "cpu", self._swa_pool(), False)
+        return found(size, 1, torch.bfloat16, "cpu", self.swa_pool(), False)
 
-    def _swa_pool(self) -> Any:
+    def swa_pool(self) -> Any:
         """An SWAKVPool without buffers, since bookkeeping reads the mapping alone."""
         pool: Any = object.__new__(self.imported.find_class("SWAKVPool", SWA_POOL))
         pool.full_kv_pool = pool.swa_kv_pool = pool.full_to_swa_index_mapping = None
@@ -285,14 +284,22 @@ class Release:
             token_to_kv_pool_allocator=allocator,
             page_size=page_size,
             sliding_window_size=window,
+            enable_kv_cache_events=True,
             **buffers.options,
         )
+        self._hash_here()
         name, module = TREES[kind]
         build = self.imported.find_class(name, (module,))
         if kind != "unified":
             return build(params)
         params.tree_components = tuple(self.component(name) for name in components)
         return cores.build(self.imported, build, params, core)
+
+    @staticmethod
+    def publishes(tree: Any) -> bool:
+        """The tree, or its core, keeps a queue of KV events; other trees say nothing of what they cache."""
+        holders = [holder for holder in (tree, getattr(tree, "tree_core", None)) if holder is not None]
+        return any(getattr(holder, name, None) is not None for holder in holders for name in EVENTS)
 
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""
@@ -364,6 +371,13 @@ class Release:
         tree.evict(self._tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
 
     # Modules and classes that are used here alone.
+
+    def _hash_here(self) -> None:
+        """The hashes that name blocks in KV events are computed here, where the release compiles an extension for them
+        when it needs the first one.
+        """
+        if self.imported.has(NATIVE_HASH):
+            self.imported.module(NATIVE_HASH)._load_native_hash_module = lambda: native_hash
 
     @cached_property
     def _swa_class(self) -> Any:

@@ -24,9 +24,9 @@ from unittest import mock
 import torch
 
 from conformance.cache_folder import checkout
+from conformance.engines.importing import Imported
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang.cores import PYTHON, REGISTRY, RUST, RUST_PACKAGE, SWITCH
-from conformance.engines.sglang.importing import Imported
 from conformance.origin import StandIn
 
 _LOADER = f"{RUST_PACKAGE}.extension"

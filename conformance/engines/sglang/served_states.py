@@ -8,7 +8,7 @@ shown, since nothing of the release reads them any more.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from conformance.engines.protocol import Key, OutOfMemory, StatesSnapshot, Unsupported
@@ -32,6 +32,7 @@ class ServedStates:
         self.scheduler = Scheduler(memory, checks_rows=False)
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}
+        self.matched: dict[int, ExitStack] = {}  # the locks on what waiting requests have matched
         self.waiting: set[int] = set()  # requests that gave their row up, and may come again
         self.tracked: set[int] = set()  # requests whose state was tracked
 
@@ -40,6 +41,9 @@ class ServedStates:
     def match(self, request: int, tokens: Sequence[int], session: int, again: bool) -> Key | None:
         """``init_next_round_input`` of a request that comes, or comes again after a retract. A turn that was retracted
         does not come again as a request of no session, since its record is the session's: a new request comes.
+
+        A scheduler locks the matched node in the step that matches. Here other calls may come before ``admit``, so the
+        node is locked from now on until then.
         """
         if not (again and request in self.waiting and not self.turns[request]):
             self.requests[request] = self._new(tokens, session)
@@ -51,6 +55,8 @@ class ServedStates:
         with _out_of_memory():
             known.init_next_round_input(self.scheduler.cache)
         self.memory.copy_matched(known)
+        self.matched[request] = lock = ExitStack()
+        lock.enter_context(self.scheduler.serving.hold(self.scheduler.cache, known.last_node))
         copied = had is None and records.read(known, STATE) is not None and records.row(known) is None
         return tuple(text(self.memory.reader.path(known.last_node))) if copied else None
 
@@ -68,10 +74,17 @@ class ServedStates:
         for known in batch:
             if records.row(known) is None:
                 self.scheduler.serving.lock(self.scheduler.cache, known, self.scheduler.windowed)
+        for request in requests:
+            self._unlock_match(request)
         if not batch:
             return
         with _out_of_memory():
             self.scheduler.extend_batch(batch, [_length(known) for known in batch])
+
+    def _unlock_match(self, request: int) -> None:
+        """Gives back the lock on what a request has matched, if it has not gone yet."""
+        if lock := self.matched.pop(request, None):
+            lock.close()
 
     # A request works.
 
@@ -130,6 +143,7 @@ class ServedStates:
 
     def withdraw(self, request: int) -> None:
         """A waiting request is aborted; it may have a state."""
+        self._unlock_match(request)
         self.scheduler.cancel(self.requests.pop(request))
 
     def retract(self, request: int) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from conformance.engines.importing import Imported
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import records
-from conformance.engines.sglang.importing import Imported
 from conformance.engines.sglang.records import NEXT_TRACK
 from conformance.origin import StandIn
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from conformance.engines.importing import Imported
 from conformance.engines.protocol import EngineError
-from conformance.engines.sglang.importing import Imported
 from conformance.origin import StandIn
 
 SERVER_ARGS = "sglang.srt.server_args"  # the command line, which imports half of the engine in older releases

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance.engines.protocol import Inserted, Json, Match, Misuse, TreeSnapshot, Unsupported
+from conformance.engines.protocol import Inserted, Json, Match, Misuse, Told, TreeSnapshot, Unsupported
 from conformance.engines.sglang.cores import DEFAULT, RUST
 from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
@@ -203,6 +203,10 @@ class TreeEngine:
     def bad(self, kind: str) -> None:
         """Lacking: releases answer bad input in many ways."""
         raise Unsupported(f"no release is sent bad input ({kind})")
+
+    def told(self) -> Told | None:
+        """What the tree has said in KV events, and what it has cached; ``None`` where it publishes none."""
+        return self.memory.told()
 
     def snapshot(self) -> TreeSnapshot:
         """The tree and the free pages of its pools."""
