@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, locks, lockstep, shadow, startup, tables, transitions
+from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, tables, transitions
 from benchmarks.engines import Comparison
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
@@ -51,12 +51,19 @@ def speeds(operations: int) -> dict[str, Any]:
     out.print(tables.shadow_memory(costs))
     alone = [transitions.measure(stem) for stem in _progress(list(transitions.STEMS), "spec")]
     out.print(tables.spec_alone(alone))
+    streams = [events.measure(form) for form in _progress(list(events.FORMATS), "KV events")]
+    out.print(tables.kv_events(streams))
+    measured = (schedulers.measure(*one) for one in _progress(schedulers.engines(), "schedulers"))
+    steps = [rate for rate in measured if rate is not None]
+    out.print(tables.scheduler_steps(steps))
     helps = [startup.measure(command) for command in _progress(startup.commands(), "help")]
     out.print(tables.helps(helps))
     return {
         "lockstep": [asdict(r) for r in runs],
         "shadow": [{**asdict(c), "ratio": c.ratio} for c in costs],
         "transitions": [asdict(r) for r in alone],
+        "events": [asdict(r) for r in streams],
+        "schedulers": [asdict(r) for r in steps],
         "help": [asdict(r) for r in helps],
     }
 

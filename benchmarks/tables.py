@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, locks, lockstep, shadow, startup, transitions
+from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions
 from conformance.lockstep import OFTEN
 
 INTERPRETED = (
@@ -65,6 +65,28 @@ def spec_alone(rates: Sequence[transitions.Rate]) -> Table:
     table = _table("The spec alone on one core, transitions a second", size, "stem", "transitions", "a second")
     for r in rates:
         table.add_row(r.stem, f"{r.transitions:,}", f"{r.a_second:,.0f}")
+    return table
+
+
+def kv_events(rates: Sequence[events.Rate]) -> Table:
+    """KV events a second, one line a format."""
+    size = (
+        f"A file of batches of {events.BATCH} events, each of one block of {events.TOKENS} tokens, is read and judged. "
+    )
+    table = _table(
+        "KV events on one core, a second", f"{size}Asked for: {events.LIMIT:,}.", "format", "events", "a second", ""
+    )
+    for r in rates:
+        table.add_row(r.format, f"{r.events:,}", f"{r.a_second:,.0f}", "too slow" if r.slow else "")
+    return table
+
+
+def scheduler_steps(rates: Sequence[schedulers.Rate]) -> Table:
+    """Scheduler steps a second, one line an engine."""
+    size = f"Drawn runs of the stem {schedulers.STEM} with every law on. Asked for: {schedulers.LIMIT}."
+    table = _table("Scheduler steps judged on one core, a second", size, "engine", "steps", "a second", "")
+    for r in rates:
+        table.add_row(r.engine, f"{r.steps:,}", f"{r.a_second:,.0f}", r.skipped or ("too slow" if r.slow else ""))
     return table
 
 

@@ -29,7 +29,7 @@ from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
 from conformance.outcome import Outcome
 from conformance.traces import Trace
-from proofs.registry import STEMS
+from proofs.registry import DRIVEN
 from slotproof import emit, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
@@ -92,7 +92,7 @@ def run(options: Options) -> int:
 def report_of(options: Options) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
-    choose(options.stems, STEMS, "stem")
+    choose(options.stems, DRIVEN, "stem")
     registry.must_have(options.subject.engine, options.subject.options)
     with _bench(options) as bench:
         hello = bench.subject.hello

@@ -142,6 +142,27 @@ def mutate(
     raise typer.Exit(mutating.run(mutating.Options(stem or [], operator or [], sample, seed, jobs, keep, json)))
 
 
+@app.command()
+def diff(
+    base: Annotated[str, typer.Argument(help="The old revision: a git revision, or a folder that holds a spec.")],
+    head: Annotated[
+        str | None, typer.Argument(help="The new revision; default: the files of the checkout as they are now.")
+    ] = None,
+    json: Out = None,
+    form: Annotated[
+        Literal["text", "github", "json"],
+        typer.Option("--format", help="github: a page in Markdown for a pull request; json: JSON instead of text."),
+    ] = "text",
+) -> None:
+    """Say what changed in the law between two revisions.
+
+    The solvers decide what is weaker or stronger than before. The text of both revisions is executed: see SECURITY.md.
+    """
+    from slotproof import diffing
+
+    raise typer.Exit(diffing.run(base, head, json, form))
+
+
 @app.command(cls=NamesEngines)
 def check(
     engine: Annotated[str, typer.Argument(help="The engine to check: a name listed below, or package.module:maker.")],
@@ -237,6 +258,46 @@ def replay(
     from slotproof import replays
 
     raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
+
+
+@app.command(cls=NamesEngines)
+def compat(
+    engine: Annotated[str, typer.Argument(help="The engine whose allocators can be replaced.")],
+    release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="A folder with the engine's source code, which is read and not executed.")
+    ] = None,
+    json: Out = None,
+) -> None:
+    """List what an engine's code needs of our allocators and ours lack.
+
+    The engine's source is read, not executed. Exit code 1 if ours lack a member without a documented reason.
+    """
+    from slotproof import compat as comparing
+
+    raise typer.Exit(comparing.run(engine, release, source, json))
+
+
+@app.command()
+def events(
+    file: Annotated[Path, typer.Argument(help="A recorded stream: batches in msgpack, see docs/kv-events.md.")],
+    reader: Annotated[
+        Literal["counts", "set"],
+        typer.Option(help="counts: the reader counts copies of a block, as routers do. set: it forgets at a removal."),
+    ] = "counts",
+    late: Annotated[
+        bool, typer.Option("--late", help="The recording began after the engine: earlier events are not known.")
+    ] = False,
+    json: Out = None,
+    form: Annotated[Literal["text", "json"], typer.Option("--format", help="What is printed.")] = "text",
+) -> None:
+    """Judge a recorded stream of KV events.
+
+    These tell a router which blocks an engine has cached. The first event that breaks the law is named.
+    """
+    from slotproof import streaming
+
+    raise typer.Exit(streaming.run(streaming.Options(file, reader, late, json, form)))
 
 
 @app.command()

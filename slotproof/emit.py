@@ -39,15 +39,21 @@ def muted(form: str) -> Iterator[None]:
     _print(github.resume(token))
 
 
+def summary_file() -> Path | None:
+    """The file of the summary of the step, where GitHub Actions runs."""
+    named = os.environ.get(SUMMARY)
+    return Path(named) if named else None
+
+
 def write(report: Json, json: Path | None, junit_file: Path | None, form: str) -> None:
     """Writes the files that were asked for; for ``GITHUB`` also adds to the summary of the step, where there is one.
 
     Raises ``OSError`` or ``UsageError`` if a file cannot be written, after all others were tried.
     """
     with ExitStack() as tasks:  # the last one is done first, and each is done although another fails
-        summary = os.environ.get(SUMMARY)
-        if form == GITHUB and summary:
-            tasks.callback(lambda: _append(Path(summary), github.summary(report)))
+        summary = summary_file()
+        if form == GITHUB and summary is not None:
+            tasks.callback(lambda: append(summary, github.summary(report)))
         if junit_file is not None:
             tasks.callback(lambda: write_text(junit_file, junit.text(report)))
         tasks.callback(lambda: write_json(json, report))
@@ -62,7 +68,7 @@ def show(report: Json, form: str) -> None:
         verdicts.show_report(report)
 
 
-def _append(path: Path, text: str) -> None:
+def append(path: Path, text: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 

@@ -56,6 +56,11 @@ def failed(message: str) -> str:
     return _line(ERROR, "slotproof check", message, None)
 
 
+def annotation(level: str, title: str, message: str) -> str:
+    """An annotation of a step that has no place in a file."""
+    return _line(level, title, message, None)
+
+
 def _level(name: str, row: Json, report: Json) -> str:
     """The level of a finding, empty for one that needs no annotation."""
     if weigh.fails(name, row, report):

@@ -10,7 +10,7 @@ from conformance.connection import EngineDied, Served, Subject, ToolError
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.traces import Trace
-from proofs.registry import STEMS
+from proofs.registry import DRIVEN
 from slotproof.codes import HOLDS, USAGE
 from slotproof.screen import say, write_json
 
@@ -44,8 +44,8 @@ def reasons(subject: Subject) -> dict[str, str]:
         try:
             stems = served.ready()["stems"]
         except (EngineError, ToolError) as error:
-            return dict.fromkeys(STEMS, str(error))
-        return {stem: _reason(served, stem) if stem in stems else MISSING for stem in STEMS}
+            return dict.fromkeys(DRIVEN, str(error))
+        return {stem: _reason(served, stem) if stem in stems else MISSING for stem in DRIVEN}
 
 
 def _reason(served: Served, stem: str) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 import spec
 from spec import logic
 
+HERE = Path(spec.__file__).parent
 EXCLUDED = ("logic.py", "finite.py")
 FINITE = "(finite reading)"
 BORDER_FILE, BORDER = "lengths.py", "# Plain integers at the border."
@@ -85,11 +86,11 @@ class Complaint:
         return f"{self.file}:{self.line}: {self.message}"
 
 
-def lint(source: str, file: str = "spec.py") -> list[Complaint]:
-    """What ``source`` must not use, in order of lines."""
+def lint(source: str, file: str = "spec.py", folder: Path = HERE) -> list[Complaint]:
+    """What ``source`` must not use, in order of lines. ``folder``: the other files of the spec that it belongs to."""
     tree = ast.parse(source, file)
     border = _border(source, file)
-    words = _words_of_spec().and_those_of(tree, border)
+    words = _words_of_spec(folder).and_those_of(tree, border, folder)
     found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
     found |= {*_imports(tree, file), *_outside_functions(tree, words, file), *_definitions(tree, file)}
     return sorted(found, key=lambda c: (c.line, c.message))
@@ -105,21 +106,22 @@ class Words:
     attributes: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
 
-    def and_those_of(self, tree: ast.Module, border: int | None) -> Words:
-        """These words, and those of one more module; only its own names may be called."""
+    def and_those_of(self, tree: ast.Module, border: int | None, folder: Path) -> Words:
+        """These words, and those of one more module of a folder; only its own names may be called."""
         return Words(
             _names_of_module(tree),
             self.attributes | _attributes_of(tree),
-            _plain_functions(tree, border) | _imported_plain(tree),
+            _plain_functions(tree, border) | _imported_plain(tree, folder),
         )
 
 
 @cache
-def _words_of_spec() -> Words:
+def _words_of_spec(folder: Path) -> Words:
+    """The words of the files of a folder, and those in which every spec is written."""
     words = Words()
-    for path in sorted(Path(spec.__file__).parent.rglob("*.py")):
+    for path in sorted({*folder.rglob("*.py"), *(HERE / name for name in EXCLUDED)}):
         source = path.read_text(encoding="utf-8")
-        words = words.and_those_of(ast.parse(source), _border(source, str(path)))
+        words = words.and_those_of(ast.parse(source), _border(source, str(path)), folder)
     return words
 
 
@@ -138,20 +140,21 @@ def _plain_functions(tree: ast.Module, border: int | None) -> frozenset[str]:
     return frozenset(f.name for f in functions if _finite(f) or (border is not None and f.lineno >= border))
 
 
-def _imported_plain(tree: ast.Module) -> frozenset[str]:
+def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
     """The functions for plain values that a module imports from others, by name or as ``module.name``."""
     found = set()
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
         module = (node.module or "").rpartition("spec")[2].strip(".")
         for alias in node.names:
             name = alias.asname or alias.name
-            found |= {name} if alias.name in _plain_of(module) else {f"{name}.{f}" for f in _plain_of(alias.name)}
+            plain, inside = _plain_of(module, folder), _plain_of(alias.name, folder)
+            found |= {name} if alias.name in plain else {f"{name}.{f}" for f in inside}
     return frozenset(found)
 
 
 @cache
-def _plain_of(module: str) -> frozenset[str]:
-    path = Path(spec.__file__).parent / f"{module}.py"
+def _plain_of(module: str, folder: Path) -> frozenset[str]:
+    path = folder / f"{module}.py"
     if not path.is_file():
         return frozenset()
     source = path.read_text(encoding="utf-8")
@@ -426,9 +429,9 @@ def files(paths: list[str]) -> list[Path]:
     return [p for p in found if p not in roots]
 
 
-def complaints(paths: list[str]) -> list[Complaint]:
-    """The complaints about the spec files among ``paths``, folders searched."""
-    return [c for spec in files(paths) for c in lint(spec.read_text(encoding="utf-8"), str(spec))]
+def complaints(paths: list[str], folder: Path = HERE) -> list[Complaint]:
+    """The complaints about the spec files among ``paths``, folders searched. ``folder``: see ``lint``."""
+    return [c for spec in files(paths) for c in lint(spec.read_text(encoding="utf-8"), str(spec), folder)]
 
 
 def main(arguments: list[str]) -> int:
