@@ -140,13 +140,17 @@ def turned_away_keeps_its_row() -> Any:
 
 
 def empty_prefix_gives_the_row_back() -> Any:
-    """Where no token of a session's row can be used, the row is given back, and the turn is matched as a new one."""
+    """Where no token of a session's row can be used, or less than the tree has of it, the row is given back, and the
+    turn is matched as a new one.
+    """
     from sglang.srt.session.streaming_session import StreamingSession
 
     def repaired(match: Callable[..., Any]) -> Any:
         def try_match_prefix(self: Any, params: Any) -> Any:
             slot = self.find_active_slot(params.req)
-            if slot is not None and not min(slot.kv.kv_committed_len, len(params.key)):
+            if slot is not None:
+                usable = min(slot.kv.kv_committed_len, len(params.key))
+            if slot is not None and (not usable or usable < slot.kv.cache_protected_len):
                 self.release_session(params.req.session.session_id)
             return match(self, params)
 
@@ -208,6 +212,23 @@ def waiting_turn_gives_its_copy_back() -> Any:
     return wrapped(Scheduler, "_get_new_batch_prefill_raw", repaired)
 
 
+def checkpoint_gives_the_lock_back() -> Any:
+    """A checkpoint that raises leaves the tree lock with the session's slot."""
+    from sglang.srt.session.streaming_session import StreamingSession
+
+    def repaired(checkpoint: Callable[..., Any]) -> Any:
+        def try_checkpoint(self: Any, request: Any, **more: Any) -> Any:
+            try:
+                return checkpoint(self, request, **more)
+            except AssertionError:
+                self._lock_to_slot(request, self.borrowed_slot(request))
+                raise
+
+        return try_checkpoint
+
+    return wrapped(StreamingSession, "try_checkpoint", repaired)
+
+
 REPAIRS: dict[str, Repair] = {
     "aborted_retry_stays_in_text": only_an_end_ends,
     "cancelled_retry_blocks_close": only_an_end_ends,
@@ -220,6 +241,8 @@ REPAIRS: dict[str, Repair] = {
     "nested_state_group_forgets_unified": begin_ends_the_group,
     "one_token_retract": empty_prefix_gives_the_row_back,
     "overshoot_cuts_window": cut_window_goes,
+    "prompt_fills_its_pages": empty_prefix_gives_the_row_back,
+    "refused_checkpoint_loses_lock": checkpoint_gives_the_lock_back,
     "retract_lets_second_turn_in": only_an_end_ends,
     "second_retract_detaches": only_an_end_ends,
     "short_admit_is_half_done_unified": refusal_takes_nothing,

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from benchmarks import engines, lockstep, runs, shadow, startup, tables, transitions
+from benchmarks import engines, events, lockstep, runs, schedulers, shadow, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
@@ -74,6 +74,35 @@ def test_every_law_is_evaluated_where_that_is_asked_for() -> None:
     assert lock.broken(state, []) == []
     lost = lock.law.stem.invariants["no_leak"]
     assert breaks(lost, state) is False
+
+
+@pytest.mark.parametrize("form", events.FORMATS)
+def test_kv_events_are_read_and_judged(form: str) -> None:
+    rate = events.measure(form, count=200, passes=1)
+    assert (rate.format, rate.events) == (form, 200)
+    assert rate.a_second > 0
+    assert tables.kv_events([rate]).row_count == 1
+    assert events.Rate("", 1, events.LIMIT - 1).slow
+    assert not events.Rate("", 1, events.LIMIT).slow
+
+
+@pytest.mark.engine
+def test_scheduler_steps_are_judged_and_an_engine_without_a_scheduler_is_left_out() -> None:
+    rates = [schedulers.measure(*one, operations=30) for one in schedulers.engines()]
+    found = [rate for rate in rates if rate is not None]
+    assert len(found) < len(rates)
+    for rate in found:
+        assert rate.skipped or rate.steps > 5
+    assert tables.scheduler_steps(found).row_count == len(found)
+
+
+def test_a_release_without_a_scheduler_says_why() -> None:
+    gone = schedulers.measure(schedulers.engines()[0][0], "no-release")
+    assert gone is not None
+    assert "no-release" in gone.skipped
+    assert not gone.slow
+    assert schedulers.Rate("", 1, schedulers.LIMIT - 1).slow
+    assert not schedulers.Rate("", 1, schedulers.LIMIT).slow
 
 
 @pytest.mark.parametrize("stem", transitions.STEMS)

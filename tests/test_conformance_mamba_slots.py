@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,11 +46,13 @@ Kind = tuple[bool, bool, bool]  # of a track buffer: buffered, doubled, lazy
 LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", UNSUPPORTED: "."}
 
 
-def started(kind: Kind = TWO, size: int = 8) -> tuple[MambaSlotsRun, LockStep]:
+def started(
+    kind: Kind = TWO, size: int = 8, make: Callable[[Json], Any] = mamba_slots
+) -> tuple[MambaSlotsRun, LockStep]:
     """A run of three requests and a session, and its driver."""
     config: Json = {"size": size, "requests": 3, "sessions": 1, "tree": "mamba_radix"}
     config |= dict(zip(("buffered", "doubled", "lazy"), kind, strict=True))
-    run = MambaSlotsRun(mamba_slots(config), config)
+    run = MambaSlotsRun(make(config), config)
     return run, LockStep(run, config)
 
 
@@ -125,6 +128,21 @@ def test_a_lazy_track_comes_and_goes() -> None:
     lock.do("boundary", request=0)
     lock.do("admit", requests=[1])
     assert run.law.counts["alloc", "refused"] == 1
+
+
+def test_a_request_may_give_away_the_track_from_before_its_boundary() -> None:
+    """Where it ends before the step of the boundary has ended: the other track is not computed yet."""
+    end = FAULTS["turned_to_no_slot"].parts["end"]
+    run, lock = running(kind=LAZY, make=partial(mamba_slots, end=end))
+    lock.do("track", request=0)
+    lock.do("boundary", request=0)
+    lock.do("finish", request=0)
+    assert run.law.counts["turn_lazy", "done"] == run.law.counts["donate", "done"] == 1
+    lock.do("audit")
+    run, lock = running(kind=LAZY, make=partial(mamba_slots, end=end))
+    lock.do("track", request=0)
+    with pytest.raises(Finding):
+        lock.do("finish", request=0)
 
 
 def test_a_group_is_followed() -> None:
@@ -305,6 +323,7 @@ SITUATIONS: dict[Exclusion, tuple[Callable[[MambaSlotsMachine], None], Kind, int
     Exclusion.LAZY_SESSION: (goes(move(COME, session=1)), LAZY, 8),
     Exclusion.SAME_AGAIN: (goes(move(COME), move(COME), move(COME, again=True)), TWO, 8),
     Exclusion.SHORT_ADMIT: (goes(move(COME), move(ADMIT), move(COME, 1), move(ADMIT, 1)), TWO, 5),
+    Exclusion.SHORT_CACHE: (goes(move(COME), move(ADMIT), move(2)), NO_BUFFER, 1),
     Exclusion.SLIDE: (goes(move(COME), move(ADMIT), move(2)), TWO, 8),
     Exclusion.SESSION_ABORT: (goes(move(COME, session=1), move(ADMIT), move(ABORT)), TWO, 8),
     Exclusion.CLOSE: (closes, TWO, 8),

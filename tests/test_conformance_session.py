@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,6 +104,32 @@ def test_a_turn_that_is_retracted_goes_on_where_it_was() -> None:
         lock.do("admit", request=2, more=1, session=1)
     lock.do("admit", request=1)
     assert calls_of(lock).computed(1) == 11
+
+
+@pytest.mark.parametrize("components", [["full", "swa"], ["full"]])
+@pytest.mark.parametrize("page", [1, 2])
+def test_a_turn_whose_whole_input_the_tree_has_begins_anew(page: int, components: list[str]) -> None:
+    """Its last token is computed again, in a page of its own: the row in the session's slot is given up."""
+    lock = started(page_size=page, components=components)
+    lock.do("admit", request=0, more=4, session=1)
+    lock.do("retract", request=0, sent=0)
+    assert slot(lock)[0] == 4
+    lock.do("look", request=0)
+    assert lock.law.counts["close", "done"] == 1
+    lock.do("admit", request=0)
+    assert lock.law.counts["admit", "done"] == 2
+    lock.do("finish", request=0, sent=0)
+    lock.do("admit", request=1, more=0, session=1)
+    lock.do("finish", request=1)
+    lock.do("quiesce")
+
+
+def test_a_turn_that_goes_on_in_a_page_of_the_tree_is_named() -> None:
+    lock = started(partial(cache, rows=FAULTS["turn_writes_into_tree"].parts["rows"]))
+    lock.do("admit", request=0, more=4, session=1)
+    lock.do("retract", request=0, sent=0)
+    with pytest.raises(Finding):
+        lock.do("admit", request=0)
 
 
 def test_requests_share_what_the_tree_has() -> None:

@@ -41,6 +41,12 @@ TREE: Json = {
 SLOTS: Json = {
     "size": 6, "requests": 3, "sessions": 2, "tree": "unified", "buffered": True, "doubled": False, "lazy": False,
 }  # fmt: skip
+SCHEDULER: Json = {
+    **{"block_size": 2, "blocks": 6, "layers": [{"kind": "full"}], "caching": True, "batch": 8, "requests": 2},
+    **{"drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 8},
+    "events": False,
+}
+BLOCKS: Json = {"blocks": 4, "rows": 3, "indices": 3, "groups": 1, "caching": True}
 
 
 # Texts.
@@ -210,6 +216,8 @@ CONFIGS: dict[str, Json] = {
     "session_trim": CACHE,
     "mamba_slots": SLOTS,
     "cache": CACHE,
+    "block_pool": BLOCKS,
+    "block_cache": SCHEDULER,
 }
 FIRST: dict[str, Json] = {
     "allocator": {"op": "extend", "rows": [0], "more": [3]},
@@ -218,6 +226,8 @@ FIRST: dict[str, Json] = {
     "session_trim": {"op": "admit", "request": 0, "more": 3},
     "mamba_slots": {"op": "match", "request": 0, "tokens": [1]},
     "cache": {"op": "admit", "request": 0, "more": 3},
+    "block_pool": {"op": "admit", "row": 1, "text": [1, 2], "to": 2},
+    "block_cache": {"op": "add", "request": 1, "tokens": [1, 2], "outputs": 1},
 }
 
 
@@ -382,7 +392,7 @@ def test_an_engine_that_does_not_show_its_copies_is_taken_to_copy_what_it_should
     for shown in (True, False):
         lock = start("cache", FAULTS["node_without_copy"].make, STATEFUL)
         if not shown:
-            lock.run.engine.copied = None  # type: ignore[attr-defined]
+            lock.run.engine.copied = None
         lock.do("admit", request=0, more=1, fork=0)
         if shown:
             with pytest.raises(Finding):

@@ -22,6 +22,9 @@ CONFIG = {
     **{"page_size": 2, "size": 4, "size_swa": 4, "size_mamba": 6, "rows": 2, "need_sort": True, "window": 2},
     **{"sessions": 1, "requests": 2, "kind": "unified", "components": ["full", "swa", "mamba"]},
     **{"buffered": True, "doubled": True, "lazy": False},
+    **{"blocks": 4, "indices": 3, "groups": 1, "caching": True},
+    **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
+    **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }
 FIRST = {stem: start(stem, OURS[stem], CONFIG).law.state for stem in STEMS}
 SECOND = {(cls, second): first for (cls, first), second in TOGETHER.items()}
@@ -180,7 +183,7 @@ def test_every_field_that_is_shown_has_words(stem: str) -> None:
 
 # The ghosts of who reads a node and of what slots hold; the phase of a request is the run's.
 GHOSTS = {f"Contents.{name}" for name in ("story", "full", "swa", "state", "state_page", "state_offset")}
-LAWS_OWN = {"Tree.reads", "MambaSlots.phase"} | GHOSTS
+LAWS_OWN = {"Tree.reads", "MambaSlots.phase", "Blocks.story", "Blocks.home"} | GHOSTS
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -46,7 +46,7 @@ def test_our_own_implementation_comes_first() -> None:
     assert names[0] == registry.own().name == "ours"
     assert names[1:] == sorted(names[1:])
     assert {"sglang", "toy"} <= set(names)
-    assert [plugin.name for plugin in registry.released()] == ["sglang"]
+    assert [plugin.name for plugin in registry.released()] == ["sglang", "vllm"]
 
 
 def test_an_unknown_engine_is_refused_with_the_names_that_there_are() -> None:
@@ -57,7 +57,7 @@ def test_an_unknown_engine_is_refused_with_the_names_that_there_are() -> None:
 
 def test_an_engine_of_another_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, f"{__name__}:OTHER")
-    assert registry.names() == ["ours", "other", "sglang", "toy"]
+    assert registry.names() == ["ours", "other", "sglang", "toy", "vllm"]
     loaded = registry.load("other")
     assert (loaded.label, loaded.own, list(loaded.makers)) == ("other", False, ["allocator"])
     assert check("allocator", loaded.makers["allocator"], Search(examples=5)).verdict == CONFORMS
@@ -117,7 +117,7 @@ def test_an_unsupported_configuration_starts_no_run() -> None:
 def test_an_engine_that_cannot_be_imported_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, "nosuch.package:PLUGIN")
     assert "other" in registry.names()
-    assert [plugin.name for plugin in registry.plugins()] == ["ours", "sglang", "toy"]
+    assert [plugin.name for plugin in registry.plugins()] == ["ours", "sglang", "toy", "vllm"]
     with pytest.raises(EngineError, match=r"slotproof\.engines other cannot be imported: No module named 'nosuch'"):
         registry.load("other")
 
@@ -131,7 +131,7 @@ def test_no_other_package_takes_the_place_of_an_engine_of_ours(monkeypatch: pyte
             EntryPoint("a", f"{__name__}:OTHER", group),
         ],
     )
-    assert registry.names() == ["ours", "a", "sglang", "toy"]
+    assert registry.names() == ["ours", "a", "sglang", "toy", "vllm"]
     assert list(registry.load("ours").makers) == list(STEMS)
 
 
@@ -234,5 +234,8 @@ def test_a_fault_is_a_variant_of_our_engine_of_its_stem() -> None:
 def test_every_fault_can_be_made_and_goes_to_another_process_by_its_name(fault: Fault) -> None:
     config: Json = {**POOL, "size_mamba": 4, "window": 2, "sessions": 1, "requests": 2, "kind": "unified"}
     config |= {"components": ["full", "swa", "mamba"], "buffered": True, "doubled": True, "lazy": False}
+    config |= {"blocks": 4, "indices": 3, "groups": 1, "caching": True}
+    config |= {"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False}
+    config |= {"steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 8, "events": False}
     assert fault.make({**config, "page_size": 2}).snapshot() is not None
     assert pickle.loads(pickle.dumps(fault)) is fault

@@ -267,8 +267,8 @@ def test_bad_input_is_named_and_changes_nothing(name: str, debug: bool) -> None:
     assert snapshot(a) == before
 
 
-@pytest.mark.parametrize(("size", "page"), [(0, 1), (-4, 4), (3, 4), (8, 0), (8, -1)])
-def test_a_pool_without_a_page_is_refused(size: int, page: int) -> None:
+@pytest.mark.parametrize(("size", "page"), [(-1, 1), (-4, 4), (3, 4), (8, 0), (8, -1)])
+def test_a_pool_of_part_of_a_page_is_refused(size: int, page: int) -> None:
     with pytest.raises(ValueError, match="size"):
         PagedTokenToKVPoolAllocator(size, page, torch.float16, "cpu", None, False)
 

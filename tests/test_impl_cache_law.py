@@ -312,9 +312,9 @@ class Both:
         assert (slots[:: self.page] // self.page).tolist() == [table(home, i) for i in range(begin, stop)]
 
 
-# Of what an engine can do with states ours gives the tree none that it has already.
-STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - {"state_renew"}
-ALONE = {"state_renew", "release_state"}  # what only other engines do
+# Of what an engine can do with states ours gives the tree none that it has already, and always its newest one.
+STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - {"state_renew", "state_turn_lazy"}
+ALONE = {"state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 
 

@@ -86,6 +86,8 @@ def test_an_overshoot_is_trimmed_and_no_cursor_is_left_behind(cursor: int, to: i
     assert r.allocator.full_available_size() == 50 - to
     assert r.allocator.swa_available_size() == 50 - 26 - (38 - cursor if to == 38 else 0)
     assert r.restore(["s"], [to]).tolist() == [to]
+    assert [r.begins_anew(name, 26) for name in ("s", "nobody")] == [True, False]
+    assert not r.begins_anew("s", 27)
     assert r.resume(["s"], [41]) == [row]
     got(r.extend([row], [41]))
     r.save([row], [41])

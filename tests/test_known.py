@@ -16,12 +16,14 @@ from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance import check, known
+from conformance.block_cache.rules import STATES, BlockCacheMachine
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.known import (
     ENUMERATIONS,
     EXCLUSIONS,
     AllocatorExclusion,
+    BlockCacheExclusion,
     CacheExclusion,
     LockRefExclusion,
     MambaSlotsExclusion,
@@ -138,9 +140,28 @@ def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None
 
 
 def test_every_exclusion_is_looked_for_above() -> None:
-    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems."""
-    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion}
+    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; those of
+    ``block_cache`` change its configuration, see the next test.
+    """
+    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *BlockCacheExclusion}
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(EXCLUSIONS.values())
+
+
+AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
+    BlockCacheExclusion.PRIORITY: ({"policy": "priority"}, {"policy": "fcfs"}),
+    BlockCacheExclusion.TWO_STEPS: ({"steps_in_flight": 2}, {"steps_in_flight": 1}),
+    BlockCacheExclusion.DRAFTS_IN_FLIGHT: ({"steps_in_flight": 2, "drafts": 2}, {"steps_in_flight": 2, "drafts": 0}),
+    BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
+}
+
+
+@pytest.mark.parametrize("member", BlockCacheExclusion)
+def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: BlockCacheExclusion) -> None:
+    plain = {"policy": "fcfs", "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
+    drawn, avoided = ({**plain, **change} for change in AVOIDED[member])
+    for exclude, expected in (({member}, avoided), (set(), drawn)):
+        machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
+        assert machine.avoiding(drawn) == expected
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

@@ -21,7 +21,7 @@ from conformance.contents.shadow import READS_OWN
 from conformance.engines import registry, toy
 from conformance.engines.protocol import Json, Misuse, OutOfMemory
 from conformance.faults import FAULTS
-from conformance.lockstep import ANSWERED, ENOUGH, INVARIANT, PROMISE, REFUSAL, Call, Finding, LockStep
+from conformance.lockstep import ANSWERED, ENOUGH, INVARIANT, PROMISE, QUIESCENT, REFUSAL, Call, Finding, LockStep
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
 
@@ -277,7 +277,7 @@ def test_a_fault_is_found_at_the_same_step_with_every_law_at_every_judgement(
         found.append(told(caught.value))
     assert found[0] == found[1]
     stem = lock.law.stem
-    assert found[0][0] in {*stem.invariants, *stem.transitions, READS_OWN}
+    assert found[0][0] in {*stem.invariants, *stem.transitions, READS_OWN, QUIESCENT}
 
 
 REPLAY = """

@@ -111,6 +111,8 @@ def test_an_engine_that_cannot_be_imported_is_listed(monkeypatch: pytest.MonkeyP
         ("check ours alocator", "allocator"),
         ("check sgalng", "sglang"),
         ("prove lock_rfe", "lock_ref"),
+        ("evnets stream.msgpack", "'events'"),
+        ("events stream.msgpack --raeder set", "--reader"),
         ("faults half_decoed", "half_decode"),
         ("replay insert_under_raeder", "insert_under_reader"),
         ("list fault", "faults"),
@@ -126,7 +128,8 @@ def test_a_name_that_is_close_is_suggested(words: str, near: str) -> None:
 
 def test_many_names_are_not_listed_in_a_message() -> None:
     assert unknown("trace", "zzz", traces.names()).endswith(f"`slotproof list traces` names all {len(traces.names())}")
-    assert unknown("stem", "zzz", STEMS) == f"no stem 'zzz': there are {', '.join(STEMS)}"
+    few = STEMS[:4]
+    assert unknown("stem", "zzz", few) == f"no stem 'zzz': there are {', '.join(few)}"
     assert close("0.5.41", ("0.5.10", "0.5.14", "0.4.1")).startswith("0.5.14")
     assert close("banana", STEMS) == ""
 
@@ -161,17 +164,23 @@ def test_a_failure_of_ours_is_never_a_verdict(
     module, name = {
         "prove": ("proving", "run"),
         "mutate": ("mutating", "run"),
+        "diff": ("diffing", "run"),
         "check": ("checking", "run"),
         "faults": ("faulting", "run"),
         "replay": ("replays", "run"),
         "engines": ("engines", "run"),
+        "compat": ("compat", "run"),
         "report": ("report", "run"),
         "docs": ("documents", "write"),
         "list": ("listing", "run"),
+        "events": ("streaming", "run"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
     needed = {
         "check": ["ours"],
+        "diff": ["HEAD"],
+        "events": [__file__],
+        "compat": ["toy"],
         "mutate": ["spec"],
         "replay": ["some_trace"],
         "report": ["-o", str(tmp_path / "page")],
@@ -219,6 +228,8 @@ def test_a_failure_is_told_where_nothing_can_be_written(tmp_path: Path, monkeypa
         ("check ours --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("faults --json {file}/x.json", "--json {file}/x.json: the folder {file} does not exist"),
         ("engines --json /proc/x.json", "--json /proc/x.json: the folder /proc cannot be written to"),
+        ("events {file} --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
+        ("diff HEAD --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("report -o {file}", "-o {file}: this is a file, a folder is wanted"),
         ("report -o {file}/page", "-o {file}/page: the folder cannot be made"),
         ("report -o /proc/page", "-o /proc/page: the folder cannot be made"),
@@ -229,7 +240,15 @@ def test_an_output_is_checked_before_the_work(
 ) -> None:
     places = {"folder": tmp_path, "file": tmp_path / "file"}
     places["file"].write_text("kept")
-    for work in ("proving.run", "checking.run", "faulting.run", "engines.run", "report.run"):
+    for work in (
+        "proving.run",
+        "checking.run",
+        "faulting.run",
+        "engines.run",
+        "report.run",
+        "streaming.run",
+        "diffing.run",
+    ):
         monkeypatch.setattr(f"slotproof.{work}", lambda *_: pytest.fail("it began to work"))
     monkeypatch.setattr(sys, "argv", ["slotproof", *words.format(**places).split()])
     assert cli.run() == codes.USAGE

@@ -11,7 +11,7 @@ import pytest
 from conformance.connection import Subject
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
-from proofs.registry import STEMS
+from proofs.registry import DRIVEN
 from slotproof import codes, newest
 
 ENGINE = """
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_stem_loads_if_an_engine_can_be_built_for_it(folder: Path) -> None:
     found = newest.reasons(Subject("newest_engine:good", source=folder))
-    assert list(found) == list(STEMS)
+    assert list(found) == list(DRIVEN)
     assert found["allocator"] == ""
     assert found["cache"] == newest.MISSING
 
@@ -57,7 +57,7 @@ def test_one_line_for_each_stem_and_an_exit_code(
 
     def reasons(subject: Subject) -> dict[str, str]:
         asked.append(subject)
-        return {**dict.fromkeys(STEMS, ""), **why}
+        return {**dict.fromkeys(DRIVEN, ""), **why}
 
     monkeypatch.setattr(newest, "reasons", reasons)
     assert newest.run(tmp_path / "out.json") == code
@@ -66,10 +66,10 @@ def test_one_line_for_each_stem_and_an_exit_code(
     assert out.startswith(
         "the newest release of e on the package index is 1.2; `slotproof engines` judges 1.1 and older ones"
     )
-    said = {stem: f"does not load: {why[stem]}" if stem in why else "loads" for stem in STEMS}
+    said = {stem: f"does not load: {why[stem]}" if stem in why else "loads" for stem in DRIVEN}
     assert out.endswith(" ".join(f"e 1.2 {stem}: {told}" for stem, told in said.items()))
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert [row["loads"] for row in rows] == [stem not in why for stem in STEMS]
+    assert [row["loads"] for row in rows] == [stem not in why for stem in DRIVEN]
 
 
 def test_without_a_network_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

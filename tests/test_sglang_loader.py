@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conformance import known, traces
-from conformance.engines import registry
+from conformance.engines import registry, wheels
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import download
 
@@ -88,7 +88,7 @@ def test_only_what_the_bookkeeping_needs_is_unpacked(tmp_path: Path) -> None:
         "sglang/__init__.py",
         "sglang/srt/mem_cache/allocator.py",
         "sglang/jit_kernel/csrc/looked_for.cuh",
-        download._MARKER,
+        wheels.MARKER,
     }
 
 
@@ -122,7 +122,7 @@ def test_a_release_is_downloaded_once(cache: Path, monkeypatch: pytest.MonkeyPat
         make_wheel(folder / f"sglang-{version}-cp311.whl")
         return ""
 
-    monkeypatch.setattr(download, "_pip_download", pip)
+    monkeypatch.setattr(wheels, "_pip_download", pip)
     first, second = download.release("9.9.9"), download.release("9.9.9")
     assert first == second == cache / "sglang" / "9.9.9"
     assert len(asked) == 2, "the plain download, then the one for a foreign Python, then the cache"
@@ -143,7 +143,7 @@ def test_pips_own_words_reach_the_user_in_one_line(cache: Path, monkeypatch: pyt
 
 def test_a_cache_entry_that_is_no_release_is_named(cache: Path) -> None:
     (cache / "sglang" / "9.9.9").mkdir(parents=True)
-    (cache / "sglang" / "9.9.9" / download._MARKER).write_text(download._RULE)
+    (cache / "sglang" / "9.9.9" / wheels.MARKER).write_text(download.WHEELS.rule)
     with pytest.raises(EngineError, match=r"9\.9\.9 is no unpacked SGLang release: remove it"):
         download.release("9.9.9")
 
@@ -397,7 +397,7 @@ def test_a_folder_that_an_older_version_unpacked_is_fetched_again_only_if_it_lac
         make_wheel(folder / f"sglang-{version}.whl", RUST)
         return ""
 
-    monkeypatch.setattr(download, "_pip_download", pip)
+    monkeypatch.setattr(wheels, "_pip_download", pip)
     for version, core in (("1.0", True), ("2.0", False)):
         bookkeeping = cache / "sglang" / version / "sglang" / "srt" / "mem_cache"
         bookkeeping.mkdir(parents=True)
@@ -406,17 +406,17 @@ def test_a_folder_that_an_older_version_unpacked_is_fetched_again_only_if_it_lac
             (bookkeeping / "rust_core" / "__init__.py").touch()
         download.release(version)
         download.release(version)
-    assert asked == ["1.0"]
+    assert asked == ["sglang==1.0"]
     assert (cache / "sglang" / "1.0" / "sglang" / "srt" / "mem_cache" / "rust_core" / "core.so").read_text() == "elf"
     assert sorted(path.name for path in (cache / "sglang").iterdir()) == ["1.0", "2.0"]
 
 
 def test_a_folder_of_another_rule_is_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(cache.parent / "a.whl")
-    monkeypatch.setattr(download, "_pip_download", lambda v, folder, _: str(make_wheel(folder / f"{v}.whl"))[:0])
+    monkeypatch.setattr(wheels, "_pip_download", lambda v, folder, _: str(make_wheel(folder / f"{v}.whl"))[:0])
     (cache / "sglang").mkdir(parents=True)
     download.unpack(wheel, cache / "sglang" / "1.0")
-    (cache / "sglang" / "1.0" / download._MARKER).write_text("0")
+    (cache / "sglang" / "1.0" / wheels.MARKER).write_text("0")
     (cache / "sglang" / "1.0" / "stale").touch()
     target = download.release("1.0")
     assert not (target / "stale").exists()
@@ -425,11 +425,11 @@ def test_a_folder_of_another_rule_is_fetched_again(cache: Path, monkeypatch: pyt
 def test_many_who_replace_an_old_folder_agree(tmp_path: Path) -> None:
     wheel, target = make_wheel(tmp_path / "a.whl", RUST), tmp_path / "out"
     download.unpack(wheel, target)
-    (target / download._MARKER).write_text("0")
+    (target / wheels.MARKER).write_text("0")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: download.unpack(wheel, target), range(32)))
     assert sorted(tmp_path.iterdir()) == [wheel, target]
-    assert (target / download._MARKER).read_text() == download._RULE
+    assert (target / wheels.MARKER).read_text() == download.WHEELS.rule
 
 
 # The Rust core.

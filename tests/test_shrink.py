@@ -58,6 +58,7 @@ class Counting:
         self.law = Law(allocator.stem, allocator.initial(1, 1, 1, False))
         self.config, self.break_at, self.sum = config, break_at, 0
         self.lacks: Collection[str] = ()
+        self.engine: Any = None
         self.seen: Any = None
         self.shadow = Shadow()
         self.operations: Mapping[str, Operation] = {"look": self.look, "add": self.add, "name": self.name}

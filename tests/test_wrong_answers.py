@@ -25,6 +25,7 @@ CACHE: Json = {
 }
 TREE: Json = {"page_size": 1, "size": 4, "size_swa": 4, "size_mamba": 2, "window": 2, "kind": "unified"}
 CONFIGS: dict[str, Json] = {
+    "block_pool": {"blocks": 4, "rows": 4, "indices": 3, "groups": 2, "caching": True},
     "allocator": POOLS,
     "swa_mapping": POOLS,
     "lock_ref": {**TREE, "components": ["full", "swa"]},
@@ -36,6 +37,7 @@ CONFIGS: dict[str, Json] = {
     },
 }
 BEGUN: dict[str, tuple[Json, ...]] = {
+    "block_pool": ({"op": "admit", "row": 2, "text": [1, 2], "to": 2}, {"op": "compute", "row": 2, "to": 1}),
     "allocator": ({"op": "extend", "rows": [0], "more": [2]},),
     "swa_mapping": ({"op": "extend", "rows": [0], "more": [2]},),
     "lock_ref": ({"op": "insert", "tokens": [1, 2]},),
@@ -61,6 +63,20 @@ def begun(stem: str, change: Callable[[Any], Json] = lambda _: {}) -> LockStep:
 
 
 UNKNOWN: dict[str, list[Json]] = {
+    "block_pool": [
+        *({"op": "admit", "row": row, "text": [1]} for row in (0, 2, 5)),
+        {"op": "admit", "row": 1, "text": [1], "hits": 2},
+        {"op": "admit", "row": 1, "text": [1], "to": 4},
+        *({"op": op, "row": row, "to": to} for op in ("grow", "compute") for row, to in ((7, 1), (2, 0), (2, 4))),
+        *({"op": op, "row": 7, "to": 0} for op in ("slide", "cut")),
+        *({"op": "cut", "row": 2, "to": to} for to in (0, 3)),
+        {"op": "slide", "row": 2, "to": 2},
+        {"op": "grow", "row": 2, "to": 3, "skip": 1},
+        *({"op": "move", "row": row, "place": place, "to": to} for row, place, to in ((7, 1, 0), (2, 0, 1), (2, 1, 2))),
+        {"op": "release", "row": 7},
+        *({"op": "lend", "row": row, "other": other} for row, other in ((7, 1), (2, 2), (2, 1), (2, 0))),
+        *({"op": "evict", "row": row, "first": first, "last": 9} for row, first in ((7, 0), (2, 2))),
+    ],
     "allocator": [
         *({"op": op, "row": 7, **more} for op, more in (("alloc", {"pages": 1}), ("trim", {"tokens": 0}))),
         *({"op": "free", "row": row, "first": first, "last": 9} for row, first in ((7, 0), (0, 5), (1, 0))),

@@ -1,0 +1,82 @@
+"""Each script that shows a finding on vLLM alone shows it on the newest release, and not where the bug is repaired."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import known
+from conformance.engines import scripts_alone
+from conformance.engines.protocol import EngineError
+from conformance.engines.vllm import PLUGIN, RELEASES, alone
+from conformance.engines.vllm.download import WHEELS
+
+NEWEST = RELEASES[-1]
+FILES = sorted(alone.SCRIPTS.glob("*.py"))
+MOST_LINES = 115  # of a text that is pasted into an issue
+# A request that is preempted takes the hashes of blocks with it that no step has computed.
+REPAIRS = {
+    "preempted_in_its_step": """
+from vllm.v1.core.sched.scheduler import Scheduler
+preempt = Scheduler._preempt_request
+def repaired(self, request, *more, **named):
+    for manager in self.kv_cache_manager.coordinator.single_type_managers:
+        blocks = manager.req_to_blocks[request.request_id][request.num_computed_tokens // manager.block_size :]
+        self.kv_cache_manager.block_pool.evict_blocks({block.block_id for block in blocks})
+    return preempt(self, request, *more, **named)
+Scheduler._preempt_request = repaired
+""",
+}
+
+
+def told(repair: str, file: Path) -> tuple[int, str]:
+    """What a script tells of the newest release, with this repair."""
+    script = f"""
+import sys
+from pathlib import Path
+from conformance.engines import scripts_alone
+from conformance.engines.vllm.download import WHEELS
+from conformance.engines.vllm.release import load
+load(WHEELS.release({NEWEST!r}), {NEWEST!r})
+{repair}
+status, line = scripts_alone.run({NEWEST!r}, Path({str(file)!r}))
+print(line)
+sys.exit(status)
+"""
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=paths)
+    return done.returncode, done.stdout or done.stderr
+
+
+def test_each_known_difference_of_the_newest_release_has_a_script_and_a_repair() -> None:
+    listed = {difference.trace for difference in known.of_release(PLUGIN.folder, NEWEST)}
+    assert {file.stem for file in FILES} == listed == set(REPAIRS)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_script_can_be_pasted(file: Path) -> None:
+    """It imports nothing of ours, says in its first line what goes wrong, has one assertion, and fits into an issue."""
+    text = file.read_text(encoding="utf-8")
+    assert not [
+        name for name in ("slotproof", "conformance", "spec.", "impl.") if f"{name}" in text.replace("_spec.", "")
+    ]
+    assert (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0].endswith(".")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) == 1, "one says what is wrong"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_script_shows_its_finding_unless_the_bug_is_repaired(file: Path) -> None:
+    try:
+        WHEELS.release(NEWEST)
+    except EngineError as error:
+        pytest.skip(str(error))
+    status, line = told("", file)
+    assert (status, line.partition(":")[0]) == (scripts_alone.SHOWS, file.stem), line
+    assert told(REPAIRS[file.stem], file)[0] == scripts_alone.KEEPS
