@@ -178,6 +178,23 @@ def shifts_from_attention(st: BlockCache, row: Number, block: Number, to: Number
     return unasked(law.shift(st, row, block, to), "the row has states")
 
 
+# Calls that break a promise: they show what a mutant does that no longer asks for it.
+
+
+def one_further(st: BlockCache) -> Iterator[tuple[int, Length, Set]]:
+    """Calls to try: a pass that computes one token more than the row has slots for."""
+    for row in _in(st, RUNS):
+        yield row, in_pages(in_tokens(ahead(st, row), st.block_size) + 1, st.block_size), Set([])
+
+
+def _skips(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
+    for row in _in(st, RUNS):
+        yield from ((row, to, 1, some_free(st.pool, touched(to) - 1)) for to in _longer(st, row) if touched(to) > 1)
+
+
+GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
+SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
+
 MUTANTS = (
     *idlers(
         law.stem,
@@ -196,11 +213,11 @@ MUTANTS = (
     Mutant("admits_too_little", "admit", "window_is_whole", admits_too_little),
     Mutant("admits_in_no_phase", "admit", "phases_are_known", admits_in_no_phase),
     Mutant("admits_one_more", "admit", "computed_within_slots", admits_one_more),
-    Mutant("computes_without_slots", "compute", "computed_within_slots", computes_without_slots),
+    Mutant("computes_without_slots", "compute", "computed_within_slots", computes_without_slots, GOES_ON),
     Mutant("computes_unfilled", "compute", "filled_is_computed", computes_unfilled),
     Mutant("counts_drafts", "compute", "filled_is_computed", counts_drafts),
     Mutant("allocates_too_little", "allocate", "computed_within_slots", allocates_too_little),
-    Mutant("skips_in_attention", "allocate", "new_token_has_a_slot", skips_in_attention),
+    Mutant("skips_in_attention", "allocate", "new_token_has_a_slot", skips_in_attention, SKIPS),
     Mutant("slides_by_drafts", "slide", "window_is_whole", slides_by_drafts),
     Mutant("slides_too_much", "slide", "new_token_has_a_slot", slides_too_much),
     Mutant("frees_while_loading", "keep", "a_row_stays", frees_while_loading),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_pool as law
 from spec.blocks import NO_HASH, UNWRITTEN, Blocks, found_for, held_by, holds, of_row, runs, some_free
-from spec.finite import Seq, Set
+from spec.finite import Map, Seq, Set
 from spec.logic import Number, Step, Truth, but, requires
 
 SIZES = {"blocks": 3, "tables": 2, "places": 3, "stories": 2}
@@ -243,6 +243,42 @@ def begins_without_text(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
     return unasked(law.begin(st, row, story), "the request's text has a number")
 
 
+# Calls that keep no promise but that of a row in use: they show what a mutant does that no longer asks for one.
+
+CACHED = "begin take fill cache"  # the calls after which the prefix cache finds a block
+
+
+def two_stories() -> tuple[Blocks, ...]:
+    """Three blocks, two rows, and two texts that differ from their first block on."""
+    numbers = [((story, index), 3 * story + index + 1) for story in (0, 1) for index in range(3)]
+    tells = Map(2)
+    for key, value in numbers:
+        tells = tells.put(key, value)
+    return (law.initial(blocks=3, rows=2, indices=3, stories=2, tells=tells),)
+
+
+def tried(transition: str, calls: Callable[[Blocks], Iterator[tuple[Any, ...]]], **more: Any) -> dict[str, Any]:
+    """Where a mutant is searched for: these calls of its transition, and all else as for the right one."""
+    return {"moves": {**MOVES, transition: calls}, **more}
+
+
+def _any_block(st: Blocks) -> Iterator[tuple[int, Seq]]:
+    yield from ((row, Seq([b])) for row in used(st) for b in st.blocks.items())
+
+
+ANY_FILL = tried("fill", lambda st: ((r, to + 1) for r, to in _places(st)))
+ANY_TAKE = tried("take", lambda st: ((row, 1, chosen) for row, chosen in _any_block(st)))
+ANY_JOIN = tried("join", _any_block, small=two_stories, routes={"join": f"{CACHED} begin"})
+ANY_LEND = tried(
+    "lend",
+    lambda st: ((a, b, Set(of_row(st, a))) for a in used(st) for b in used(st) if a != b),
+    small=two_stories,
+    routes={"lend": "begin take fill begin"},
+)
+ANY_CUT = tried("cut", lambda st: ((r, to) for r in used(st) for to in range(st.length(r))))
+NO_STORY = tried("begin", lambda st: ((r, st.stories.high + 1) for r in st.rows.items()))
+LENT = {"routes": {"move": "begin take fill skip begin lend"}}  # a block that two rows hold
+
 MUTANTS = (
     *idlers(
         law.stem,
@@ -261,14 +297,14 @@ MUTANTS = (
         reset="nothing_is_found",
     ),
     Mutant("takes_unplaced", "take", "stands_at_its_place", takes_unplaced),
-    Mutant("moves_shared", "move", "stands_at_its_place", moves_shared),
+    Mutant("moves_shared", "move", "stands_at_its_place", moves_shared, LENT),
     Mutant("moves_onto", "move", "count_is_holders", moves_onto),
     Mutant("releases_used", "release", "rows_are_formed", releases_used),
-    Mutant("fills_too_far", "fill", "rows_are_formed", fills_too_far),
-    Mutant("begins_without_text", "begin", "rows_are_formed", begins_without_text),
+    Mutant("fills_too_far", "fill", "rows_are_formed", fills_too_far, ANY_FILL),
+    Mutant("begins_without_text", "begin", "rows_are_formed", begins_without_text, NO_STORY),
     Mutant("joins_uncounted", "join", "count_is_holders", joins_uncounted),
     Mutant("leaves_twice", "leave", "count_is_holders", leaves_twice),
-    Mutant("takes_held", "take", "count_is_holders", takes_held),
+    Mutant("takes_held", "take", "count_is_holders", takes_held, ANY_TAKE),
     Mutant("releases_all", "release", "held_is_counted", releases_all),
     Mutant("counts_one_too_few", "leave", "held_is_counted", counts_one_too_few),
     Mutant("leaves_uncounted", "leave", "counted_is_held", leaves_uncounted),
@@ -277,19 +313,19 @@ MUTANTS = (
     Mutant("takes_with_hash", "take", "hash_names_content", takes_with_hash),
     Mutant("caches_too_early", "cache", "hash_names_content", caches_too_early),
     Mutant("resets_in_use", "reset", "filled_holds_own_text", resets_in_use),
-    Mutant("joins_another_text", "join", "filled_holds_own_text", joins_another_text),
+    Mutant("joins_another_text", "join", "filled_holds_own_text", joins_another_text, ANY_JOIN),
     Mutant("takes_computed", "take", "filled_holds_own_text", takes_computed),
     Mutant("fills_unwritten", "fill", "filled_holds_own_text", fills_unwritten),
-    Mutant("lends_to_another_text", "lend", "filled_holds_own_text", lends_to_another_text),
+    Mutant("lends_to_another_text", "lend", "filled_holds_own_text", lends_to_another_text, ANY_LEND),
     Mutant("wipes_when_left", "leave", "contents_stay", wipes_when_left),
-    Mutant("lends_unwritten", "lend", "count_is_holders", lends_unwritten),
+    Mutant("lends_unwritten", "lend", "count_is_holders", lends_unwritten, ANY_LEND),
     Mutant("caches_what_is_written", "cache", "written_is_own", caches_too_early),
     Mutant("begins_again", "begin", "filled_holds_own_text", begins_again),
     Mutant("joins_unfinished", "join", "filled_holds_own_text", joins_unfinished),
-    Mutant("cuts_computed", "cut", "rows_are_formed", cuts_computed),
+    Mutant("cuts_computed", "cut", "rows_are_formed", cuts_computed, ANY_CUT),
     Mutant("evicts_when_released", "release", "hashes_stay", evicts_when_released),
     Mutant("renames", "fill", "rows_stay", renames),
-    Mutant("takes_held_and_shares", "take", "shared_is_not_written", takes_held),
+    Mutant("takes_held_and_shares", "take", "shared_is_not_written", takes_held, ANY_TAKE),
     Mutant("releases_the_row_alone", "release", "unheld_is_free", releases_kept),
     Mutant("releases_kept", "release", "all_is_given_back", releases_kept),
 )

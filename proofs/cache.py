@@ -300,6 +300,18 @@ def reads_past_its_lock(
     return unchosen(step, "the matched pages are the first of the node's path")
 
 
+def _past_the_lock(st: CacheState) -> Iterator[tuple[Any, ...]]:
+    """Every match, with a page more than its path has, for rows that need no page of their own."""
+    for row in requests(st.rows, IDLE):
+        for match in _locks(st):
+            read = Seq((*match[-1].items(), match[-1].items()[-1]))
+            end_of_row = (read.length, Length(read.length, 0), Seq(), Seq())
+            yield from ((row, 0, story, *match[:-1], read, *end_of_row) for story in _stories(st))
+
+
+PAST_THE_LOCK = {"routes": {"admit_tail": CACHED}, "moves": {**MOVES, "admit_tail": _past_the_lock}}
+
+
 MUTANTS = (
     Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
     *idlers(
@@ -312,7 +324,7 @@ MUTANTS = (
     Mutant("splits_short", "split", "node_owns_its_key", splits_short),
     Mutant("forgets_swa_pages", "evict_swa", "node_owns_its_window", forgets_swa_pages),
     Mutant("keeps_lock", "free_rest", "request_holds_its_prefix", keeps_lock),
-    Mutant("reads_past_its_lock", "admit_tail", "request_holds_its_prefix", reads_past_its_lock),
+    Mutant("reads_past_its_lock", "admit_tail", "request_holds_its_prefix", reads_past_its_lock, PAST_THE_LOCK),
     Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
     Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
     Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
@@ -334,18 +346,6 @@ MUTANTS = (
 
 
 # Wrong transitions of known bugs; the faults of conformance use them.
-
-
-def _past_the_lock(st: CacheState) -> Iterator[tuple[Any, ...]]:
-    """Every match, with a page more than its path has, for rows that need no page of their own."""
-    for row in requests(st.rows, IDLE):
-        for match in _locks(st):
-            read = Seq((*match[-1].items(), match[-1].items()[-1]))
-            end_of_row = (read.length, Length(read.length, 0), Seq(), Seq())
-            yield from ((row, 0, story, *match[:-1], read, *end_of_row) for story in _stories(st))
-
-
-PAST_THE_LOCK = {"routes": {"admit_tail": CACHED}, "moves": {**MOVES, "admit_tail": _past_the_lock}}
 
 
 def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[CacheState]:

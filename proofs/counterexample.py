@@ -242,6 +242,12 @@ class Reader:
         return bool(z3.is_true(self.model.eval(lift(term), model_completion=True)))
 
 
+def classify_mutant(hints: Hints, mutant: Mutant) -> tuple[str, explore.Path | None]:
+    """Whether a run of the mutant in its stem leads to a bug: see ``classify``."""
+    searched = replace(hints, **mutant.search)
+    return classify(searched, {**hints.stem.transitions, mutant.transition: mutant.wrong})
+
+
 def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, explore.Path | None]:
     """``reachable bug`` with a path from the first state, or ``not inductive`` where none was found."""
     firsts = hints.small()

@@ -15,12 +15,18 @@ Answer = Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]  # see ``proofs
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong version of ``transition`` that breaks ``invariant``; its name says what it does wrong."""
+    """A wrong version of ``transition`` that breaks ``invariant``; its name says what it does wrong.
+
+    ``search``: the fields of ``Hints`` that replace those of the stem where a run to the bug is searched for. A wrong
+    version that no longer asks for a promise is shown only by calls that break the promise, and the stem's ``moves``
+    offer no such call.
+    """
 
     name: str
     transition: str
     invariant: str
     wrong: Transition
+    search: Mapping[str, Any] = field(default_factory=dict)
 
 
 def altered(step: Step[S], **wrong: Any) -> Step[S]:

@@ -285,6 +285,17 @@ def cuts_into_tree(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     return unasked(law.restore(st, session, prefix), "the prefix is at least the cached prefix")
 
 
+def _any_cut(st: Rows) -> Iterator[tuple[int, Length]]:
+    """Every length from no token to all that are committed, for each session's row."""
+    size = full_pool(st).page_size
+    for session, row in _slots(st):
+        yield from ((session, in_pages(n, size)) for n in range(in_tokens(committed(st, row), size) + 1))
+
+
+# A turn that is all of the tree's is saved, and the next one is to go on before its end.
+INTO_TREE = {"routes": {"restore": "admit save"}, "moves": {**MOVES, "restore": _any_cut}}
+
+
 MUTANTS = (
     *idlers(
         law.stem,
@@ -303,7 +314,7 @@ MUTANTS = (
     Mutant("keeps_a_token", "drop", "others_are_whole", keeps_a_token),
     Mutant("leaves_cursor", "save", "cursor_committed_allocated", leaves_cursor),
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
-    Mutant("cuts_into_tree", "restore", "cursor_committed_allocated", cuts_into_tree),
+    Mutant("cuts_into_tree", "restore", "cursor_committed_allocated", cuts_into_tree, INTO_TREE),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
     Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
@@ -320,17 +331,6 @@ MUTANTS = (
 
 
 # Wrong transitions of known bugs; the faults of conformance use them.
-
-
-def _any_cut(st: Rows) -> Iterator[tuple[int, Length]]:
-    """Every length from no token to all that are committed, for each session's row."""
-    size = full_pool(st).page_size
-    for session, row in _slots(st):
-        yield from ((session, in_pages(n, size)) for n in range(in_tokens(committed(st, row), size) + 1))
-
-
-# A turn that is all of the tree's is saved, and the next one is to go on before its end.
-INTO_TREE = {"routes": {"restore": "admit save"}, "moves": {**MOVES, "restore": _any_cut}}
 
 
 def releases_committed_part(st: Rows, row: Number) -> Step[Rows]:

@@ -14,7 +14,7 @@ from spec.block_cache import IDLE, BlockCache
 from spec.blocks import holds
 from spec.finite import Seq
 from spec.finite import Set as FiniteSet
-from spec.lengths import Length, in_pages, in_tokens
+from spec.lengths import Length
 from spec.logic import Number, Set, Step, but, requires
 
 # Wrong transitions that are no mutants of the law.
@@ -52,16 +52,8 @@ def any_named(st: BlockCache) -> Iterator[tuple[Any, ...]]:
         yield from ((row, to, FiniteSet([b])) for b in st.pool.blocks.items() if holds(st.pool, row, b))
 
 
-def one_further(st: BlockCache) -> Iterator[tuple[Any, ...]]:
-    """Calls to try: a pass that computes one token more than the row has slots for."""
-    for row in st.pool.rows.items():
-        if st.phase(row) == law.RUNS:
-            yield row, in_pages(in_tokens(law.ahead(st, row), st.block_size) + 1, st.block_size), FiniteSet()
-
-
 CACHED = "admit allocate compute"  # the calls after which a block is found
 NAMES_ANY = {"moves": {**wrong.MOVES, "compute": any_named}, "routes": {"compute": "admit allocate"}}
-GOES_ON = {"moves": {**wrong.MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
 FINDS_ANY = {"moves": {**wrong.MOVES, "admit": any_block}, "routes": {"admit": CACHED}}
 
 
@@ -224,7 +216,7 @@ FAULTS = (
         sentence="A pass gets no slots for its drafts.",
         spec={"compute": wrong.computes_without_slots},
         parts={"kind": SlotsForTextAlone},
-        search=GOES_ON,
+        search=wrong.GOES_ON,
     ),
     Fault(
         name="refused_drafts_count",

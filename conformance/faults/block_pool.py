@@ -56,9 +56,8 @@ def two_groups() -> tuple[Blocks, ...]:
     return (law.initial(blocks=3, rows=2, indices=3, groups=2),)
 
 
-CACHED = "begin take fill cache"  # the calls after which a block is found
-FINDS_ANY = {"moves": {**wrong.MOVES, "join": any_block}, "routes": {"join": f"{CACHED} begin"}}
-TWICE_CACHED = {"routes": {"evict": f"{CACHED} {CACHED}"}}
+FINDS_ANY = {"moves": {**wrong.MOVES, "join": any_block}, "routes": {"join": f"{wrong.CACHED} begin"}}
+TWICE_CACHED = {"routes": {"evict": f"{wrong.CACHED} {wrong.CACHED}"}}
 
 
 # Faulty parts of our implementation.
