@@ -245,7 +245,8 @@ class BlockCacheConfig(TypedDict):
     at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the drafts come from layers with KV cache of
     their own. ``steps_in_flight``: one, or two with an asynchronous scheduler. ``threshold``: the most tokens of a
     chunk of a prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a
-    request. ``events``: an engine that can publishes KV events.
+    request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
+    read by them.
     """
 
     block_size: PageSize
@@ -261,6 +262,7 @@ class BlockCacheConfig(TypedDict):
     policy: Literal["fcfs", "priority"]
     max_length: Annotated[int, whole(2, 256)]
     events: bool
+    transfers: NotRequired[bool]
 
 
 CONFIGS: dict[str, Any] = {

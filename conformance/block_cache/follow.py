@@ -15,7 +15,7 @@ from conformance.block_pool.protocol import NULL
 from conformance.contents.shadow import EMPTY, Texts
 from conformance.engines.protocol import Json, Misuse
 from conformance.lockstep import INVARIANT, Finding, Law
-from spec.block_cache import IDLE, KEPT, BlockCache
+from spec.block_cache import IDLE, KEPT, BlockCache, ahead
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
@@ -141,6 +141,9 @@ class Follower:
             self._move(move, known, passes)
         for request, one in passes.items():
             self._launched(request, one, known)
+        for request in {} if step is None else step.loads:
+            for row in self.must_know(request).rows:
+                self.law.engine_step("load", row)
         for request in [r for r in self.here if r not in known]:
             self._ends(request)
         for request in self.here:
@@ -221,7 +224,9 @@ class Follower:
         one = self.here[move.request]
         named = Set(b for b in move.blocks if b != NULL)
         if one.rows:
-            self._compute(one.rows[move.group], self._target(one, passes.get(move.request)), named)
+            row = one.rows[move.group]
+            slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
+            self._compute(row, min(slots, self._target(one, passes.get(move.request))), named)
 
     def _target(self, one: Here, launched: Pass | None) -> int:
         """How many tokens of a request are computed, with those of a pass that this call launches."""
@@ -263,7 +268,7 @@ class Follower:
             if block != NULL and (row := self._holder(rows, block)):
                 of_rows.setdefault(row, []).append(block)
         for row, blocks in of_rows.items():
-            if self._has_ended(row, known):
+            if self._has_ended(row, known) or set(blocks) == self._held([row]):
                 self._finish(row)
             elif self.state.phase(row) != IDLE:
                 self._slide(row, blocks)
@@ -347,6 +352,14 @@ class Follower:
             pool, block = self.state.pool, table[place]
             if block != NULL and pool.table(row, place) == NULL and pool.table(row, pool.index(block)) == block:
                 self.law.engine_step("shift", row, block, place)
+
+    def loaded(self, request: int, computed: int) -> None:
+        """A transfer into the blocks of a request is done, which has so many of its tokens now."""
+        one = self.here.get(request)
+        for row in () if one is None else one.rows:
+            self.law.engine_step("loaded", row, in_pages(computed, self.size), Set())
+        if one is not None:
+            one.computed = computed
 
     # What was verified.
 

@@ -9,7 +9,7 @@ block and tables are as in ``conformance.block_pool.protocol``. A request is a s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from conformance.block_pool.protocol import BlockPoolSnapshot
@@ -60,30 +60,59 @@ class Pass:
     text: tuple[int, ...] = ()
 
 
+class Load(NamedTuple):
+    """A transfer of KV cache from another server into blocks of a request.
+
+    It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks.
+    """
+
+    first: int
+    end: int
+    tables: Tables
+
+
 @dataclass(frozen=True)
 class Launched:
     """A step that was sent to the workers.
 
     ``passes``: by request, in the order of the step; empty where nothing is scheduled, and then there is nothing to
-    complete. ``preempted``: requests that gave up their blocks in this call. ``ended``: requests whose end the workers
-    are told. ``copies``: blocks that the workers copy before the step, each as source and target.
+    complete, but where transfers are configured: workers answer such a step, too. ``preempted``: requests that gave up
+    their blocks in this call. ``ended``: requests whose end the workers are told. ``copies``: blocks that the workers
+    copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
     """
 
     passes: Mapping[int, Pass]
     preempted: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
+    loads: Mapping[int, Load] = field(default_factory=dict)
+
+
+class Transfers(NamedTuple):
+    """Transfers that are done, as the workers say it with a step.
+
+    ``received``: by request how many tokens of its text are in its blocks, with those that were there before: less than
+    was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read.
+    """
+
+    received: Mapping[int, int]
+    sent: tuple[int, ...] = ()
+
+
+NO_TRANSFERS = Transfers({})
 
 
 @dataclass(frozen=True)
 class Completed:
     """What came of a step.
 
-    ``delivered``: the sampled tokens that each request keeps. ``finished``: requests that are done.
+    ``delivered``: the sampled tokens that each request keeps. ``finished``: requests that are done. ``sends``: those of
+    them whose blocks another server reads from now on, with these blocks.
     """
 
     delivered: Mapping[int, Sequence[int]]
     finished: tuple[int, ...] = ()
+    sends: Mapping[int, Tables] = field(default_factory=dict)
 
 
 class Known(NamedTuple):
@@ -122,18 +151,29 @@ class BlockCacheEngine(Engine, Protocol):
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, or 2 with an
     asynchronous scheduler), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs``
     or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV events, see
-    ``TellingEngine``).
+    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
 
     moves: list[Move]
 
-    def add(self, request: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+    def add(
+        self,
+        request: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: int = 0,
+        sends: bool = False,
+    ) -> None:
         """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
 
         ``mark``: what the hash of its text must distinguish beside the tokens, 0 for nothing. ``priority``: a smaller
-        number goes first, with the policy ``priority``.
+        number goes first, with the policy ``priority``. ``elsewhere``: another server has computed that many first
+        tokens of the prompt; what this server does not have of them is transferred before the request runs. ``sends``:
+        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone.
         """
 
     def schedule(self) -> Launched:
@@ -141,11 +181,12 @@ class BlockCacheEngine(Engine, Protocol):
         in flight.
         """
 
-    def complete(self, sampled: Mapping[int, Sequence[int]]) -> Completed:
+    def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
         """The oldest step in flight is done.
 
         ``sampled``: for each request of the step for which a token is sampled, what it sampled: the drafts that were
-        accepted, and one token. A request that has ended meanwhile may be among them.
+        accepted, and one token. A request that has ended meanwhile may be among them. ``transfers``: those that are
+        done since the last call; each began with this step or an earlier one.
         """
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:

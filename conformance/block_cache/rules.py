@@ -36,6 +36,7 @@ CONFIG = {
     "threshold": st.sampled_from((0, 0, 5)),
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
+    "transfers": st.sampled_from((False, False, True)),
 }
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
@@ -59,6 +60,10 @@ class BlockCacheMachine(StemMachine):
             **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
+        if known["transfers"]:
+            known |= attention
+            if self.begin(self.avoiding(known)):
+                return
         for less in (
             {},
             {"eagle": False},
@@ -67,7 +72,7 @@ class BlockCacheMachine(StemMachine):
             {**plain, "steps_in_flight": 1},
             {**plain, **attention, "steps_in_flight": 1},
         ):
-            if self.begin(self.avoiding({**known, **less})):
+            if self.begin(self.avoiding({**known, **less, "transfers": False})):
                 return
 
     def avoiding(self, config: Json) -> Json:
@@ -98,10 +103,16 @@ class BlockCacheMachine(StemMachine):
             super().teardown()
 
     def drain(self) -> None:
-        """Every request ends and every step in flight is done. Then every block is free, and a reset must be done."""
+        """Every request ends, every step in flight is done, and every transfer. Then every block is free, and a reset
+        must be done.
+        """
         for request in self.begun.waiting():
             self.do("abort", request=request)
         self._complete_all()
+        for request in self.begun.exchange.incoming():
+            self.do("arrive", request=request)
+        for request in self.begun.exchange.outgoing():
+            self.do("sent", request=request)
         self.do("schedule")
         self._complete_all()
         self.do("audit")
@@ -122,10 +133,21 @@ class BlockCacheMachine(StemMachine):
             elif how == 3 and self.begun.waiting():
                 waiting = self.begun.waiting()
                 self.do("abort", request=waiting[length % len(waiting)])
+            elif how in (4, 5) and self._transfers(length, more):
+                continue
             elif self._may_complete(how):
                 self.do("complete", accept=more)
             elif self._may_schedule():
                 self.do("schedule")
+
+    def _transfers(self, pick: int, lost: int) -> bool:
+        """A transfer is done, if one is under way. Now and then blocks do not come."""
+        incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
+        if incoming and (pick % 2 or not outgoing):
+            self.do("arrive", request=incoming[pick % len(incoming)], lost=lost if pick % 3 == 0 else 0)
+        elif outgoing:
+            self.do("sent", request=outgoing[pick % len(outgoing)])
+        return bool(incoming or outgoing)
 
     def _may_schedule(self) -> bool:
         most: int = self.begun.config["steps_in_flight"]
@@ -137,6 +159,7 @@ class BlockCacheMachine(StemMachine):
     def _come(self, length: int, fork: int, more: int) -> None:
         self.number += 1
         mark = 1 if more == 2 and fork == 4 else 0
+        exchanged = {"elsewhere": (0, length, length // 2)[more], "sends": length % 2 == 0}
         self.do(
             "add",
             request=self.number,
@@ -145,6 +168,7 @@ class BlockCacheMachine(StemMachine):
             fork=fork,
             mark=mark,
             priority=self._priority(more),
+            **(exchanged if self.begun.config["transfers"] else {}),
         )
 
     def _priority(self, more: int) -> int:
@@ -157,4 +181,4 @@ class BlockCacheMachine(StemMachine):
     def reset(self, sure: int, preempt: bool) -> None:
         """The prefix cache is reset now and then, where no step is in flight."""
         if sure == 0 and not self.begun.flying:
-            self.do("reset", preempt=preempt)
+            self.do("reset", preempt=preempt and not self.begun.waits_with_blocks())

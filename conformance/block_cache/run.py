@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from conformance.block_cache.exchange import Exchange
 from conformance.block_cache.follow import Follower, Stories
 from conformance.block_cache.memory import Misread
 from conformance.block_cache.protocol import MAMBA, WINDOW, BlockCacheEngine, BlockCacheSnapshot, Completed, Launched
@@ -31,7 +32,7 @@ from spec.logic import but
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
-NOTHING_HELD = "With no request and no step in flight, every block is free."
+NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
 MOST_STORIES = 1 << 31
 SPARE = 3  # rows of requests that have ended, and of which a step or a transfer still uses the blocks
 
@@ -57,6 +58,7 @@ class BlockCacheRun:
         self.follower = Follower(self.law, config, self.stories)
         self.law.names = Names(row=self.follower.name, text=self.stories.name)
         self.workers = Workers(config)
+        self.exchange = Exchange(self.workers, self.size)
         self.shadow = Shadow()
         self.flying: deque[Launched] = deque()
         self.forks: dict[int, int] = {}
@@ -79,22 +81,37 @@ class BlockCacheRun:
 
     @operation
     def add(
-        self, request: int, tokens: KeyTokens, outputs: Tokens, fork: int = 0, mark: int = 0, priority: int = 0
+        self,
+        request: int,
+        tokens: KeyTokens,
+        outputs: Tokens,
+        fork: int = 0,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: Tokens = 0,
+        sends: bool = False,
     ) -> Calls:
         """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
 
         ``fork``: requests with one prompt and one fork sample equal tokens. ``mark``: what its KV cache depends on
-        beside its tokens, such as an adapter or a salt. ``priority``: a smaller number goes first.
+        beside its tokens, such as an adapter or a salt. ``priority``: a smaller number goes first. ``elsewhere``:
+        another server has computed that many first tokens of the prompt. ``sends``: another server reads its blocks
+        when it has ended.
         """
         if request in self.forks or not tokens or outputs < 1:
             raise Misuse("the number of the request was used before, or it has no token or no output")
         if len(tokens) + outputs > self.config["max_length"]:
             raise Misuse("the request is longer than any may be")
+        if (elsewhere or sends) and not self.config.get("transfers", False):
+            raise Misuse("no transfers are configured")
+        if elsewhere > len(tokens):
+            raise Misuse("another server has no more tokens than the prompt")
         self.forks[request], self.outputs[request] = fork, outputs
         more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
         self.follower.comes(request, mark, tokens, [*tokens, *more])
         self.workers.comes(request, mark)
-        yield Call("add", partial(self.engine.add, request, tokens, outputs, mark, priority))
+        asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
+        yield Call("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -114,8 +131,9 @@ class BlockCacheRun:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
         step: Launched = yield Call("schedule", self.engine.schedule)
         self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
-        if step.passes:
+        if step.passes or self.config.get("transfers", False):
             self.flying.append(step)
+            self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
         self._explain(step)
 
     @operation
@@ -130,18 +148,41 @@ class BlockCacheRun:
             self.note(self.workers.completed(sampled))
         except Astray as astray:
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, str(astray)) from None
-        done: Completed = yield Call("complete", partial(self.engine.complete, sampled))
+        transfers = self.exchange.completed()
+        told = (transfers,) if self.config.get("transfers", False) else ()
+        done: Completed = yield Call("complete", partial(self.engine.complete, sampled, *told))
         for request, one in step.passes.items():
             if request in self.follower.here:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
         for request, tokens in done.delivered.items():
             if request in self.follower.here:
                 self.follower.here[request].tokens += tokens
+        for request, tables in done.sends.items():
+            self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
         self._explain()
+        for request, computed in transfers.received.items():
+            self.follower.loaded(request, computed)
         self.follower.settle()
         if self.config["drafts"] and "draft" not in self.lacks:
             drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
             yield Call("draft", partial(self.engine.draft, drafts))
+
+    @operation
+    def arrive(self, request: int, lost: int = 0) -> Calls:
+        """The transfer of KV cache into the blocks of a request is done; so many of its last blocks did not come.
+
+        The scheduler is told with the next step that is done, of those that were made when the transfer began or later.
+        """
+        self.exchange.arrives(request, lost)
+        yield None
+
+    @operation
+    def sent(self, request: int) -> Calls:
+        """Another server has read the blocks of a request that has ended. The scheduler is told with the next step that
+        is done.
+        """
+        self.note(self.exchange.leaves(request))
+        yield None
 
     def _sampled(self, request: int, drafts: int, accept: int) -> list[int]:
         """The drafts that are accepted, and one token."""
@@ -158,15 +199,22 @@ class BlockCacheRun:
         """The prefix cache is reset. ``preempt``: the requests that run are preempted first."""
         if self.flying and preempt:
             raise Misuse("the prefix cache is reset with a preemption only where no step is in flight", by_engine=True)
+        if preempt and self.waits_with_blocks():
+            raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         done = yield Call("reset", partial(self.engine.reset, preempt))
         self._explain()
         self.law.engine_step("reset", bool(done))
 
+    def waits_with_blocks(self) -> bool:
+        """Somebody who does not run has blocks: a transfer, or a request whose transfer is done."""
+        waiting = (one for one in self.seen.requests.values() if one.status != "running")
+        return not self.exchange.is_quiet() or any(any(map(any, one.tables)) for one in waiting)
+
     @operation
     def audit(self) -> Calls:
-        """With no request and no step in flight, every block is free."""
-        if self.follower.here or self.flying:
-            raise Misuse("requests are there, or steps in flight", by_engine=True)
+        """With no request, no step in flight and no transfer, every block is free."""
+        if self.follower.here or self.flying or not self.exchange.is_quiet():
+            raise Misuse("requests are there, or steps in flight, or transfers", by_engine=True)
         pool = self.law.state.pool
         if pool.available != pool.blocks.size:
             held = sorted(b for b in pool.blocks.items() if pool.refs(b) > 0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from conformance.block_cache.memory import Memory, Misread
-from conformance.block_cache.protocol import MAMBA, NEW, RUNNING, WINDOW, Launched, Pass
+from conformance.block_cache.protocol import MAMBA, NEW, RUNNING, WINDOW, Launched, Load, Pass, Tables
 from conformance.block_pool.protocol import NULL
 from conformance.engines.protocol import Json
 
@@ -77,6 +77,7 @@ class Workers:
         self._size: int = config["block_size"]
         self._groups: list[Json] = config["layers"]
         self._aligned = bool(config["caching"])
+        self._transfers = bool(config.get("transfers", False))
         self._memory = Memory(self._size, len(self._groups))
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
         self.here: dict[int, Here] = {}
@@ -93,7 +94,7 @@ class Workers:
         for request, told in step.passes.items():
             here = self._table(request, told)
             jobs.append(Job(request, told, [list(table) for table in here.tables]))
-        if step.passes:
+        if step.passes or self._transfers:
             self._flying.append((step, jobs))
 
     def completed(self, sampled: Mapping[int, Sequence[int]]) -> Misread | None:
@@ -110,6 +111,33 @@ class Workers:
             self._write(work)
         states = [wrong for work in works if (wrong := self._states(work))]
         return next((wrong for work in works if (wrong := self._read(work))), states[0] if states else None)
+
+    # Transfers.
+
+    def received(self, request: int, load: Load, text: Sequence[int]) -> None:
+        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks."""
+        prefixes = self._prefixes(request, text)
+        for group, table in enumerate(load.tables):
+            self._memory.write(group, table, load.first, prefixes[load.first :])
+
+    def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
+        """Another server reads the tokens ``text`` in these blocks. Returns the first slot that does not hold its
+        token.
+        """
+        prefixes = self._prefixes(request, text)
+        for group, table in enumerate(tables):
+            if (wrong := self._memory.wrong(group, table, prefixes, 0)) is not None:
+                token, block = wrong
+                offset = token % self._size
+                holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
+                return Misread(request, token, group, block, offset, False, holds, writer, self.step)
+        return None
+
+    def _prefixes(self, request: int, text: Sequence[int]) -> list[int]:
+        prefixes = self._memory.prefixes(text, self._memory.root(self.marks[request]))
+        for at, prefix in enumerate(prefixes):
+            self._memory.named(prefix, request, at)
+        return prefixes
 
     # Tables.
 

@@ -95,6 +95,8 @@ class OurScheduler:
         table: Tables = BlockTable,
         hasher: Hasher = block_hash,
     ) -> None:
+        if config.get("transfers"):
+            raise Unsupported("no transfers between servers")
         drafts, in_flight = config.get("drafts", 0), config.get("steps_in_flight", 1)
         self.lacks = frozenset({*lacks, "draft"} if not drafts or in_flight > 1 else lacks)
         self.moves: list[Move] = []

@@ -25,6 +25,8 @@ from conformance.engines.vllm import settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.names import Names
 from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.transfers import Connector, Factory, SupportsHMA
+from conformance.origin import StandIn
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -75,6 +77,10 @@ ANSWERS = {
     # A model without images has no budget for them.
     "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
     "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
+    # A connector says by its class that it takes the blocks of all groups of layers.
+    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": SupportsHMA,
+    "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
+    "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
@@ -312,8 +318,22 @@ class Release:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def sampled(self, ids: Sequence[str], tokens: Sequence[list[int]]) -> Any:
-        """The ModelRunnerOutput of a step: for each request the tokens that it sampled."""
+    def connector(self, scheduler: Any) -> Connector:
+        """The connector of a scheduler with transfers."""
+        made: Connector = scheduler.connector
+        made.status = self.status
+        return made
+
+    def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int]) -> Any:
+        """The KVConnectorOutput of a step: requests whose transfers are done, and the blocks that did not come."""
+        return self._outputs.KVConnectorOutput(
+            finished_sending=set(sent), finished_recving=set(received), invalid_block_ids=set(lost)
+        )
+
+    def sampled(self, ids: Sequence[str], tokens: Sequence[list[int]], transfers: Any = None) -> Any:
+        """The ModelRunnerOutput of a step: for each request the tokens that it sampled. ``transfers``: those that are
+        done (``transferred``).
+        """
         output = self._outputs.ModelRunnerOutput
         given = {
             "req_ids": list(ids),
@@ -322,6 +342,7 @@ class Release:
             "logprobs": None,
             "prompt_logprobs_dict": {},
             "pooler_output": [],
+            "kv_connector_output": transfers,
         }
         return output(**given)
 

@@ -10,6 +10,7 @@ from conformance.block_cache.protocol import (
     FULL,
     MAMBA,
     NEW,
+    NO_TRANSFERS,
     RESUMED,
     RUNNING,
     WINDOW,
@@ -17,9 +18,11 @@ from conformance.block_cache.protocol import (
     Completed,
     Known,
     Launched,
+    Load,
     Move,
     Pass,
     Tables,
+    Transfers,
 )
 from conformance.block_pool.protocol import Name
 from conformance.engines.protocol import Json, Told, Unsupported
@@ -28,6 +31,7 @@ from conformance.engines.vllm.names import Names
 from conformance.engines.vllm.recording import Recorder
 from conformance.engines.vllm.release import Release
 from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.transfers import Asked
 
 
 class Publisher:
@@ -58,6 +62,8 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
+        self._connector = release.connector(self._scheduler) if self._setup.transfers else None
+        self._loading: dict[int, Load] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
         self._scheduler.kv_event_publisher = Publisher(self._published)
@@ -69,9 +75,20 @@ class VLLMScheduler:
 
     # The calls.
 
-    def add(self, request: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+    def add(
+        self,
+        request: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: int = 0,
+        sends: bool = False,
+    ) -> None:
         """``add_request``."""
         self._recorder.begin()
+        if self._connector is not None:
+            self._connector.asked[str(request)] = Asked(elsewhere, sends)
         made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
         self._scheduler.add_request(made)
 
@@ -82,7 +99,7 @@ class VLLMScheduler:
         running = {name for name, request in requests.items() if request.status == self._release.status.RUNNING}
         waits = {name: self._release.placeholders(request) for name, request in requests.items()}
         output = self._scheduler.schedule()
-        if output.num_scheduled_tokens:
+        if output.num_scheduled_tokens or self._connector is not None:
             self._flying.append(output)
         preempted = (name for name in running if requests[name].status == self._release.status.PREEMPTED)
         return Launched(
@@ -90,20 +107,39 @@ class VLLMScheduler:
             preempted=tuple(sorted(map(int, preempted))),
             ended=tuple(sorted(map(int, output.finished_req_ids))),
             copies=tuple(self._release.copies(output)),
+            loads=self._begun(),
         )
 
-    def complete(self, sampled: Mapping[int, Sequence[int]]) -> Completed:
+    def _begun(self) -> Mapping[int, Load]:
+        loads = {} if self._connector is None else self._connector.begun()
+        self._loading |= loads
+        return loads
+
+    def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
         """``update_from_output`` of the oldest step in flight."""
         self._recorder.begin()
         output = self._flying.popleft()
         names = list(output.num_scheduled_tokens)
         before = {name: request for name, request in self._scheduler.requests.items() if name in names}
-        made = self._release.sampled(names, [list(sampled.get(int(name), ())) for name in names])
+        made = self._release.sampled(
+            names, [list(sampled.get(int(name), ())) for name in names], self._transferred(transfers)
+        )
         answers = self._scheduler.update_from_output(output, made)
         told = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
         delivered = {int(name): list(told[name].new_token_ids) for name in names if name in told}
-        gone = tuple(sorted(int(name) for name in before if name not in self._scheduler.requests))
-        return Completed(delivered, gone)
+        gone = tuple(sorted(int(name) for name, request in before.items() if request.is_finished()))
+        return Completed(delivered, gone, {} if self._connector is None else self._connector.ended())
+
+    def _transferred(self, transfers: Transfers) -> Any:
+        """What the workers' half of the connector says; ``None`` without transfers."""
+        if self._connector is None:
+            return None
+        lost: list[int] = []
+        for request, end in transfers.received.items():
+            load = self._loading.pop(request)
+            lost += [block for table in load.tables for block in table[end // self._size : -(-load.end // self._size)]
+                     if end < load.end]  # fmt: skip
+        return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``update_draft_token_ids``."""
@@ -126,7 +162,11 @@ class VLLMScheduler:
         pool = self._manager.block_pool
         return BlockCacheSnapshot(
             pool=reading.pool(self._release, pool, self._told),
-            requests={int(name): self._known(request) for name, request in self._scheduler.requests.items()},
+            requests={
+                int(name): self._known(request)
+                for name, request in self._scheduler.requests.items()
+                if not request.is_finished()
+            },
             deferred=tuple(self._release.deferred(self._scheduler)),
         )
 
@@ -213,6 +253,8 @@ def _setup(config: Json) -> Setup:
         raise Unsupported("one or two steps are in flight")
     if config.get("eagle") and (not drafts or config["layers"][0]["kind"] == MAMBA):
         raise Unsupported("an EAGLE head drafts, and is in the first group, which has attention")
+    if config.get("transfers") and config["layers"] != [{"kind": FULL}]:
+        raise Unsupported("transfers are driven with one group of layers, which has full attention")
     if MAMBA in kinds and not align:
         raise Unsupported("without a prefix cache a block of states is as large as the longest text")
     if MAMBA in kinds and config["batch"] < config["block_size"]:
@@ -231,4 +273,5 @@ def _setup(config: Json) -> Setup:
         steps_in_flight=in_flight,
         align=align,
         events=config.get("events", False),
+        transfers=config.get("transfers", False),
     )

@@ -23,7 +23,7 @@ class Setup:
     tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
     drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, or 2 with
     the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
-    it stores and removes.
+    it stores and removes. ``transfers``: KV cache comes from other servers and is read by them.
     """
 
     block_size: int
@@ -39,6 +39,7 @@ class Setup:
     steps_in_flight: int = 1
     align: bool = False
     events: bool = False
+    transfers: bool = False
 
 
 def config(setup: Setup) -> StandIn:
@@ -52,7 +53,7 @@ def config(setup: Setup) -> StandIn:
         observability_config=_observability(),
         speculative_config=_speculation(setup) if setup.drafts else None,
         kv_events_config=StandIn(enable_kv_cache_events=True, publisher="null") if setup.events else None,
-        kv_transfer_config=None,
+        kv_transfer_config=_transfers() if setup.transfers else None,
         ec_transfer_config=None,
         ec_manager_config=StandIn(get_encoder_cache_manager_obj=_nothing),
         aux_output_config=StandIn(enabled=False),
@@ -85,6 +86,12 @@ def _scheduler(setup: Setup) -> StandIn:
         prefill_schedule_interval=1,
         scheduler_reserve_full_isl=True,
         async_scheduling=setup.steps_in_flight > 1,
+    )
+
+
+def _transfers() -> StandIn:
+    return StandIn(
+        kv_load_failure_policy="recompute", is_kv_consumer=True, is_kv_producer=True, is_kv_transfer_instance=True
     )
 
 
