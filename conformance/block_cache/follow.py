@@ -8,7 +8,7 @@ between the law's state and the snapshot, which the driver reports.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conformance.block_cache.protocol import MAMBA, Known, Launched, Move, Pass
 from conformance.block_pool.protocol import NULL
@@ -96,7 +96,7 @@ class Follower:
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
         self.here: dict[int, Here] = {}
-        self.kept: dict[int, Here] = {}  # requests that have ended, and whose blocks were not given back yet
+        self.kept: list[tuple[int, Here]] = []  # requests that left, and whose blocks were not given back yet
         rows: int = law.state.pool.rows.size
         groups = len(self.kinds)
         starts = range(1, rows - groups + 2, groups)
@@ -111,7 +111,7 @@ class Follower:
     def name(self, row: int) -> str:
         """A row in words."""
         group = row % len(self.kinds)
-        for request, one in (*self.here.items(), *self.kept.items()):
+        for request, one in (*self.here.items(), *self.kept):
             if row in one.rows:
                 return f"row of request {request}" + (f" in group {group}" if len(self.kinds) > 1 else "")
         return f"row {row}, which nobody uses"
@@ -141,6 +141,8 @@ class Follower:
             self._move(move, known, passes)
         for request, one in passes.items():
             self._launched(request, one, known)
+        for request in () if step is None else step.preempted:
+            self._defers(request, known)
         for request in {} if step is None else step.loads:
             for row in self.must_know(request).rows:
                 self.law.engine_step("load", row)
@@ -153,6 +155,13 @@ class Follower:
     def _leaves(self, request: int) -> None:
         """A request that was preempted has no pass in flight any more that counts."""
         self.here[request].drafts.clear()
+
+    def _defers(self, request: int, known: Mapping[int, Known]) -> None:
+        """A preempted request gives up its blocks, but they are given back later: a step in flight writes them."""
+        one = self.here[request]
+        if one.rows and not any(self._table(request, group, known) for group in range(len(self.kinds))):
+            self._keep(request, replace(one))
+            one.rows, one.computed = [], 0
 
     def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, Pass]) -> None:
         if move.kind == "evict":
@@ -281,10 +290,9 @@ class Follower:
         """
         if move.request is not None and move.request in self.here:
             return self.here[move.request].rows
-        if move.request is not None and move.request in self.kept:
-            return self._kept_rows(self.kept[move.request])
         blocks = {block for block in move.blocks if block != NULL}
-        kept = [self._kept_rows(one) for one in self.kept.values()]
+        of_request = [one for request, one in self.kept if request == move.request]
+        kept = [self._kept_rows(one) for one in of_request or (one for _, one in self.kept)]
         return next((rows for rows in kept if self._held(rows) == blocks), [row for rows in kept for row in rows])
 
     def _kept_rows(self, one: Here) -> list[int]:
@@ -316,9 +324,11 @@ class Follower:
                 self._free.append(self.here[request].rows)
                 one.rows, one.computed = [], 0
                 one.drafts.clear()
-        for request, one in list(self.kept.items()):
-            if row in one.rows and all(self.state.phase(r) == IDLE for r in one.rows):
-                self._free.append(self.kept.pop(request).rows)
+        for each in list(self.kept):
+            rows = each[1].rows
+            if row in rows and all(self.state.phase(r) == IDLE for r in rows):
+                self.kept.remove(each)
+                self._free.append(rows)
 
     def _slide(self, row: int, blocks: list[int]) -> None:
         first = self.state.first(row)
@@ -327,7 +337,10 @@ class Follower:
 
     def _ends(self, request: int) -> None:
         """A request has ended. Where its blocks were not given back yet, its rows are kept."""
-        one = self.here.pop(request)
+        self._keep(request, self.here.pop(request))
+
+    def _keep(self, request: int, one: Here) -> None:
+        """The rows of a request that has ended, or was preempted, are kept until their blocks are given back."""
         held = [row for row in one.rows if self.state.phase(row) != IDLE]
         for row in held:
             if self._holds_nothing(row):
@@ -335,7 +348,7 @@ class Follower:
             else:
                 self.law.engine_step("keep", row)
         if any(self.state.phase(row) == KEPT for row in one.rows):
-            self.kept[request] = one
+            self.kept.append((request, one))
         elif one.rows:
             self._free.append(one.rows)
 

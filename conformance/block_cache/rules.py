@@ -128,7 +128,7 @@ class BlockCacheMachine(StemMachine):
         if self.run is None:  # Hypothesis needs one rule that is always possible
             return
         for how, length, fork, more in moves:
-            if how < 3 and len(self.begun.waiting()) < MOST_HERE:
+            if how < 3 and self._has_room():
                 self._come(length, fork, more)
             elif how == 3 and self.begun.waiting():
                 waiting = self.begun.waiting()
@@ -139,6 +139,12 @@ class BlockCacheMachine(StemMachine):
                 self.do("complete", accept=more)
             elif self._may_schedule():
                 self.do("schedule")
+
+    def _has_room(self) -> bool:
+        """One request more may come."""
+        here, exchange = self.begun.waiting(), self.begun.exchange
+        kept = {*exchange.incoming(), *exchange.outgoing()} - {*here}
+        return len(here) < MOST_HERE and len(here) + len(kept) <= MOST_HERE
 
     def _transfers(self, pick: int, lost: int) -> bool:
         """A transfer is done, if one is under way. Now and then blocks do not come."""

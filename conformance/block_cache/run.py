@@ -34,7 +34,8 @@ COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
 NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
 MOST_STORIES = 1 << 31
-SPARE = 3  # rows of requests that have ended, and of which a step or a transfer still uses the blocks
+SPARE = 3  # rows of requests that have ended, and whose blocks a step still uses
+TRANSFERS = 6  # rows of requests that do not run, or have ended, and whose blocks a transfer uses
 
 
 def wrong_of(misread: Misread, size: int, step: int) -> Wrong:
@@ -69,7 +70,8 @@ class BlockCacheRun:
 
     def _initial(self) -> BlockCache:
         config, groups = self.config, self.config["layers"]
-        rows = (config["requests"] + SPARE) * len(groups)
+        spare = SPARE + (TRANSFERS if config.get("transfers", False) else 0)
+        rows = (config["requests"] + spare) * len(groups)
         places = -(-config["max_length"] // self.size) + 2
         stories: Any = self.stories  # it is called as the law's map is, and grows with the requests that come
         pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)

@@ -62,7 +62,7 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
-        self._connector = release.connector(self._scheduler) if self._setup.transfers else None
+        self._connector = release.connector(self._scheduler, self._setup.block_size) if self._setup.transfers else None
         self._loading: dict[int, Load] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []

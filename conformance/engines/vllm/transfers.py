@@ -34,6 +34,8 @@ class Connector(SupportsHMA):
 
     status: Any  # the enumeration RequestStatus of the release
 
+    size: int  # the tokens of a block
+
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
         self._local: dict[str, int] = {}  # the tokens that the prefix cache of this server has found
@@ -56,10 +58,11 @@ class Connector(SupportsHMA):
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """How many tokens behind the ``num_computed_tokens`` first another server has; they come asynchronously.
 
-        They come once, and again after each preemption.
+        They come once, and again after each preemption: whole blocks, or the whole text. Releases rely on it.
         """
         name = request.request_id
-        more = self.asked[name].elsewhere - num_computed_tokens
+        has = self.asked[name].elsewhere
+        more = (has if has == request.num_tokens else has // self.size * self.size) - num_computed_tokens
         if more <= 0 or self._came.get(name) == request.num_preemptions:
             return 0, False
         self._local[name] = num_computed_tokens
