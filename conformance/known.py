@@ -111,6 +111,8 @@ class BlockCacheExclusion(StrEnum):
     PRIORITY = "block_cache.priority"  # requests with priorities
     TWO_STEPS = "block_cache.two_steps"  # two steps in flight
     DRAFTS_IN_FLIGHT = "block_cache.drafts_in_flight"  # drafts where two steps are in flight
+    ABORTED_LOADS = "block_cache.aborted_loads"  # requests that are aborted while a transfer writes into their blocks
+    TRANSFERS_IN_FLIGHT = "block_cache.transfers_in_flight"  # transfers where two steps are in flight
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
 
 

@@ -10,6 +10,9 @@ Plain Python on the host: a block is a number, and no call touches a tensor. All
   blocks by the tokens whose passes are done, never by drafts.
 - **Prefix cache.** A block gets its hash once a pass is launched that computes its last token, and this token is known.
   Passes run in the order of their launch, so that whoever finds the block reads it later.
+- **Transfers.** A request whose prompt another server has computed gets blocks for it, and is out of the queue until
+  the transfer into them is done. Then it waits for its first pass like others, and keeps its blocks. While a transfer
+  writes or reads blocks they are kept, also when the request has ended.
 - **Preemption.** Running requests are served from the most to the least urgent one. One that lacks blocks takes them
   from the least urgent one behind it. So nobody is preempted who has a pass in the step that is made.
 
@@ -27,7 +30,7 @@ from hashlib import sha256
 from impl.block_pool import NULL, BlockPool
 from impl.checks import expect, integer
 
-__all__ = ["NEW", "RESUMED", "RUNNING", "BlockTable", "Pass", "Request", "Scheduler", "Step", "block_hash"]
+__all__ = ["NEW", "RESUMED", "RUNNING", "BlockTable", "Load", "Pass", "Request", "Scheduler", "Step", "block_hash"]
 
 NEW, RESUMED, RUNNING = "new", "resumed", "running"
 
@@ -96,7 +99,8 @@ class Request:
     last one sampled. ``urgency``: the smallest goes first. ``hashes``: the hash of its mark and of each whole block of
     its text. ``computed``: how many tokens of its own text the launched passes compute, without drafts that are not
     verified. ``flying``: its passes in flight. ``drafts``: how many tokens are drafted for its next pass. ``kind``:
-    what its next pass is.
+    what its next pass is. ``elsewhere``: another server has so many of its first tokens, and they were not asked for
+    yet. ``sends``: another server reads its blocks when it has ended. ``transfers``: transfers that use its blocks.
     """
 
     name: int
@@ -109,6 +113,14 @@ class Request:
     flying: deque[Pass] = field(default_factory=deque)
     drafts: int = 0
     kind: str = NEW
+    elsewhere: int = 0
+    sends: bool = False
+    transfers: int = 0
+
+    @property
+    def has_blocks(self) -> bool:
+        """It has at least one block."""
+        return any(table.blocks for table in self.tables)
 
     @property
     def hoped(self) -> int:
@@ -143,11 +155,25 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Load:
+    """A transfer into blocks of a request, of its tokens from ``first`` up to ``end``. ``blocks``: for each group the
+    request's table.
+    """
+
+    first: int
+    end: int
+    blocks: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Step:
-    """A step. ``passes``: by the name of the request. ``preempted``: who gave up its blocks in this call."""
+    """A step. ``passes``: by the name of the request. ``preempted``: who gave up its blocks in this call. ``loads``: by
+    the name of the request, the transfers into blocks that begin.
+    """
 
     passes: Mapping[int, Pass]
     preempted: tuple[int, ...]
+    loads: Mapping[int, Load]
 
 
 class Scheduler:
@@ -188,20 +214,39 @@ class Scheduler:
         self._table, self._hash = table, hasher
         self.waiting: list[Request] = []  # both from the most to the least urgent one
         self.running: list[Request] = []
+        self.loading: list[Request] = []  # a transfer into their blocks is under way
+        self.leaving: list[Request] = []  # they have ended, and a pass in flight or a transfer uses their blocks
         self.flying: deque[dict[Request, Pass]] = deque()  # the passes of each step in flight
         self._made: dict[Request, Pass] = {}  # the passes of the step that is being made
+        self._begun: dict[Request, Load] = {}  # the transfers that begin with it
         self._count = 0
 
     # Requests.
 
-    def add(self, name: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+    def add(
+        self,
+        name: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int = 0,
+        priority: int = 0,
+        *,
+        elsewhere: int = 0,
+        sends: bool = False,
+    ) -> None:
         """A request comes. It ends after ``outputs`` sampled tokens.
 
         ``mark``: what its KV cache depends on beside its tokens, such as an adapter; requests with different marks
-        share no block. ValueError for a request without a token, or with the name of one that is there.
+        share no block. ``elsewhere``: another server has so many of its first tokens. They are transferred, as far as
+        the prefix cache does not have them, before it is computed. ``sends``: another server reads its blocks when it
+        has ended; of an aborted request none does. ValueError for a request without a token, with more tokens elsewhere
+        than it has, or with the name of one whose blocks are in use.
         """
-        if not tokens or (integer("outputs", outputs, 1) and name in self.known()):
+        leaving = (request.name for request in self.leaving)
+        if not tokens or (integer("outputs", outputs, 1) and name in (*self.known(), *leaving)):
             raise ValueError(f"request {name} needs at least one token and a name of its own")
+        if integer("elsewhere", elsewhere, 0) > len(tokens):
+            raise ValueError(f"elsewhere must be at most the {len(tokens)} tokens of the prompt, got {elsewhere}")
         self._count += 1
         self._insert(
             self.waiting,
@@ -212,21 +257,29 @@ class Scheduler:
                 urgency=(priority if self.by_priority else 0, self._count),
                 hashes=[self._hash(b"", (mark,))],
                 tables=[self._table(self.pool, name, group) for group in range(len(self.windows))],
+                elsewhere=elsewhere,
+                sends=sends,
             ),
         )
 
     def known(self) -> dict[int, Request]:
         """The requests that have not ended, by name."""
-        return {request.name: request for request in (*self.running, *self.waiting)}
+        return {request.name: request for request in (*self.running, *self.waiting, *self.loading)}
 
     def abort(self, name: int) -> None:
-        """A request ends now. Blocks of its passes in flight are kept until these are done. KeyError without it."""
+        """A request ends now. Its blocks are kept while passes in flight or transfers use them. KeyError without it."""
         self._end(self.known()[name])
         self._changed()
 
     def _end(self, request: Request) -> None:
-        (self.running if request in self.running else self.waiting).remove(request)
-        if not request.flying:
+        next(queue for queue in (self.running, self.waiting, self.loading) if request in queue).remove(request)
+        self.leaving.append(request)
+        self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        """A request that has ended gives its blocks back, unless something still uses them."""
+        if not request.flying and not request.transfers:
+            self.leaving.remove(request)
             self._give_back(request)
 
     def _give_back(self, request: Request) -> None:
@@ -250,11 +303,13 @@ class Scheduler:
             for request in self._made:
                 self._offer(request)
         made, self._made = self._made, {}
+        begun, self._begun = self._begun, {}
         if made:
             self.flying.append(made)
         self._changed()
         passes = {request.name: one for request, one in made.items()}
-        return Step(passes, tuple(request.name for request in preempted))
+        loads = {request.name: one for request, one in begun.items()}
+        return Step(passes, tuple(request.name for request in preempted), loads)
 
     def _left(self) -> int:
         """How many tokens the step has room for."""
@@ -277,9 +332,18 @@ class Scheduler:
         return enough and not preempted
 
     def _welcome(self) -> None:
-        """Waiting requests get their first pass, as long as there is room for the most urgent of them."""
-        while self.waiting and len(self.running) < self.most and self._admit(self.waiting[0]):
-            self._insert(self.running, self.waiting.pop(0))
+        """Waiting requests get their first pass, as long as there is room for the most urgent of them.
+
+        Where nobody runs, a request that waits with blocks gives them up for a more urgent one.
+        """
+        while self.waiting and len(self.running) < self.most:
+            if self._admit(self.waiting[0]):
+                request = self.waiting.pop(0)
+                self._insert(self.loading if request.transfers else self.running, request)
+            elif not self.running and (last := next((r for r in self.waiting[:0:-1] if r.has_blocks), None)):
+                self._forget(last)
+            else:
+                return
 
     def _work(self, request: Request) -> tuple[int, int]:
         """How many tokens the next pass of a request computes, and how many of them are drafts."""
@@ -324,9 +388,14 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """The request gives up its blocks, and waits until it is computed again."""
         self.running.remove(request)
-        self._give_back(request)
-        request.computed, request.drafts, request.kind = 0, 0, RESUMED
+        self._forget(request)
+        request.drafts, request.kind = 0, RESUMED
         self._insert(self.waiting, request)
+
+    def _forget(self, request: Request) -> None:
+        """What was computed of a request is lost."""
+        self._give_back(request)
+        request.computed = 0
 
     def _slide(self, request: Request) -> None:
         """Blocks that no token after those that are done reads are given up."""
@@ -352,12 +421,12 @@ class Scheduler:
             request.flying.popleft()
             tokens = list(sampled.get(request.name, ()))
             if known.get(request.name) is not request:
-                if not request.flying:
-                    self._give_back(request)
+                self._leave(request)
             elif tokens:
                 kept[request.name] = self._keep(request, one, tokens)
         ended = tuple(name for name in kept if len(known[name].tokens) > known[name].last)
         for name in ended:
+            known[name].transfers += known[name].sends
             self._end(known[name])
         self._changed()
         return kept, ended
@@ -376,6 +445,35 @@ class Scheduler:
         for request in self.running:
             request.drafts = min(len(drafts.get(request.name, ())), self.drafts)
 
+    # Transfers.
+
+    def received(self, name: int, count: int) -> None:
+        """The transfer into the blocks of a request is done, which have its ``count`` first tokens now.
+
+        ``count`` is less than was asked for where the transfer has failed. KeyError without such a transfer; ValueError
+        for more tokens than the request has.
+        """
+        request = {one.name: one for one in (*self.leaving, *self.loading) if one.transfers}[name]
+        if integer("count", count, 0) > len(request.tokens):
+            raise ValueError(f"count must be at most the {len(request.tokens)} tokens of the request, got {count}")
+        request.transfers -= 1
+        if request in self.leaving:
+            self._leave(request)
+        else:
+            self.loading.remove(request)
+            self._insert(self.waiting, request)
+            request.computed = min(count, len(request.tokens) - 1)  # the last one is computed, to sample a token
+            if not count:
+                self._give_back(request)
+        self._changed()
+
+    def sent(self, name: int) -> None:
+        """Another server has read the blocks of a request that has ended. KeyError if none reads them."""
+        request = {one.name: one for one in self.leaving if one.transfers}[name]
+        request.transfers -= 1
+        self._leave(request)
+        self._changed()
+
     # The prefix cache.
 
     def _hashes(self, request: Request) -> list[bytes]:
@@ -392,15 +490,22 @@ class Scheduler:
             table.offer(self._hashes(request)[1:], count)
 
     def _admit(self, request: Request) -> bool:
-        """A waiting request takes what the prefix cache finds, and gets its first pass. False, with nothing changed,
-        where there is no room for it.
+        """A waiting request takes what the prefix cache finds, and gets its first pass; or a transfer into its blocks
+        begins. False, with nothing changed, where there is no room for it.
         """
+        if request.has_blocks:  # a transfer was done
+            count, drafts = self._work(request)
+            if not count or not self._fits(request, count):
+                return False
+            self._launch(request, count, drafts)
+            return True
         hit = self._hit(request) if self.caching else 0
         skips = [self._skipped(group, hit) for group in range(len(self.windows))]
         found = [self._found(request, group, skip, hit) for group, skip in enumerate(skips)]
         request.computed = hit * self.size
         count, drafts = self._work(request)
-        places = self._places(request, count)
+        loads = request.elsewhere > request.computed
+        places = -(-request.elsewhere // self.size) if loads else self._places(request, count)
         need = sum(places - skip - len(blocks) for skip, blocks in zip(skips, found, strict=True))
         free = sum(not self.pool.refs[block] for blocks in found for block in blocks)
         if not count or need > self.pool.available_size() - free:
@@ -408,8 +513,19 @@ class Scheduler:
             return False
         for table, skip, blocks in zip(request.tables, skips, found, strict=True):
             table.share(skip, blocks)
-        self._launch(request, count, drafts)
+        if loads:
+            self._load(request, places)
+        else:
+            self._launch(request, count, drafts)
         return True
+
+    def _load(self, request: Request, places: int) -> None:
+        """The request gets blocks for what another server has, and a transfer into them begins."""
+        for table in request.tables:
+            table.grow(places - len(table.blocks))
+        tables = tuple(tuple(table.blocks) for table in request.tables)
+        self._begun[request] = Load(request.computed, request.elsewhere, tables)
+        request.elsewhere, request.transfers = 0, 1
 
     def _hit(self, request: Request) -> int:
         """How many whole blocks of the text the prefix cache has, in each group as far back as the next token reads.
@@ -449,6 +565,8 @@ class Scheduler:
             return False
         for request in list(self.running):
             self._preempt(request)
+        for request in self.waiting if preempt else ():
+            self._forget(request)
         done = self.pool.reset()
         self._changed()
         return done
@@ -460,7 +578,7 @@ class Scheduler:
     def check(self) -> None:
         """AssertionError if the tables contradict each other or the pool. Takes time in proportion to the pool."""
         self.pool.check()
-        there = {*self.running, *self.waiting, *(request for step in self.flying for request in step)}
+        there = {*self.running, *self.waiting, *self.loading, *self.leaving}
         refs = [0] * (self.pool.size + 1)
         for request in there:
             needed = -(-request.hoped // self.size) if request.tables[0].blocks else 0

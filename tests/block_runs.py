@@ -196,7 +196,7 @@ class Run:
         given = {
             request: self._sampled(rnd, request, told.drafts) for request, told in step.passes.items() if told.samples
         }
-        wrong = self.workers.completed(given)
+        wrong = self.workers.completed(given, self.alive)
         done: Completed = self.engine.complete(given)
         self.alive = [request for request in self.alive if request not in done.finished]
         self.counts["finished"] += len(done.finished)

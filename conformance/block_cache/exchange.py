@@ -47,6 +47,10 @@ class Exchange:
         """The requests into whose blocks a transfer is under way."""
         return [request for request in self._incoming if request not in self._received]
 
+    def loading(self) -> list[int]:
+        """The requests of whose transfer the scheduler does not know yet that it is done."""
+        return list(self._incoming)
+
     def outgoing(self) -> list[int]:
         """The requests that have ended and whose blocks are still read."""
         return [request for request in self._outgoing if request not in self._sent]

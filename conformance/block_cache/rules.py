@@ -86,6 +86,8 @@ class BlockCacheMachine(StemMachine):
         states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
         if in_flight or states:
             config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
+            config["transfers"] = False
         return config
 
     @property
@@ -106,15 +108,18 @@ class BlockCacheMachine(StemMachine):
         """Every request ends, every step in flight is done, and every transfer. Then every block is free, and a reset
         must be done.
         """
-        for request in self.begun.waiting():
+        for request in self._abortable():
             self.do("abort", request=request)
-        self._complete_all()
-        for request in self.begun.exchange.incoming():
-            self.do("arrive", request=request)
-        for request in self.begun.exchange.outgoing():
-            self.do("sent", request=request)
-        self.do("schedule")
-        self._complete_all()
+        for _ in range(2):  # the second time for those that may be aborted only after the first
+            self._complete_all()
+            for request in self.begun.exchange.incoming():
+                self.do("arrive", request=request)
+            for request in self.begun.exchange.outgoing():
+                self.do("sent", request=request)
+            self.do("schedule")
+            self._complete_all()
+            for request in self.begun.waiting():
+                self.do("abort", request=request)
         self.do("audit")
         self.do("reset", preempt=False)
 
@@ -130,8 +135,7 @@ class BlockCacheMachine(StemMachine):
         for how, length, fork, more in moves:
             if how < 3 and self._has_room():
                 self._come(length, fork, more)
-            elif how == 3 and self.begun.waiting():
-                waiting = self.begun.waiting()
+            elif how == 3 and (waiting := self._abortable()):
                 self.do("abort", request=waiting[length % len(waiting)])
             elif how in (4, 5) and self._transfers(length, more):
                 continue
@@ -139,6 +143,11 @@ class BlockCacheMachine(StemMachine):
                 self.do("complete", accept=more)
             elif self._may_schedule():
                 self.do("schedule")
+
+    def _abortable(self) -> list[int]:
+        """The requests that may be aborted now."""
+        loading = self.begun.exchange.loading() if self.excludes(Exclusion.ABORTED_LOADS) else ()
+        return [request for request in self.begun.waiting() if request not in loading]
 
     def _has_room(self) -> bool:
         """One request more may come."""

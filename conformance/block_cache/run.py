@@ -147,7 +147,7 @@ class BlockCacheRun:
         sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
                    if one.samples}  # fmt: skip
         try:
-            self.note(self.workers.completed(sampled))
+            self.note(self.workers.completed(sampled, self.follower.here))
         except Astray as astray:
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, str(astray)) from None
         transfers = self.exchange.completed()
@@ -161,9 +161,9 @@ class BlockCacheRun:
                 self.follower.here[request].tokens += tokens
         for request, tables in done.sends.items():
             self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
-        self._explain()
         for request, computed in transfers.received.items():
             self.follower.loaded(request, computed)
+        self._explain()
         self.follower.settle()
         if self.config["drafts"] and "draft" not in self.lacks:
             drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}

@@ -11,7 +11,7 @@ Drafts that are refused are nobody's text. The layers of an EAGLE head are left 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -97,10 +97,12 @@ class Workers:
         if step.passes or self._transfers:
             self._flying.append((step, jobs))
 
-    def completed(self, sampled: Mapping[int, Sequence[int]]) -> Misread | None:
+    def completed(self, sampled: Mapping[int, Sequence[int]], here: Collection[int]) -> Misread | None:
         """The oldest step is computed. Returns the first slot that does not hold what a pass reads.
 
-        Raises Astray if it computes tokens that the request does not have.
+        ``here``: the requests that have not ended. What a pass of another request computes is thrown away, so that
+        nobody minds what it reads; it writes all the more. Raises Astray if a pass computes tokens that the request
+        does not have.
         """
         step, jobs = self._flying.popleft()
         self.step += 1
@@ -109,8 +111,9 @@ class Workers:
         works = [self._work(job, sampled.get(job.request)) for job in jobs]
         for work in works:
             self._write(work)
-        states = [wrong for work in works if (wrong := self._states(work))]
-        return next((wrong for work in works if (wrong := self._read(work))), states[0] if states else None)
+        states = [self._states(work) for work in works]
+        found = (*(self._read(work) for work in works), *states)
+        return next((each for each in found if each is not None and each.request in here), None)
 
     # Transfers.
 

@@ -61,13 +61,16 @@ class OnwardRequests:
         yield f"request {number} comes with {len(tokens)} tokens", None
 
     def decode(self) -> Move:
-        """The scheduler makes a few steps, and each is done before the next."""
+        """Transfers into blocks are done. The scheduler makes a few steps, and each is done before the next."""
+        for request in self.run.exchange.incoming():
+            self.run.exchange.arrives(request, 0)
+            yield f"the transfer into the blocks of request {request} is done", None
         for _ in range(STEPS):
             while self.flying:
                 yield from self._complete()
             step: Launched = send(self.run, self.engine.schedule)
             self.workers.launched(step)
-            if not step.passes:
+            if not step.passes and not self.run.config.get("transfers", False):
                 return
             self.flying.append(step)
             yield f"a step computes requests {sorted(step.passes)}", None
@@ -75,7 +78,7 @@ class OnwardRequests:
     def _complete(self) -> Move:
         step = self.flying.popleft()
         sampled = {request: self._next(request) for request, one in step.passes.items() if one.samples}
-        wrong = self.workers.completed(sampled)
+        wrong = self.workers.completed(sampled, self.texts)
         done: Completed = send(self.run, partial(self.engine.complete, sampled))
         self.run.note(wrong)  # after the call, since each call begins an operation of which nothing is noted yet
         for request, tokens in done.delivered.items():

@@ -169,6 +169,16 @@ class ForgetsAborted(Scheduler):
         request.tables = []
 
 
+class FreesWhileLoading(Scheduler):
+    """The blocks of a request that is aborted while a transfer writes into them are given back at once."""
+
+    def abort(self, name: int) -> None:
+        """Aborts the request, and gives back blocks that are still written."""
+        request = self.known()[name]
+        super().abort(name)
+        self._give_back(request)
+
+
 def without_mark(before: bytes, tokens: Sequence[int]) -> bytes:
     """The hash of a block covers all tokens, and not the mark of the text, such as an adapter or a salt."""
     return block_hash(before, tokens if before else (0,))
@@ -261,6 +271,13 @@ FAULTS = (
         spec={"admit": admits_another_text},
         parts={"hasher": of_block_alone},
         search=FINDS_ANY,
+    ),
+    Fault(
+        name="aborted_load_is_freed",
+        stem="block_cache",
+        sentence="A request is aborted while a transfer writes into its blocks, which are given back at once.",
+        spec={"keep": wrong.frees_while_loading},
+        parts={"kind": FreesWhileLoading},
     ),
     Fault(
         name="aborted_in_flight_leaks",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from conformance.block_cache.protocol import (
     FULL,
     MAMBA,
+    NO_TRANSFERS,
     WINDOW,
     BlockCacheSnapshot,
     Completed,
     Known,
     Launched,
+    Load,
     Move,
     Pass,
+    Transfers,
 )
 from conformance.block_pool.protocol import Name
 from conformance.engines.ours.blocks import shown
@@ -95,12 +99,12 @@ class OurScheduler:
         table: Tables = BlockTable,
         hasher: Hasher = block_hash,
     ) -> None:
-        if config.get("transfers"):
-            raise Unsupported("no transfers between servers")
         drafts, in_flight = config.get("drafts", 0), config.get("steps_in_flight", 1)
         self.lacks = frozenset({*lacks, "draft"} if not drafts or in_flight > 1 else lacks)
         self.moves: list[Move] = []
         self._texts = Texts(hasher)
+        self._flying: deque[bool] = deque()  # of each step in flight, whether it has a pass
+        self._counts_all = bool(config.get("transfers", False))  # workers answer steps without a pass, too
         self.pool = BlockPool(config["blocks"])
         self.scheduler = kind(
             self.pool,
@@ -117,10 +121,19 @@ class OurScheduler:
             hasher=self._texts.hash,
         )
 
-    def add(self, request: int, tokens: Sequence[int], outputs: int, mark: int = 0, priority: int = 0) -> None:
+    def add(
+        self,
+        request: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: int = 0,
+        sends: bool = False,
+    ) -> None:
         """``add``."""
         self.moves.clear()
-        self.scheduler.add(request, tokens, outputs, mark, priority)
+        self.scheduler.add(request, tokens, outputs, mark, priority, elsewhere=elsewhere, sends=sends)
 
     def schedule(self) -> Launched:
         """``schedule``."""
@@ -139,12 +152,24 @@ class OurScheduler:
             )
             for name, one in step.passes.items()
         }
-        return Launched(passes, step.preempted)
+        if passes or self._counts_all:
+            self._flying.append(bool(passes))
+        loads = {name: Load(one.first, one.end, one.blocks) for name, one in step.loads.items()}
+        return Launched(passes, step.preempted, loads=loads)
 
-    def complete(self, sampled: Mapping[int, Sequence[int]]) -> Completed:
-        """``complete``."""
+    def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
+        """``complete``, ``received`` and ``sent``. A step without a pass is none of the scheduler's."""
         self.moves.clear()
-        return Completed(*self.scheduler.complete(sampled))
+        known = self.scheduler.known()
+        delivered, ended = self.scheduler.complete(sampled) if self._flying.popleft() else ({}, ())
+        sends = {
+            name: tuple(tuple(table.blocks) for table in known[name].tables) for name in ended if known[name].transfers
+        }
+        for request, count in transfers.received.items():
+            self.scheduler.received(request, count)
+        for request in transfers.sent:
+            self.scheduler.sent(request)
+        return Completed(delivered, ended, sends)
 
     def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """``draft``."""
@@ -164,12 +189,10 @@ class OurScheduler:
     def snapshot(self) -> BlockCacheSnapshot:
         """The requests that have not ended, the blocks of those that have, and the pool."""
         scheduler = self.scheduler
-        known = scheduler.known()
-        ended = {one for step in scheduler.flying for one in step if known.get(one.name) is not one}
         return BlockCacheSnapshot(
             pool=shown(self.pool, self._texts.name),
-            requests={name: self._known(request) for name, request in known.items()},
-            deferred=tuple(b for one in ended for table in one.tables for b in table.blocks if b),
+            requests={name: self._known(request) for name, request in scheduler.known().items()},
+            deferred=tuple(b for one in scheduler.leaving for table in one.tables for b in table.blocks if b),
         )
 
     def _known(self, request: Request) -> Known:

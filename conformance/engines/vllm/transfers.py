@@ -82,8 +82,10 @@ class Connector(SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: Sequence[Sequence[int]]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """A request ends. Its blocks are kept where another server reads them; of an aborted request none does."""
-        sends = self.asked.pop(request.request_id).sends
+        """A request ends. Its blocks are kept where another server reads them; of an aborted request none does, nor of
+        one that was preempted before its last token came.
+        """
+        sends = self.asked.pop(request.request_id).sends and any(block_ids)
         if sends and request.status != self.status.FINISHED_ABORTED:
             self._sends[int(request.request_id)] = tuple(tuple(map(int, each)) for each in block_ids)
             return True, None
