@@ -60,6 +60,7 @@ READ: list[tuple[str, StrEnum]] = [
     *(("cache", member) for member in IN_CACHE),
     ("cache", MambaSlotsExclusion.LAZY_SESSION),
     ("cache", MambaSlotsExclusion.SESSION_ABORT),
+    ("block_cache", BlockCacheExclusion.ABORTED_LOADS),
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
 SEEDS: dict[StrEnum, int] = {
@@ -140,10 +141,10 @@ def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None
 
 
 def test_every_exclusion_is_looked_for_above() -> None:
-    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; those of
-    ``block_cache`` change its configuration, see the next test.
+    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; all but one
+    of ``block_cache`` change its configuration, see the next test.
     """
-    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *BlockCacheExclusion}
+    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *AVOIDED}
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(EXCLUSIONS.values())
 
 
@@ -151,11 +152,15 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.PRIORITY: ({"policy": "priority"}, {"policy": "fcfs"}),
     BlockCacheExclusion.TWO_STEPS: ({"steps_in_flight": 2}, {"steps_in_flight": 1}),
     BlockCacheExclusion.DRAFTS_IN_FLIGHT: ({"steps_in_flight": 2, "drafts": 2}, {"steps_in_flight": 2, "drafts": 0}),
+    BlockCacheExclusion.TRANSFERS_IN_FLIGHT: (
+        {"steps_in_flight": 2, "transfers": True},
+        {"steps_in_flight": 2, "transfers": False},
+    ),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
 }
 
 
-@pytest.mark.parametrize("member", BlockCacheExclusion)
+@pytest.mark.parametrize("member", AVOIDED)
 def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: BlockCacheExclusion) -> None:
     plain = {"policy": "fcfs", "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
     drawn, avoided = ({**plain, **change} for change in AVOIDED[member])

@@ -231,3 +231,41 @@ def test_damage_is_found(name: str) -> None:
     told = answer(RELEASES[-1], script, family, damage)
     assert told.startswith("Broken: "), told
     assert words in told
+
+
+# Runs with transfers alone. What is known of the release is left out, but for the differences that are named.
+TRANSFERS = """
+    from conformance import known
+    from conformance.block_cache import rules
+    from conformance.check import Search, check
+    from conformance.engines.vllm import PLUGIN
+    from hypothesis import strategies as st
+    rules.CONFIG |= {"transfers": st.just(True)}
+    release, seed, examples, *sought = sys.argv[1:]
+    if "block_cache.two_steps" in sought:
+        rules.CONFIG |= {"steps_in_flight": st.just(2)}
+    listed = {one.exclude for one in known.of_release(PLUGIN.folder, release) if one.exclude} - {*sought}
+    search = Search(examples=int(examples), seed=int(seed), exclude=known.exclusions(listed))
+    found = check("block_cache", makers["block_cache"], search)
+    print(json.dumps({"law": found.law, "detail": found.detail, "transitions": found.transitions}))
+"""
+
+
+@pytest.mark.parametrize("release", ["0.15.1", "0.33.0"])
+def test_transfers_are_driven(release: str) -> None:
+    told = answer(release, TRANSFERS, "1", "30")
+    assert told["law"] is None, told["detail"]
+    for transition in ("load", "loaded", "keep"):
+        assert told["transitions"][f"{transition} done"] > 20
+
+
+@pytest.mark.parametrize(
+    ("release", "law", "sought"),
+    [
+        ("0.15.1", "finish", ["block_cache.aborted_loads"]),
+        ("0.22.1", "reads_own_content", ["block_cache.transfers_in_flight", "block_cache.two_steps"]),
+    ],
+)
+def test_bugs_of_transfers_are_found_without_their_traces(release: str, law: str, sought: list[str]) -> None:
+    """vLLM pull requests 32255 and 45357."""
+    assert answer(release, TRANSFERS, "1", "60", *sought)["law"] == law

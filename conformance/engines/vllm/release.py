@@ -25,7 +25,7 @@ from conformance.engines.vllm import settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.names import Names
 from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Connector, Factory, SupportsHMA
+from conformance.engines.vllm.transfers import Connector, Factory
 from conformance.origin import StandIn
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
@@ -78,7 +78,7 @@ ANSWERS = {
     "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
     "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
     # A connector says by its class that it takes the blocks of all groups of layers.
-    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": SupportsHMA,
+    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": Connector,
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
 }

@@ -13,10 +13,6 @@ from typing import Any, NamedTuple
 from conformance.block_cache.protocol import Load, Tables
 
 
-class SupportsHMA:
-    """Stands for the class by which a connector says that it takes the blocks of all groups of layers."""
-
-
 class Asked(NamedTuple):
     """What a run says of a request: ``elsewhere`` tokens of its prompt are on another server; another server reads its
     blocks when it has ended (``sends``).
@@ -26,7 +22,7 @@ class Asked(NamedTuple):
     sends: bool = False
 
 
-class Connector(SupportsHMA):
+class Connector:
     """The scheduler's half of a connector with asynchronous transfers, as a scheduler calls it."""
 
     supports_divergent_local_hybrid_hits = False
