@@ -193,6 +193,7 @@ def _skips(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
 
 
 GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
+ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
 MUTANTS = (
@@ -224,7 +225,7 @@ MUTANTS = (
     Mutant("finishes_in_phase", "finish", "phases_are_known", finishes_in_phase),
     Mutant("finishes_without_giving_up", "finish", "idle_holds_nothing", finishes_without_freeing),
     Mutant("finishes_without_freeing", "finish", "every_block_comes_back", finishes_without_freeing),
-    Mutant("shifts_from_attention", "shift", "new_token_has_a_slot", shifts_from_attention),
+    Mutant("shifts_from_attention", "shift", "new_token_has_a_slot", shifts_from_attention, ATTENTION),
 )
 
 
@@ -254,6 +255,7 @@ HINTS = Hints(
     moves=MOVES,
     places={"row": "tables", "block": "blocks"},
     refusable=frozenset({"allocate"}),
+    routes={"slide": "admit allocate", "shift": "admit allocate allocate"},
     answers={
         "admit": _none_found,
         "allocate": _new_blocks,

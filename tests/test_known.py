@@ -141,7 +141,7 @@ def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None
 
 
 def test_every_exclusion_is_looked_for_above() -> None:
-    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; all but one
+    """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; most
     of ``block_cache`` change its configuration, see the next test.
     """
     elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *AVOIDED}
