@@ -289,16 +289,18 @@ REPLAY = """
     said = []
     for often in (lockstep.OFTEN, 1):
         lockstep.OFTEN = often
-        said.append([replay.row(traces.load(name), loaded) for name in traces.names()])
+        said.append([replay.row(traces.load(name), loaded) for name in traces.names()[:: int(sys.argv[2])]])
     print(json.dumps(said))
 """
 
 
 @pytest.mark.engine
 def test_kept_traces_show_the_same_with_every_law_at_every_judgement() -> None:
-    answer: Any = driven("0.5.12", REPLAY)
+    """All traces in ``make soak``, and every third here."""
+    stride = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else "3"
+    answer: Any = driven("0.5.12", REPLAY, stride)
     default, every = answer
     for row in (*default, *every):
         row["detail"] = re.sub(r"node\.id=\d+", "node.id", row["detail"])  # the release counts its nodes on
     assert default == every
-    assert len({row["law"] for row in default}) > 10
+    assert len({row["law"] for row in default}) > 7
