@@ -121,9 +121,10 @@ class StemMachine(RuleBasedStateMachine):
             self.sink.failure = (finding, self.lock.trace)
             raise
         except Misuse:
+            self.failed = True
             if not self.steps_back:
                 raise
-            self.failed = self.skips = True  # the rule relied on an operation that was taken back
+            self.skips = True  # the rule relied on an operation that was taken back
         for latent in self.run.law.latents[latents:]:
             self.sink.latent = self.sink.latent or (latent, self.lock.trace)
             self.sink.passes(latent, self.lock.trace)

@@ -55,6 +55,10 @@ class Exchange:
         """The requests that have ended and whose blocks are still read."""
         return [request for request in self._outgoing if request not in self._sent]
 
+    def known(self) -> list[int]:
+        """The requests with a transfer of which the scheduler does not know yet that it is done."""
+        return [*self._incoming, *self._outgoing]
+
     def is_quiet(self) -> bool:
         """No transfer is under way, and the scheduler knows of all that are done."""
         return not self._incoming and not self._outgoing

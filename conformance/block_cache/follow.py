@@ -14,11 +14,12 @@ from conformance.block_cache.protocol import MAMBA, Known, Launched, Move, Pass
 from conformance.block_pool.protocol import NULL
 from conformance.contents.shadow import EMPTY, Texts
 from conformance.engines.protocol import Json, Misuse
-from conformance.lockstep import INVARIANT, Finding, Law
+from conformance.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from spec.block_cache import IDLE, KEPT, BlockCache, ahead
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
+NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
 UNKNOWN = -1  # the number of a prefix that nobody knows yet
 
 
@@ -185,8 +186,9 @@ class Follower:
         """The row of a request in a group. A request without rows gets some."""
         one = self.here[request]
         if not one.rows:
-            if not self._free:
-                raise Misuse("more requests have blocks than the run has rows for")
+            if not self._free:  # there are rows for all that run, and for all that steps in flight or transfers use
+                left = sorted(request for request, _ in self.kept)
+                raise Finding(QUIESCENT, NOTHING_HELD, f"the blocks of requests {left}, which have left, are not free")
             one.rows, one.computed = self._free.pop(0), 0
         return one.rows[group]
 

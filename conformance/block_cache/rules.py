@@ -151,9 +151,8 @@ class BlockCacheMachine(StemMachine):
 
     def _has_room(self) -> bool:
         """One request more may come."""
-        here, exchange = self.begun.waiting(), self.begun.exchange
-        kept = {*exchange.incoming(), *exchange.outgoing()} - {*here}
-        return len(here) < MOST_HERE and len(here) + len(kept) <= MOST_HERE
+        here = self.begun.waiting()
+        return len(here) < MOST_HERE and len({*here, *self.begun.exchange.known()}) <= MOST_HERE
 
     def _transfers(self, pick: int, lost: int) -> bool:
         """A transfer is done, if one is under way. Now and then blocks do not come."""

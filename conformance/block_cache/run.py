@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from conformance.block_cache.exchange import Exchange
-from conformance.block_cache.follow import Follower, Stories
+from conformance.block_cache.follow import NOTHING_HELD, Follower, Stories
 from conformance.block_cache.memory import Misread
 from conformance.block_cache.protocol import MAMBA, WINDOW, BlockCacheEngine, BlockCacheSnapshot, Completed, Launched
 from conformance.block_cache.seen import problems, project, whole
@@ -32,10 +32,8 @@ from spec.logic import but
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
-NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
 MOST_STORIES = 1 << 31
-SPARE = 3  # rows of requests that have ended, and whose blocks a step still uses
-TRANSFERS = 6  # rows of requests that do not run, or have ended, and whose blocks a transfer uses
+MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
 
 
 def wrong_of(misread: Misread, size: int, step: int) -> Wrong:
@@ -70,8 +68,8 @@ class BlockCacheRun:
 
     def _initial(self) -> BlockCache:
         config, groups = self.config, self.config["layers"]
-        spare = SPARE + (TRANSFERS if config.get("transfers", False) else 0)
-        rows = (config["requests"] + spare) * len(groups)
+        most = config["requests"] * (1 + config["steps_in_flight"])  # those that run, and those of steps in flight
+        rows = (most + (MOST_WITH_TRANSFERS if config.get("transfers", False) else 0)) * len(groups)
         places = -(-config["max_length"] // self.size) + 2
         stories: Any = self.stories  # it is called as the law's map is, and grows with the requests that come
         pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)
@@ -106,6 +104,11 @@ class BlockCacheRun:
             raise Misuse("the request is longer than any may be")
         if (elsewhere or sends) and not self.config.get("transfers", False):
             raise Misuse("no transfers are configured")
+        if (
+            self.config.get("transfers", False)
+            and len({*self.follower.here, *self.exchange.known()}) >= MOST_WITH_TRANSFERS
+        ):
+            raise Misuse(f"a run with transfers has at most {MOST_WITH_TRANSFERS} requests at a time", by_engine=True)
         if elsewhere > len(tokens):
             raise Misuse("another server has no more tokens than the prompt")
         self.forks[request], self.outputs[request] = fork, outputs
