@@ -70,12 +70,12 @@ def _rows(rows: Mapping[int, RowSnapshot], full: _Names) -> Json:
 
 
 def _nodes(nodes: list[NodeSnapshot], full: _Names, swa: _Names) -> Json:
-    """The nodes by their text from the root. States have the numbers that the engine gives them."""
+    """The nodes below the root by their text from the root. States have the numbers that the engine gives them."""
     texts: dict[int | None, tuple[int, ...]] = {None: ()}
     for node in nodes:
         texts[node.id] = (*texts[node.parent], *node.key)
     found = {}
-    for node in sorted(nodes, key=lambda one: texts[one.id]):
+    for node in sorted((one for one in nodes if one.parent is not None), key=lambda one: texts[one.id]):
         names = {"full": full, "swa": swa}
         parts = {
             name: (part.lock, part.held, part.slots and [*map(names[name].slot, part.slots)] if name in names else part)
