@@ -33,8 +33,9 @@ class Search:
 
     ``examples``: how many runs. ``seed``: with ``None`` every check draws the same runs. ``strict``: a latent finding
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
-    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``parts``: what requests and nodes have in
-    runs of ``session_trim`` and ``cache``, such as ``("full", "swa")``; with ``None`` every kind is drawn.
+    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``parts``: what requests and nodes
+    have in runs of ``session_trim``, ``cache`` and ``lock_ref``, such as ``("full", "swa")``; with ``None`` every kind
+    is drawn.
     """
 
     examples: int = 200

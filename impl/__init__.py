@@ -22,6 +22,7 @@ interface of their own: a scheduler that is written for another cache cannot cal
 
 The other modules are parts of these. ``kernels`` (plain torch and Triton): slots and mapping of an allocation.
 ``paths``: the paths and lock counts of ``LockTree``. ``rows``: the table of token slots. ``states``: the pool of state
-slots. ``radix``: the texts and slots of tree nodes. ``eviction``: which of them are evicted first. ``tree_insert``: how a row's pages go to the tree.
+slots. ``radix``: the texts and slots of tree nodes. ``eviction``: which of them are evicted first. ``tree_insert``: how
+a row's pages go to the tree.
 ``mamba_in_cache``: the states of the cache's rows. ``checks`` and ``host``: what callers pass in.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from conformance.engines.protocol import Json
 from conformance.engines.sglang import cores, dropin, droptree, pools
@@ -21,11 +21,24 @@ from conformance.engines.sglang.tree import TreeEngine, tree_memory
 from conformance.engines.side_by_side import Agreement, Side, SideBySide
 from conformance.vetting import calls
 
-COMPARED = ("session_trim", "cache")  # stems whose calls name no slot, so that two allocators can get one call
-# By option: the law that two servers keep, one on the parts of Slotproof and one on the release's own.
-LAWS = {
-    "allocators": ("allocators_agree", "Both allocators lead to one state, but for page numbers."),
-    "tree": ("trees_agree", "Both trees lead to one state, but for page numbers."),
+
+class _Law(NamedTuple):
+    """What two servers keep, one on parts of Slotproof and one on the release's own. ``stems``: those whose calls name
+    no slot, so that both servers can get one call.
+    """
+
+    name: str
+    sentence: str
+    stems: tuple[str, ...]
+
+
+LAWS = {  # by option
+    "allocators": _Law(
+        "allocators_agree", "Both allocators lead to one state, but for page numbers.", ("session_trim", "cache")
+    ),
+    "tree": _Law(
+        "trees_agree", "Both trees lead to one state, but for page numbers.", ("session_trim", "cache", "lock_ref")
+    ),
 }
 
 
@@ -41,7 +54,8 @@ def makers(
     for option, law in LAWS.items():
         if options.get(option, dropin.OWN) == dropin.BOTH:
             each = [makers(release, device, {**options, option: name}) for name in (dropin.STOOD_IN, dropin.OWN)]
-            return {stem: partial(_with_both, each[0][stem], each[1][stem], stem, law) for stem in COMPARED}
+            stems = [stem for stem in law.stems if stem in each[0]]
+            return {stem: partial(_with_both, each[0][stem], each[1][stem], stem, law) for stem in stems}
     if options.get("allocators", dropin.OWN) == dropin.STOOD_IN:
         release = dropin.with_stand_ins(release)
     if options.get("tree", dropin.OWN) == dropin.STOOD_IN:
@@ -60,17 +74,16 @@ def makers(
     }
 
 
-def _with_both(
-    stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem: str, law: tuple[str, str], config: Json
-) -> Any:
+def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem: str, law: _Law, config: Json) -> Any:
     """One server with our parts and one with the release's own, which must agree but for what an allocator may
     choose.
     """
-    agree = Agreement(*law, tuple(calls(stem)))
+    agree = Agreement(law.name, law.sentence, tuple(calls(stem)))
     first, second = stood_in(config), own(config)
 
     def shown(answer: Any) -> Any:
-        return shape(answer, config["page_size"], grouped=first.scheduler.in_group)
+        grouped = stem != "lock_ref" and first.scheduler.in_group
+        return shape(answer, config["page_size"], grouped=grouped)
 
     return SideBySide(Side(dropin.STOOD_IN, first, shown), Side(dropin.OWN, second, shown), agree)
 

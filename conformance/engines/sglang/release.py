@@ -300,6 +300,11 @@ class Release:
         )
 
     @staticmethod
+    def insert_frees(kind: str) -> bool:
+        """An insert into a tree of this kind frees what the tree has already; others leave that to their callers."""
+        return kind not in ONE_LOCK
+
+    @staticmethod
     def publishes(tree: Any) -> bool:
         """The tree, or its core, keeps a queue of KV events; other trees say nothing of what they cache."""
         holders = [holder for holder in (tree, getattr(tree, "tree_core", None)) if holder is not None]

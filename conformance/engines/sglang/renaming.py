@@ -15,12 +15,15 @@ from typing import Any
 
 from conformance.engines.protocol import (
     CacheSnapshot,
+    Inserted,
     Json,
+    Match,
     NodeSnapshot,
     PairSnapshot,
     PoolSnapshot,
     RowSnapshot,
     RowsSnapshot,
+    TreeSnapshot,
 )
 
 
@@ -38,7 +41,15 @@ class _Names:
 
 
 def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
-    """What is left of a snapshot of rows or of a cache. Any other answer is returned as it is: it names no slot."""
+    """What is left of an answer: of a snapshot, and of a match or an insert, which name slots. Any other answer is
+    returned as it is.
+    """
+    if isinstance(answer, TreeSnapshot):
+        return _tree(answer, page_size)
+    if isinstance(answer, Match):
+        return answer.length, answer.node
+    if isinstance(answer, Inserted):
+        return answer.prefix, len(answer.fresh)
     if isinstance(answer, CacheSnapshot):
         rows, nodes = answer.rows, answer.tree.nodes
     elif isinstance(answer, RowsSnapshot):
@@ -60,6 +71,12 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
         found |= {"holds": answer.holds, "states": answer.states}
         found |= {"evictable": answer.tree.evictable, "protected": answer.tree.protected}
     return found
+
+
+def _tree(tree: TreeSnapshot, page_size: int) -> Json:
+    found = {"nodes": _nodes(tree.nodes, _Names(page_size), _Names(page_size))}
+    sizes = {"evictable": tree.evictable, "protected": tree.protected}
+    return {**found, **sizes, "free": {name: len(set(pages)) for name, pages in tree.free.items()}}
 
 
 def _rows(rows: Mapping[int, RowSnapshot], full: _Names) -> Json:
