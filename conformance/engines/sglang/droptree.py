@@ -7,12 +7,13 @@ does by itself. The cache gets the release's own types of results, and its own k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast
 
 from conformance.engines.protocol import EngineError, NodePart, Unsupported
 from conformance.engines.sglang.cores import DEFAULT
+from conformance.engines.sglang.locking import Locks, Receipts, WholeLocks
 from conformance.engines.sglang.nodes import Nodes, TreeNode
 from conformance.engines.sglang.release import SESSION_CACHES, Release, TrackBuffers
 from conformance.requests import MARK
@@ -59,10 +60,11 @@ class WithOurTree:
             raise EngineError(
                 f"core {core} was asked for, and our cache has no cores: leave out one of the two options"
             )
-        if tuple(components) != ("full",) or kind == "pure_swa":
-            raise Unsupported(f"our cache behind SGLang's interface has full parts alone, not {components} ({kind})")
+        if "mamba" in components or kind == "pure_swa":
+            raise Unsupported(f"our cache behind SGLang's interface has no parts of {components} ({kind})")
         params = self._release.tree_params(rows, allocator, page_size, window, buffers)
-        return self._class(params, self._types, self._sessions, debug=True)
+        tokens = getattr(params, "swa_retain_window", window) if "swa" in components else 0
+        return self._class(params, self._types, self._sessions, window=tokens, debug=True)
 
     @staticmethod
     def insert_frees(kind: str) -> bool:
@@ -72,8 +74,14 @@ class WithOurTree:
 
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of our cache, to read them."""
-        del kind, components
-        return OurNodes(tree)
+        del kind
+        return OurNodes(tree, components)
+
+    def locks(self, tree: Any) -> Locks:
+        """Locks on our cache, taken and given back as the release's callers do."""
+        if self._types.held is not None:
+            return WholeLocks(tree)
+        return Receipts(tree, self._release.tree_base.DecLockRefParams, self._release.session_slot)
 
     def session_cache(self, tree: Any, kind: str) -> Any:
         """The cache through which requests reach the tree: older releases wrap a tree for that."""
@@ -99,7 +107,7 @@ class WithOurTree:
         found: dict[str, Any] = {
             ours: getattr(self._release.tree_base, theirs, None) for ours, theirs in RESULTS.items()
         }
-        return Types(**found)
+        return Types(**found, window_part=self._release.component("swa"))
 
     @cached_property
     def _keeper(self) -> Any:
@@ -116,23 +124,28 @@ class WithOurTree:
 class OurNodes:
     """The nodes of our cache as plain records."""
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: Any, components: tuple[str, ...]) -> None:
         self._tree: PrefixCache = tree
+        self._windowed = "swa" in components
 
     def read(self, mapping: list[int] | None) -> list[TreeNode]:
-        """See ``Nodes``; the mapping is not needed."""
-        del mapping
+        """See ``Nodes``."""
         found, waiting = [], [self._tree.root_node]
         while waiting:
             node = waiting.pop()
-            found.append(self._node(node))
+            found.append(self._node(node, mapping))
             waiting.extend(reversed(list(node.children.values())))
         return found
 
-    def _node(self, node: CacheNode) -> TreeNode:
-        parts: Mapping[str, NodePart] = {"full": NodePart(node.value.tolist(), node.lock_ref)}
+    def _node(self, node: CacheNode, mapping: list[int] | None) -> TreeNode:
+        slots: list[int] = node.value.tolist()
+        parts = {"full": NodePart(slots, node.lock_ref)}
+        if self._windowed:
+            # The cache keeps no SWA slots: the mapping of its allocator has them.
+            live = None if node.swa_tombstone or node.parent is None else mapping
+            parts["swa"] = NodePart(None if live is None else [live[slot] for slot in slots], node.swa_lock_ref)
         parent = None if node.parent is None else node.parent.id
-        return TreeNode(node.id, parent, node, self._key(node), parts)
+        return TreeNode(node.id, parent, node, self._key(node), parts, node.swa_uuid)
 
     @staticmethod
     def _key(node: CacheNode) -> list[int]:
@@ -143,5 +156,4 @@ class OurNodes:
 
     def size(self, component: str, which: str) -> int:
         """See ``Nodes``."""
-        del component
-        return int(getattr(self._tree, f"{which}_size")())
+        return int(getattr(self._tree, f"{component}_{which}_size")())

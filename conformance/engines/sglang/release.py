@@ -326,7 +326,7 @@ class Release:
         """Locks on a tree, taken and given back as the release's callers do."""
         if hasattr(tree, "release_swa"):
             return WholeLocks(tree)
-        return Receipts(tree, self.tree_base.DecLockRefParams, self._session_slot)
+        return Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
@@ -397,7 +397,7 @@ class Release:
         return self.imported.module("mem_cache.memory_pool")
 
     @cached_property
-    def _session_slot(self) -> type[Any] | None:
+    def session_slot(self) -> type[Any] | None:
         """The class of what a streaming session keeps between two of its requests; ``None``: there is none."""
         modules = [module for _, module in SESSION_CACHES if self.imported.has(module)]
         return self.imported.find_class("SessionSlot", modules) if modules else None
