@@ -329,12 +329,17 @@ class PrefixCache:
         entry.usage.hits += given.counted is not None and entry.stop > given.counted
 
     def _add(self, under: int, text: Text, slots: Tensor, given: Given) -> int:
-        """A new leaf, up to the end of ``slots``; a tombstone if its slots lie before the cursor."""
+        """A new leaf, up to the end of ``slots``; a tombstone if its slots lie before the cursor. One that is longer
+        than the window is cut, so that a lock on it holds no more SWA slots than it needs.
+        """
         start, stop = self.tree.entries[under].stop, slots.numel()
         own = slots[start:].to(torch.int64, copy=True)
         leaf = self.tree.add(under, text.tokens[start:stop], own, live=start >= given.cursor, space=text.space)
         self.tree.entries[leaf].usage.priority = given.priority
         self._count(leaf, given)
+        tail = -(-self.window // self.page_size) * self.page_size
+        if self.tree.live(leaf) and 0 < tail < stop - start:
+            self.tree.cut(leaf, stop - tail)
         return leaf
 
     def _meet(self, node: int, slots: Tensor, given: Given) -> None:
@@ -409,8 +414,8 @@ class PrefixCache:
             self._insert(prompt, row, Given(len(prompt.tokens), 0, given.priority + 1, None))
         self._rebind(kv, node)
         self.unlock(req.lock)
-        req.last_node = self.node(node)
-        req.lock = self.lock(req.last_node)
+        at = self.node(node)
+        req.last_node, req.lock = at, self.lock(at)
         self._checked()
 
     def _rebind(self, holder: Any, node: int) -> None:

@@ -43,8 +43,8 @@ OPTIONS = (
         ("own", "slotproof", "both"),
         "own",
         "Whose prefix cache the release's servers have: the release's own tree, that of Slotproof, or two servers at "
-        "once, one on each, which must agree but for page numbers. That of Slotproof has full parts alone: "
-        "configurations with sliding-window layers or recurrent layers are left out.",
+        "once, one on each, which must agree but for page numbers. Configurations with recurrent layers are left out, "
+        "and where two servers are compared those with sliding-window layers too.",
     ),
 )
 

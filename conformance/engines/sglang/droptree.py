@@ -104,9 +104,7 @@ class WithOurTree:
 
     @cached_property
     def _types(self) -> Types:
-        found: dict[str, Any] = {
-            ours: getattr(self._release.tree_base, theirs, None) for ours, theirs in RESULTS.items()
-        }
+        found: dict[str, Any] = {field: getattr(self._release.tree_base, name, None) for field, name in RESULTS.items()}
         return Types(**found, window_part=self._release.component("swa"))
 
     @cached_property

@@ -11,7 +11,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from conformance.engines.protocol import Json
+from conformance.configs import is_windowed
+from conformance.engines.protocol import Json, Unsupported
 from conformance.engines.sglang import cores, dropin, droptree, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
@@ -53,7 +54,10 @@ def makers(
     core = options.get("core", cores.DEFAULT)
     for option, law in LAWS.items():
         if options.get(option, dropin.OWN) == dropin.BOTH:
-            each = [makers(release, device, {**options, option: name}) for name in (dropin.STOOD_IN, dropin.OWN)]
+            first = {**options, option: dropin.STOOD_IN}
+            if option == "tree":
+                first.pop("core", None)  # our tree has no cores: the release's own is the one that is asked for
+            each = [makers(release, device, one) for one in (first, {**options, option: dropin.OWN})]
             stems = [stem for stem in law.stems if stem in each[0]]
             return {stem: partial(_with_both, each[0][stem], each[1][stem], stem, law) for stem in stems}
     if options.get("allocators", dropin.OWN) == dropin.STOOD_IN:
@@ -78,6 +82,10 @@ def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem
     """One server with our parts and one with the release's own, which must agree but for what an allocator may
     choose.
     """
+    if law is LAWS["tree"] and is_windowed(config):
+        raise Unsupported(
+            "with sliding-window layers a tree chooses where a lock's window ends and which tombstones stay"
+        )
     agree = Agreement(law.name, law.sentence, tuple(calls(stem)))
     first, second = stood_in(config), own(config)
 
