@@ -33,7 +33,9 @@ class Search:
 
     ``examples``: how many runs. ``seed``: with ``None`` every check draws the same runs. ``strict``: a latent finding
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
-    ``page_sizes``: in tokens; with ``None`` those of the stem's machine.
+    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``parts``: what requests and nodes
+    have in runs of ``session_trim``, ``cache`` and ``lock_ref``, such as ``("full", "swa")``; with ``None`` every kind
+    is drawn.
     """
 
     examples: int = 200
@@ -41,6 +43,7 @@ class Search:
     strict: bool = True  # a latent finding ends the run as a violation does
     exclude: Collection[StrEnum] = ()
     page_sizes: tuple[int, ...] | None = None
+    parts: tuple[str, ...] | None = None
 
 
 @dataclass
@@ -126,7 +129,8 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     rules, run_class = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
-    machine = type(rules.__name__, (rules,), {**fixed, **sizes, "strict": search.strict, "exclude": search.exclude})
+    fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}
+    machine = type(rules.__name__, (rules,), {**fixed, **sizes})
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
     with with_reporter(lambda _: None), by_seed_alone():
         try:

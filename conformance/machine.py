@@ -66,8 +66,9 @@ class StemMachine(RuleBasedStateMachine):
     """What every machine does with a run: start it, send operations, avoid known differences, count.
 
     ``make`` builds an engine from a configuration or raises ``Unsupported``. ``run_class`` is the stem's run.
-    ``exclude``: the known differences to avoid. ``page_sizes``: in tokens. ``run`` is ``None`` before the start, and
-    stays so where the engine supports no drawn configuration.
+    ``exclude``: the known differences to avoid. ``page_sizes``: in tokens. ``parts``: what requests and nodes
+    have, see ``Search``. ``run`` is ``None`` before the start, and stays so where the engine supports no drawn
+    configuration.
     """
 
     make: ClassVar[Callable[[Json], Any]]
@@ -76,6 +77,7 @@ class StemMachine(RuleBasedStateMachine):
     strict: ClassVar[bool] = True
     exclude: ClassVar[Collection[StrEnum]] = ()
     page_sizes: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    parts: ClassVar[tuple[str, ...] | None] = None
 
     run: Any = None
     lock: LockStep

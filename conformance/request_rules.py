@@ -53,6 +53,10 @@ class RequestRules(StemMachine):
 
     page_sizes = (1, 2, 4, 16)
 
+    def drawn(self, config: Json) -> Json:
+        """A drawn configuration, of a model with or without sliding-window layers as the search asks for it."""
+        return config if self.parts is None else {**config, "windowed": "swa" in self.parts}
+
     def set_up(self, config: Json) -> bool:
         """Starts a run of a drawn size. False if the engine does not support it.
 

@@ -11,16 +11,18 @@ modules of blocks are plain Python on the host, and have names of their own.
 ``session_trim``     request rows (``req_to_token``) and the slots of streaming sessions: ``RequestRows``
 ``mamba_slots``      recurrent states of requests and sessions: ``MambaStates``
 ``cache``            all of these together: ``SessionCache``
+``prefix_cache``     a radix tree that an engine's scheduler calls as its own: ``PrefixCache``
 ``block_pool``       blocks that many requests share, and the prefix cache that finds them: ``BlockPool``
 ``block_cache``      a scheduler with block tables over such a pool: ``Scheduler``
 ===================  ==================================================================================================
 
-Of these the allocators can replace an engine's own: ``slotproof compat ENGINE --release V`` says what an engine's code
-touches of its allocators and ours lack, with the reason. The other modules of the table have an interface of their own:
-a scheduler that is written for another cache cannot call them.
+Of these the allocators and the prefix cache can replace an engine's own: ``slotproof compat ENGINE --release V`` says
+what an engine's code touches of its allocators and ours lack, with the reason. The other modules of the table have an
+interface of their own: a scheduler that is written for another cache cannot call them.
 
 The other modules are parts of these. ``kernels`` (plain torch and Triton): slots and mapping of an allocation.
 ``paths``: the paths and lock counts of ``LockTree``. ``rows``: the table of token slots. ``states``: the pool of state
-slots. ``radix``: the texts and slots of tree nodes. ``tree_insert``: how a row's pages go to the tree.
+slots. ``radix``: the texts and slots of tree nodes. ``eviction``: which of them are evicted first. ``tree_insert``: how
+a row's pages go to the tree.
 ``mamba_in_cache``: the states of the cache's rows. ``checks`` and ``host``: what callers pass in.
 """

@@ -6,16 +6,17 @@ Keys are whole pages. Which nodes there are, who holds them and which are tombst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from impl import checks
 from impl.checks import expect
+from impl.eviction import Order, Usage, least_recently_used
 from impl.lock_ref import LockTree
 
 __all__ = ["ROOT", "Entry", "Evicted", "RadixTree", "Span", "reach"]
@@ -52,8 +53,9 @@ class Entry:
     """A node: the tokens of its key, and their full slots (``[len(key)]`` int64 on the device).
 
     ``above``: its parent. ``start``: how many tokens come before its key. ``used``: when it was used last.
-    ``children``: by the first page of their keys. ``state``: the slot of the recurrent state after its last token
-    (int64 without dimensions, on the device), None if it has none.
+    ``children``: by their space and the first page of their keys. ``state``: the slot of the recurrent state after its
+    last token (int64 without dimensions, on the device), None if it has none. ``space``: texts of two spaces share no
+    node; the whole path of a node has its space. ``usage``: what policies of eviction ask beside ``used``.
     """
 
     key: list[int]
@@ -61,8 +63,10 @@ class Entry:
     above: int
     start: int
     used: int
-    children: dict[tuple[int, ...], int] = field(default_factory=dict)
+    children: dict[tuple[Hashable, ...], int] = field(default_factory=dict)
     state: Tensor | None = None
+    space: Hashable = None
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def stop(self) -> int:
@@ -99,14 +103,15 @@ class RadixTree:
     ``page_size``, ``window``: in tokens; a window of 0 makes a tree whose nodes have no SWA part. ``stateful``: a
     request can go on only from a node with a recurrent state. ``locks``: the lock counts, if the caller has made them;
     a ``LockTree`` on the host without nodes, with this window and ``stateful``, and with room for at least ``nodes``
-    nodes. Otherwise ValueError.
+    nodes. Otherwise ValueError. ``order``: which nodes are evicted first, see ``eviction``.
     """
 
     def __init__(
         self, nodes: int, page_size: int, window: int, device: str | torch.device, *,
         stateful: bool = False, debug: bool = False, locks: LockTree | None = None,
+        order: Order = least_recently_used,
     ) -> None:  # fmt: skip
-        self.page_size, self.window, self.stateful = page_size, window, stateful
+        self.page_size, self.window, self.stateful, self.order = page_size, window, stateful, order
         self.windowed = window > 0
         self.device = torch.device(device)
         self.locks = locks or LockTree(
@@ -139,11 +144,11 @@ class RadixTree:
         """A handle holds the node: somebody reads its full slots."""
         return int(self.locks.full_ref[node]) > 0
 
-    def walk(self, tokens: list[int]) -> list[Span]:
+    def walk(self, tokens: list[int], space: Hashable = None) -> list[Span]:
         """The nodes that a text goes through, from the root down. The last one may have more tokens than the text."""
         spans: list[Span] = []
         node = at = 0
-        while (child := self.entries[node].children.get(self._first(tokens[at : at + self.page_size]))) is not None:
+        while (child := self._below(node, tokens[at : at + self.page_size], space)) is not None:
             key = self.entries[child].key
             shared = common(key, tokens[at : at + len(key)], self.page_size)
             spans.append(Span(child, at, at + shared, self.live(child)))
@@ -152,9 +157,9 @@ class RadixTree:
             node, at = child, at + shared
         return spans
 
-    def prefix(self, tokens: list[int]) -> list[Span]:
+    def prefix(self, tokens: list[int], space: Hashable = None) -> list[Span]:
         """The spans of the longest prefix of a text that a request can lock and go on from."""
-        spans = self.walk(tokens)
+        spans = self.walk(tokens, space)
         end = reach(spans, self.window, self.usable)
         return [span for span in spans if span.stop <= end]
 
@@ -197,9 +202,12 @@ class RadixTree:
         """Split a node at ``at`` tokens from the root; returns the new node above it, which has the upper part."""
         new, entry = self.locks.split(child, at), self.entries[child]
         upper, lower = entry.key[: at - entry.start], entry.key[at - entry.start :]
-        self.entries[new] = Entry(upper, entry.slots[: len(upper)], entry.above, entry.start, entry.used)
-        self.entries[new].children[self._first(lower)] = child
-        self.entries[entry.above].children[self._first(upper)] = new
+        self.entries[new] = Entry(
+            upper, entry.slots[: len(upper)], entry.above, entry.start, entry.used,
+            space=entry.space, usage=entry.usage.copy(),
+        )  # fmt: skip
+        self.entries[new].children[self._first(lower, entry.space)] = child
+        self.entries[entry.above].children[self._first(upper, entry.space)] = new
         entry.key, entry.slots, entry.above, entry.start = lower, entry.slots[len(upper) :], new, at
         return new
 
@@ -213,14 +221,21 @@ class RadixTree:
         entry, above = self.entries[node], self.entries.pop(self.locks.merge(node))
         entry.key, entry.slots = above.key + entry.key, torch.cat([above.slots, entry.slots])
         entry.above, entry.start, entry.used = above.above, above.start, max(entry.used, above.used)
-        self.entries[entry.above].children[self._first(entry.key)] = node
+        entry.usage = entry.usage.joined(above.usage)
+        self.entries[entry.above].children[self._first(entry.key, entry.space)] = node
 
-    def add(self, under: int, key: list[int], slots: Tensor, *, live: bool) -> int:
-        """Add a leaf below ``under``, which owns ``slots`` (``[len(key)]`` int64) from now on; returns its node."""
+    def add(self, under: int, key: list[int], slots: Tensor, *, live: bool, space: Hashable = None) -> int:
+        """Add a leaf below ``under``, which owns ``slots`` (``[len(key)]`` int64) from now on; returns its node.
+
+        ``space``: that of its path; below the root it may be any.
+        """
         start = self.entries[under].stop
         leaf = self.locks.add_leaf(under, start + len(key), swa=live)
-        self.entries[leaf] = Entry(key, slots, under, start, self._clock)
-        self.entries[under].children[self._first(key)] = leaf
+        usage = Usage(born=self._clock, longest=start + len(key))
+        self.entries[leaf] = Entry(key, slots, under, start, self._clock, space=space, usage=usage)
+        self.entries[under].children[self._first(key, space)] = leaf
+        for node in self.path(under):
+            self.entries[node].usage.longest = max(self.entries[node].usage.longest, usage.longest)
         return leaf
 
     def revive(self, node: int, slots: Tensor) -> Tensor:
@@ -244,13 +259,18 @@ class RadixTree:
         for n in self.path(node):
             self.entries[n].used = self._clock
 
+    def touch_only(self, node: int) -> None:
+        """The node is used now, but not those above it."""
+        self._clock += 1
+        self.entries[node].used = self._clock
+
     # Shrinking.
 
     def evict(self, full: int, swa: int, states: int = 0) -> Evicted:
         """Give back at least ``full`` tokens, ``swa`` SWA tokens and ``states`` states, as far as nobody holds them.
 
-        The least recently used nodes go first. Leaves leave the tree as a whole. For SWA tokens, inner and held nodes
-        become tombstones; for states, they lose their state.
+        The tree's ``order`` says which nodes go first. Leaves leave the tree as a whole. For SWA tokens, inner and held
+        nodes become tombstones; for states, they lose their state.
         """
         gone = Evicted()
         leaves = self._oldest((n for n, e in self.entries.items() if n and not e.children), self.locks.full_ref, full)
@@ -271,10 +291,10 @@ class RadixTree:
         """The nodes that have a part; read when they are asked for."""
         yield from part.nonzero()[:, 0].tolist()
 
-    def _oldest(self, nodes: Iterable[int], ref: Tensor, wanted: int) -> list[tuple[int, int, int]]:
-        """A heap of the nodes whose part nobody holds, the oldest first; empty if nothing is wanted of them.
+    def _oldest(self, nodes: Iterable[int], ref: Tensor, wanted: int) -> list[tuple[Any, int, int]]:
+        """A heap of the nodes whose part nobody holds, by the tree's order; empty if nothing is wanted of them.
 
-        Of nodes that were used together the upper one goes first: the window lies in the lower ones.
+        Of nodes that the order does not tell apart the upper one goes first: the window lies in the lower ones.
         """
         if wanted <= 0:
             return []
@@ -283,8 +303,8 @@ class RadixTree:
         heapify(heap)
         return heap
 
-    def _age(self, node: int) -> tuple[int, int, int]:
-        return self.entries[node].used, self.entries[node].start, node
+    def _age(self, node: int) -> tuple[Any, int, int]:
+        return self.order(self.entries[node]), self.entries[node].start, node
 
     def _is_free_leaf(self, node: int) -> bool:
         return node != ROOT and not self.entries[node].children and not self.held(node)
@@ -306,7 +326,7 @@ class RadixTree:
         while True:
             has_swa, entry = bool(self.locks.swa[node]), self.entries[node]
             self.locks.evict_leaf(node)
-            del self.entries[node], self.entries[entry.above].children[self._first(entry.key)]
+            del self.entries[node], self.entries[entry.above].children[self._first(entry.key, entry.space)]
             gone.dropped.append((entry.slots, has_swa))
             self._take_entry_state(entry, gone)
             node = entry.above
@@ -330,9 +350,13 @@ class RadixTree:
             gone.states.append(entry.state)
             entry.state = None
 
-    def _first(self, key: list[int]) -> tuple[int, ...]:
-        """The first page of a key: what it is found by among the children of a node."""
-        return tuple(key[: self.page_size])
+    def _below(self, node: int, key: list[int], space: Hashable) -> int | None:
+        """The child whose first page is that of the key."""
+        return self.entries[node].children.get(self._first(key, space))
+
+    def _first(self, key: list[int], space: Hashable) -> tuple[Hashable, ...]:
+        """The space and the first page of a key: what it is found by among the children of a node."""
+        return (space, *key[: self.page_size])
 
     # Looking for errors.
 
@@ -352,8 +376,9 @@ class RadixTree:
         whole = len(entry.key) % self.page_size == 0 and entry.slots.numel() == len(entry.key) > 0
         expect(f"node {node} has whole pages of tokens, and a slot for each", whole, True)
         expect(f"node {node} has a state", entry.state is not None, bool(self.locks.mamba[node]))
-        children = self.entries[entry.above].children
-        expect(f"node {node} is found by its first page", children.get(self._first(entry.key)), node)
+        above = self.entries[entry.above]
+        expect(f"node {node} is found by its first page", above.children.get(self._first(entry.key, entry.space)), node)
+        expect(f"node {node} has the space of its path", entry.above == ROOT or above.space == entry.space, True)
 
 
 def common(key: list[int], tokens: list[int], page_size: int) -> int:

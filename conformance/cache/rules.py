@@ -50,8 +50,11 @@ class CacheMachine(RequestRules):
         """Makes an engine of a drawn size and kind and the law, and sends the first request. A kind that the engine
         does not support is replaced by the next one.
         """
-        first = kind % len(BUFFERS)
-        for buffer, rows in product((*BUFFERS[first:], *BUFFERS[:first]), range(ROWS, 0, -1)):
+        config, first = self.drawn(config), kind % len(BUFFERS)
+        kinds = [*BUFFERS[first:], *BUFFERS[:first]]
+        if self.parts is not None:
+            kinds = [buffer for buffer in kinds if (buffer is not None) == ("mamba" in self.parts)]
+        for buffer, rows in product(kinds, range(ROWS, 0, -1)):
             states = {} if buffer is None else dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))
             components = ["full", *(["swa"] if config["windowed"] else []), *(["mamba"] if states else [])]
             if self.set_up({**config, **states, "components": components, "rows": rows}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -56,13 +56,13 @@ class LocksAbove(LockTree):
         return super().acquire(lower, over_tombstones=over_tombstones)
 
 
-def first_pages(tree: RadixTree, tokens: list[int]) -> list[Span]:
+def first_pages(tree: RadixTree, tokens: list[int], space: Hashable) -> list[Span]:
     """The nodes that a text goes through, where only the first page of each key is compared: by this page a node is
     found among its siblings.
     """
     spans: list[Span] = []
     node = at = 0
-    while (child := tree.entries[node].children.get(tuple(tokens[at : at + tree.page_size]))) is not None:
+    while (child := tree.entries[node].children.get((space, *tokens[at : at + tree.page_size]))) is not None:
         length = len(tree.entries[child].key)
         shared = min(length, (len(tokens) - at) // tree.page_size * tree.page_size)
         spans.append(Span(child, at, at + shared, tree.live(child)))
@@ -75,9 +75,9 @@ def first_pages(tree: RadixTree, tokens: list[int]) -> list[Span]:
 class ComparesFirstPage(RadixTree):
     """A match takes a node for its own whose first page is that of its text, whatever follows in the node."""
 
-    def walk(self, tokens: list[int]) -> list[Span]:
+    def walk(self, tokens: list[int], space: Hashable = None) -> list[Span]:
         """Compares the first page of each node."""
-        return first_pages(self, tokens)
+        return first_pages(self, tokens, space)
 
 
 class KeepsFirstCopies(RadixTree):
@@ -86,13 +86,13 @@ class KeepsFirstCopies(RadixTree):
     The row's own pages are freed, and the request goes on with the pages of the other text.
     """
 
-    def walk(self, tokens: list[int]) -> list[Span]:
+    def walk(self, tokens: list[int], space: Hashable = None) -> list[Span]:
         """Compares the first page of each node."""
-        return first_pages(self, tokens)
+        return first_pages(self, tokens, space)
 
-    def prefix(self, tokens: list[int]) -> list[Span]:
+    def prefix(self, tokens: list[int], space: Hashable = None) -> list[Span]:
         """A match compares all tokens."""
-        spans = super().prefix(tokens)
+        spans = super().prefix(tokens, space)
         own = [span for span in spans if tokens[span.start : span.stop] == self._part(span)]
         return own if own == spans[: len(own)] else []
 

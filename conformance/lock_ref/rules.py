@@ -67,7 +67,8 @@ class LockRefMachine(StemMachine):
     def start(self, config: Json) -> None:
         """Makes an engine of a drawn size and kind, and the law."""
         sizes = [size for size in self.page_sizes if size in PAGE_SIZES]
-        kind, components = TREES[config["tree"]]
+        trees = [tree for tree in TREES if self.parts is None or tuple(tree[1]) == self.parts]
+        kind, components = trees[config["tree"] % len(trees)]
         known = {name: config[name] for name in ("size", "size_swa", "size_mamba", "window")}
         known |= {"kind": kind, "components": components, "page_size": sizes[config["page_size"] % len(sizes)]}
         self.begin(known)

@@ -38,6 +38,14 @@ OPTIONS = (
         "Whose allocators the release's code runs on: its own, those of Slotproof, or two servers at once, one on "
         "each, which must agree but for page numbers.",
     ),
+    EngineOption(
+        "tree",
+        ("own", "slotproof", "both"),
+        "own",
+        "Whose prefix cache the release's servers have: the release's own tree, that of Slotproof, or two servers at "
+        "once, one on each, which must agree but for page numbers. Configurations with recurrent layers are left out, "
+        "and where two servers are compared those with sliding-window layers too.",
+    ),
 )
 
 

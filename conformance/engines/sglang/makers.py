@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from conformance.engines.protocol import Json
-from conformance.engines.sglang import cores, dropin, pools
+from conformance.configs import is_windowed
+from conformance.engines.protocol import Json, Unsupported
+from conformance.engines.sglang import cores, dropin, droptree, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
 from conformance.engines.sglang.release import Release
 from conformance.engines.sglang.renaming import shape
@@ -21,7 +22,25 @@ from conformance.engines.sglang.tree import TreeEngine, tree_memory
 from conformance.engines.side_by_side import Agreement, Side, SideBySide
 from conformance.vetting import calls
 
-COMPARED = ("session_trim", "cache")  # stems whose calls name no slot, so that two allocators can get one call
+
+class _Law(NamedTuple):
+    """What two servers keep, one on parts of Slotproof and one on the release's own. ``stems``: those whose calls name
+    no slot, so that both servers can get one call.
+    """
+
+    name: str
+    sentence: str
+    stems: tuple[str, ...]
+
+
+LAWS = {  # by option
+    "allocators": _Law(
+        "allocators_agree", "Both allocators lead to one state, but for page numbers.", ("session_trim", "cache")
+    ),
+    "tree": _Law(
+        "trees_agree", "Both trees lead to one state, but for page numbers.", ("session_trim", "cache", "lock_ref")
+    ),
+}
 
 
 def makers(
@@ -29,15 +48,22 @@ def makers(
 ) -> dict[str, Callable[[Json], Any]]:
     """The engines of a release. ``device``: where allocators keep their tensors; the other engines run on the CPU.
     ``options``: the values of the engine's options, the defaults for those that are missing; ``core`` names the core
-    of a unified tree, see ``cores``; ``allocators`` whose allocators its servers have, see ``dropin``.
+    of a unified tree, see ``cores``; ``allocators`` and ``tree`` whose allocators and whose tree its servers have, see
+    ``dropin`` and ``droptree``.
     """
     core = options.get("core", cores.DEFAULT)
-    allocators = options.get("allocators", dropin.OWN)
-    if allocators == dropin.BOTH:
-        each = [makers(release, device, {**options, "allocators": name}) for name in (dropin.STOOD_IN, dropin.OWN)]
-        return {stem: partial(_with_both, each[0][stem], each[1][stem], stem) for stem in COMPARED}
-    if allocators == dropin.STOOD_IN:
+    for option, law in LAWS.items():
+        if options.get(option, dropin.OWN) == dropin.BOTH:
+            first = {**options, option: dropin.STOOD_IN}
+            if option == "tree":
+                first.pop("core", None)  # our tree has no cores: the release's own is the one that is asked for
+            each = [makers(release, device, one) for one in (first, {**options, option: dropin.OWN})]
+            stems = [stem for stem in law.stems if stem in each[0]]
+            return {stem: partial(_with_both, each[0][stem], each[1][stem], stem, law) for stem in stems}
+    if options.get("allocators", dropin.OWN) == dropin.STOOD_IN:
         release = dropin.with_stand_ins(release)
+    if options.get("tree", dropin.OWN) == dropin.STOOD_IN:
+        release = droptree.with_our_tree(release)
     over_tree: dict[str, Callable[[Json, str], Any]] = {
         "session_trim": lambda config, core: CacheEngine(row_memory(release, config, core), checks_rows=False),
         "mamba_slots": lambda config, core: state_engine(release, config, core),
@@ -52,17 +78,20 @@ def makers(
     }
 
 
-def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem: str, config: Json) -> Any:
-    """One server with our allocators and one with the release's own, which must agree but for what an allocator may
+def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem: str, law: _Law, config: Json) -> Any:
+    """One server with our parts and one with the release's own, which must agree but for what an allocator may
     choose.
     """
-    agree = Agreement(
-        "allocators_agree", "Both allocators lead to one state, but for page numbers.", tuple(calls(stem))
-    )
+    if law is LAWS["tree"] and is_windowed(config):
+        raise Unsupported(
+            "with sliding-window layers a tree chooses where a lock's window ends and which tombstones stay"
+        )
+    agree = Agreement(law.name, law.sentence, tuple(calls(stem)))
     first, second = stood_in(config), own(config)
 
     def shown(answer: Any) -> Any:
-        return shape(answer, config["page_size"], grouped=first.scheduler.in_group)
+        grouped = stem != "lock_ref" and first.scheduler.in_group
+        return shape(answer, config["page_size"], grouped=grouped)
 
     return SideBySide(Side(dropin.STOOD_IN, first, shown), Side(dropin.OWN, second, shown), agree)
 

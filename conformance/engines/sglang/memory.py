@@ -79,7 +79,7 @@ class SGLangMemory:
     @property
     def ran(self) -> dict[str, str]:
         """What runs, as the tree shows it: the core of a unified tree."""
-        return {"core": cores.of(self.tree)} if self.kind == "unified" else {}
+        return {"core": cores.of(self.tree)} if hasattr(self.tree, "tree_components") else {}
 
     # KV events.
 

@@ -278,7 +278,18 @@ class Release:
         """A tree of one of the kinds in TREES; a unified tree has these components and the core of this name (see
         ``cores``). EngineError: the release has no such core, or builds another one than it is asked for.
         """
-        params = self.imported.module("mem_cache.cache_init_params").CacheInitParams(
+        params = self.tree_params(rows, allocator, page_size, window, buffers)
+        name, module = TREES[kind]
+        build = self.imported.find_class(name, (module,))
+        if kind != "unified":
+            return build(params)
+        params.tree_components = tuple(self.component(name) for name in components)
+        return cores.build(self.imported, build, params, core)
+
+    def tree_params(self, rows: Any, allocator: Any, page_size: int, window: int, buffers: TrackBuffers) -> Any:
+        """The ``CacheInitParams`` of a tree that publishes KV events."""
+        self._hash_here()
+        return self.imported.module("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
             req_to_token_pool=rows,
             token_to_kv_pool_allocator=allocator,
@@ -287,13 +298,11 @@ class Release:
             enable_kv_cache_events=True,
             **buffers.options,
         )
-        self._hash_here()
-        name, module = TREES[kind]
-        build = self.imported.find_class(name, (module,))
-        if kind != "unified":
-            return build(params)
-        params.tree_components = tuple(self.component(name) for name in components)
-        return cores.build(self.imported, build, params, core)
+
+    @staticmethod
+    def insert_frees(kind: str) -> bool:
+        """An insert into a tree of this kind frees what the tree has already; others leave that to their callers."""
+        return kind not in ONE_LOCK
 
     @staticmethod
     def publishes(tree: Any) -> bool:
@@ -317,7 +326,7 @@ class Release:
         """Locks on a tree, taken and given back as the release's callers do."""
         if hasattr(tree, "release_swa"):
             return WholeLocks(tree)
-        return Receipts(tree, self._tree_base.DecLockRefParams, self._session_slot)
+        return Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
@@ -342,7 +351,7 @@ class Release:
     def match(self, tree: Any, tokens: Sequence[int], **more: Any) -> Any:
         """``match_prefix``."""
         key = self.key(tokens)
-        return tree.match_prefix(self._tree_base.MatchPrefixParams(key=key, **more))
+        return tree.match_prefix(self.tree_base.MatchPrefixParams(key=key, **more))
 
     @staticmethod
     def protected_length(match: Any) -> int:
@@ -359,7 +368,7 @@ class Release:
 
     def insert(self, tree: Any, tokens: Sequence[int], cursor: int, **more: Any) -> Any:
         """``insert`` of a row whose SWA slots before the token ``cursor`` were freed."""
-        params = self._tree_base.InsertParams(key=self.key(tokens), **more)
+        params = self.tree_base.InsertParams(key=self.key(tokens), **more)
         if hasattr(params, "set_evicted_seqlen"):
             params.set_evicted_seqlen(self.component("swa"), cursor)
         else:
@@ -368,7 +377,7 @@ class Release:
 
     def evict(self, tree: Any, full: int, swa: int, states: int) -> None:
         """``evict``: so many tokens of each pool, and states."""
-        tree.evict(self._tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
+        tree.evict(self.tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
 
     # Modules and classes that are used here alone.
 
@@ -388,7 +397,7 @@ class Release:
         return self.imported.module("mem_cache.memory_pool")
 
     @cached_property
-    def _session_slot(self) -> type[Any] | None:
+    def session_slot(self) -> type[Any] | None:
         """The class of what a streaming session keeps between two of its requests; ``None``: there is none."""
         modules = [module for _, module in SESSION_CACHES if self.imported.has(module)]
         return self.imported.find_class("SessionSlot", modules) if modules else None
@@ -399,7 +408,8 @@ class Release:
         return self.imported.module(name)
 
     @cached_property
-    def _tree_base(self) -> Any:
+    def tree_base(self) -> Any:
+        """``mem_cache.base_prefix_cache``: the interface of a tree, and the types of its parameters and results."""
         return self.imported.module("mem_cache.base_prefix_cache")
 
     @cached_property

@@ -15,12 +15,15 @@ from typing import Any
 
 from conformance.engines.protocol import (
     CacheSnapshot,
+    Inserted,
     Json,
+    Match,
     NodeSnapshot,
     PairSnapshot,
     PoolSnapshot,
     RowSnapshot,
     RowsSnapshot,
+    TreeSnapshot,
 )
 
 
@@ -38,7 +41,15 @@ class _Names:
 
 
 def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
-    """What is left of a snapshot of rows or of a cache. Any other answer is returned as it is: it names no slot."""
+    """What is left of an answer: of a snapshot, and of a match or an insert, which name slots. Any other answer is
+    returned as it is.
+    """
+    if isinstance(answer, TreeSnapshot):
+        return _tree(answer, page_size)
+    if isinstance(answer, Match):
+        return answer.length, answer.node
+    if isinstance(answer, Inserted):
+        return answer.prefix, len(answer.fresh)
     if isinstance(answer, CacheSnapshot):
         rows, nodes = answer.rows, answer.tree.nodes
     elif isinstance(answer, RowsSnapshot):
@@ -62,6 +73,12 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
     return found
 
 
+def _tree(tree: TreeSnapshot, page_size: int) -> Json:
+    found = {"nodes": _nodes(tree.nodes, _Names(page_size), _Names(page_size))}
+    sizes = {"evictable": tree.evictable, "protected": tree.protected}
+    return {**found, **sizes, "free": {name: len(set(pages)) for name, pages in tree.free.items()}}
+
+
 def _rows(rows: Mapping[int, RowSnapshot], full: _Names) -> Json:
     return {
         str(number): {"row": row.row, "lengths": row.lengths, "slots": [*map(full.slot, row.slots)]}
@@ -70,12 +87,12 @@ def _rows(rows: Mapping[int, RowSnapshot], full: _Names) -> Json:
 
 
 def _nodes(nodes: list[NodeSnapshot], full: _Names, swa: _Names) -> Json:
-    """The nodes by their text from the root. States have the numbers that the engine gives them."""
+    """The nodes below the root by their text from the root. States have the numbers that the engine gives them."""
     texts: dict[int | None, tuple[int, ...]] = {None: ()}
     for node in nodes:
         texts[node.id] = (*texts[node.parent], *node.key)
     found = {}
-    for node in sorted(nodes, key=lambda one: texts[one.id]):
+    for node in sorted((one for one in nodes if one.parent is not None), key=lambda one: texts[one.id]):
         names = {"full": full, "swa": swa}
         parts = {
             name: (part.lock, part.held, part.slots and [*map(names[name].slot, part.slots)] if name in names else part)

@@ -16,7 +16,7 @@ from conformance.engines.protocol import Inserted, Json, Match, Misuse, Told, Tr
 from conformance.engines.sglang.cores import DEFAULT, RUST
 from conformance.engines.sglang.locking import CALLERS
 from conformance.engines.sglang.memory import SGLangMemory
-from conformance.engines.sglang.release import ONE_LOCK, Release, TrackBuffers
+from conformance.engines.sglang.release import Release, TrackBuffers
 from conformance.origin import StandIn
 from spec.lengths import pages_needed
 
@@ -88,7 +88,7 @@ class TreeEngine:
             prev_prefix_len=protected,
             mamba_value=None if state is None else torch.tensor([state]),
         )
-        if self.memory.kind in ONE_LOCK:  # its callers free what the tree has already
+        if not self.sglang.insert_frees(self.memory.kind):  # its callers free what the tree has already
             pools.free(row[protected : int(answer.prefix_len)])
         pools.free(row[whole:])
         if answer.mamba_exist:  # the node has a state, so the caller frees its own
