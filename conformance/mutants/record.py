@@ -36,7 +36,7 @@ def reasons(file: Path) -> dict[tuple[str, ...], Json]:
         return {}
     found: dict[tuple[str, ...], Json] = {}
     for entry in tomllib.loads(file.read_text("utf-8")).get("survivor", []):
-        missing = [name for name in (*NAMED, "kind", "reason") if not entry.get(name, name == "now")]
+        missing = [name for name in (*NAMED, "kind", "reason") if name not in entry]
         if missing or entry["kind"] not in (EQUIVALENT, OPEN):
             needed = f"{', '.join(NAMED)}, kind ({EQUIVALENT} or {OPEN}) and reason"
             raise UsageError(f"{file.name}: a survivor needs {needed}; got {entry}")

@@ -64,7 +64,6 @@ def root() -> Path:
 
 def tried(mutants: Sequence[Mutant], jobs: int, done: Callable[[], object] = lambda: None) -> list[Tried]:
     """What became of each mutant. RuntimeError where the code as it is does not pass its own trials."""
-    _context().set_forkserver_preload([trial.__name__])
     limits = as_it_is(jobs)
 
     def one(mutant: Mutant) -> Tried:
@@ -131,8 +130,12 @@ def copied(mutant: Mutant | None = None) -> Iterator[Path]:
         yield folder
 
 
+@cache
 def _context() -> multiprocessing.context.ForkServerContext:
-    return multiprocessing.get_context("forkserver")
+    """Makes processes by forking one that has imported all that a trial needs, but for ``impl``."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([trial.__name__])
+    return made
 
 
 def _ask(kind: str, folder: Path, names: Sequence[str], examples: int, limit_s: int) -> Json:
