@@ -126,6 +126,9 @@ def mutate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the drawn sample.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Edits judged at a time; default: the processors.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Of impl: time after which no other edit is tried, for example 10m.")
+    ] = None,
     keep: Annotated[
         bool,
         typer.Option(
@@ -144,12 +147,15 @@ def mutate(
     ours, or where the law leaves a choice a test, must notice it. Exit code 1 if fewer than 95% are noticed.
     """
     if what == "impl":
-        from slotproof import mutating_impl
+        from slotproof import checking, mutating_impl
 
         if list_operators:
             raise typer.Exit(mutating_impl.operators(json))
-        chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, keep, json)
+        limit = None if budget is None else checking.seconds(budget, None)
+        chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, limit, keep, json)
         raise typer.Exit(mutating_impl.run(mutating_impl.Options(*chosen)))
+    if budget is not None:
+        raise UsageError("--budget is for mutate impl: the edits of the law are all tried")
     from slotproof import mutating
 
     if list_operators:

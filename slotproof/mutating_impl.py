@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as plain_json
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -33,8 +34,8 @@ HEADINGS = ("mutants", *FATES, "equivalent", "noticed of the wrong ones", "95% i
 @dataclass(frozen=True)
 class Options:
     """``stems``: only mutants of files that these use; empty: all. ``operators``: of which kinds; empty: all.
-    ``sample``: how many are drawn with ``seed``. ``jobs``: how many are tried at a time. ``keep``: write
-    docs/mutation_impl.json.
+    ``sample``: how many are drawn with ``seed``. ``jobs``: how many are tried at a time. ``budget``: seconds after
+    which no other mutant is begun. ``keep``: write docs/mutation_impl.json.
     """
 
     stems: Sequence[str] = ()
@@ -42,6 +43,7 @@ class Options:
     sample: int = SAMPLE
     seed: int = 0
     jobs: int | None = None
+    budget: float | None = None
     keep: bool = False
     json: Path | None = None
 
@@ -58,18 +60,25 @@ def run(options: Options) -> int:
     chosen = places.sample(root / "impl", spots, options.sample, options.seed)
     with progress() as bar:
         task = bar.add_task("mutants of impl/", total=len(chosen))
-        found = trials.tried(chosen, jobs, lambda: bar.advance(task))
-    made: Json = {
-        **{"least": LEAST, "seed": options.seed, "asked": options.sample},
-        **{"places": len({(spot.file, spot.place) for spot in spots}), "impl": record.fingerprint(root)},
-        "mutants": [_row(one) for one in found],
-    }
+        until = math.inf if options.budget is None else time.monotonic() + options.budget
+        found = trials.tried(chosen, jobs, until, lambda: bar.advance(task))
+    made = kept(root, options, spots, found)
     write_json(options.json, made)
     if options.keep:
         write_text(root / "docs" / KEPT, plain_json.dumps(made, indent=1, ensure_ascii=False) + "\n")
     rows = record.with_reasons(made["mutants"], record.reasons(root / "docs" / REVIEWED))
     _print(rows, time.perf_counter() - start)
     return HOLDS if record.sums(rows)["share"] >= LEAST else BROKEN
+
+
+def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tried]) -> Json:
+    """What docs/mutation_impl.json keeps: which mutants were tried, in the order of their places, of which files."""
+    rows = sorted(map(_row, found), key=lambda row: (row["file"], row["line"], row["was"], row["now"]))
+    return {
+        **{"least": LEAST, "seed": options.seed, "asked": options.sample},
+        **{"places": len({(spot.file, spot.place) for spot in spots}), "impl": record.fingerprint(root)},
+        "mutants": rows,
+    }
 
 
 def operators(json: Path | None) -> int:

@@ -165,8 +165,10 @@ def mutant(folder: Path, spot: Spot) -> Mutant | None:
 
 
 def sample(folder: Path, found: Iterable[Spot], number: int, seed: int) -> list[Mutant]:
-    """So many mutants, each at another place. Which are drawn depends on the seed and on the keys of the spots, so that
-    an edit of one file hardly changes the sample of the others.
+    """So many mutants, in the order in which they are drawn, each at another place.
+
+    Which are drawn depends on the seed and on the keys of the spots, so that an edit of one file hardly changes the
+    sample of the others.
     """
 
     def drawn(spot: Spot) -> str:
@@ -178,7 +180,7 @@ def sample(folder: Path, found: Iterable[Spot], number: int, seed: int) -> list[
             break
         if (spot.file, spot.place) not in taken and (made := mutant(folder, spot)):
             taken[spot.file, spot.place] = made
-    return sorted(taken.values(), key=lambda one: (one.spot.file, one.spot.place))
+    return list(taken.values())
 
 
 def _reads(text: str) -> bool:

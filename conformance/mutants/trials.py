@@ -11,9 +11,11 @@ A mutant that does not end is noticed: it may take ``FACTOR`` times the processo
 from __future__ import annotations
 
 import ast
+import math
 import multiprocessing
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,17 +64,27 @@ def root() -> Path:
     return found
 
 
-def tried(mutants: Sequence[Mutant], jobs: int, done: Callable[[], object] = lambda: None) -> list[Tried]:
-    """What became of each mutant. RuntimeError where the code as it is does not pass its own trials."""
-    limits = as_it_is(jobs)
+def tried(
+    mutants: Sequence[Mutant], jobs: int, until: float = math.inf, done: Callable[[], object] = lambda: None
+) -> list[Tried]:
+    """What became of each mutant, in their order. ``until``: the time, of ``time.monotonic``, at which no other mutant
+    is begun. RuntimeError where the code as it is does not pass its own trials.
+    """
+    return _each(mutants, as_it_is(jobs), jobs, until, done)
 
-    def one(mutant: Mutant) -> Tried:
+
+def _each(
+    mutants: Sequence[Mutant], limits: Limits, jobs: int, until: float, done: Callable[[], object]
+) -> list[Tried]:
+    def one(mutant: Mutant) -> Tried | None:
+        if time.monotonic() > until:
+            return None
         found = judged(mutant, limits)
         done()
         return found
 
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, mutants))
+        return [found for found in pool.map(one, mutants) if found is not None]
 
 
 def as_it_is(jobs: int) -> Limits:
