@@ -16,7 +16,7 @@ SEED ?= $(shell date +%s)
 RUNS ?=
 KNOWN_BUGS ?=
 
-.PHONY: help setup verify test lint engines unneeded mutate report bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines unneeded mutate mutate-impl report bench gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -58,6 +58,10 @@ report: $(READY) ## an HTML page with every proof and finding, build/report/inde
 # Not a part of `verify`: it takes half an hour.
 mutate: $(READY) ## edit every transition, see that a law refutes the edits, write docs/mutation.json and docs/mutation.md
 	$(BIN)/slotproof mutate spec --keep && code=0 || code=$$?; $(BIN)/slotproof docs && exit $$code
+
+# Not a part of `verify` either: 200 mutants take about an hour.
+mutate-impl: $(READY) ## change impl/ in one place at a time, see that check or a test notices, write docs/mutation_impl.*
+	$(BIN)/slotproof mutate impl --keep && code=0 || code=$$?; $(BIN)/slotproof docs && exit $$code
 
 bench: $(READY) ## operations a second of the lock-step, times of --help, and our implementation beside an engine
 	$(BIN)/python -m benchmarks

@@ -27,7 +27,7 @@ def main(
     engine: Annotated[str | None, typer.Option(help="The engine to compare with; default: the first that can.")] = None,
     release: Annotated[str | None, typer.Option(help="Its release; default: the newest.")] = None,
     device: Annotated[str, typer.Option(help="Where the tensors of the comparison are: cpu or cuda.")] = "cpu",
-    seconds: Annotated[float, typer.Option(min=0, help="Time for each case of the comparison.")] = 0.5,
+    seconds: Annotated[float, typer.Option(min=0, help="Time for each case of the comparison.")] = 0.15,
     operations: Annotated[int, typer.Option(min=1, help="Operations of the lock-step to time, for each stem.")] = 1000,
     to: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,9 +16,10 @@ from conformance.engines.protocol import EngineError
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
-TOKENS = 1 << 18  # of each pool
+POOLS = (10_000, 500_000, 4_000_000)  # tokens of each pool
 PROMPT = 100  # tokens of a row, and up to 15 more
-BATCHES = (1, 16, 256)
+BATCHES = (1, 16, 64, 256, 1024)
+PAGED = 64  # tokens of a page, beside 1
 BY_ROWS = "free by rows"
 PLAIN = {BY_ROWS: "free"}  # the engine's call where it has none that corresponds
 INTERPRETED = ("alloc_extend", "alloc_decode")  # calls that an engine may do with Triton kernels
@@ -69,67 +70,78 @@ def load(engine: str | None, release: str | None, device: torch.device) -> Compa
 
 @dataclass(frozen=True)
 class Case:
-    """One call on one pool, or on two and their mapping."""
+    """One call on one pool, or on two and their mapping; each pool has so many ``tokens``."""
 
     pools: str
     call: str
     page_size: int
     batch: int
+    tokens: int
+
+    @property
+    def fits(self) -> bool:
+        """The rows of the batch fit into a pool, with a page more for each."""
+        return self.batch * (PROMPT + 16 + self.page_size) <= self.tokens
 
 
 @dataclass(frozen=True)
 class Row:
     """A case with both medians in microseconds, and the engine's time divided by our time.
 
-    ``interpreted``: the engine's call ran in Triton's interpreter, so there is no ratio.
+    ``engine_us`` is None where there is no peer: the engine has Triton kernels alone, which a CPU only interprets.
     """
 
     pools: str
     call: str
     page_size: int
     batch: int
+    tokens: int
     own_us: float
-    engine_us: float
+    engine_us: float | None
     ratio: float | None
-    interpreted: bool
     repetitions: int
 
 
 def cases() -> Iterator[Case]:
     """What is timed. At page size 1 there is only ``alloc``, which at other sizes hands out whole pages."""
-    calls = {1: ("alloc", "free"), 16: ("alloc_extend", "alloc_decode", "free")}
+    calls = {1: ("alloc", "free", BY_ROWS), PAGED: (*INTERPRETED, "free", BY_ROWS)}
     for pools in ("one", "two"):
         for page_size, names in calls.items():
-            for name in (*names, BY_ROWS):
-                yield from (Case(pools, name, page_size, batch) for batch in BATCHES)
+            for name in names:
+                every = (Case(pools, name, page_size, batch, tokens) for batch in BATCHES for tokens in POOLS)
+                yield from (case for case in every if case.fits)
 
 
 def measure(engine: Comparison, case: Case, device: torch.device, budget_s: float) -> Row:
     """Times one case on both sides."""
-    own = WORKS[case.call](own_allocator(case, device), case, device)
-    other = WORKS[PLAIN.get(case.call, case.call)](_allocator_of(engine, case), case, device)
-    timing = interleaved([own, other], device, budget_s)
-    own_us, engine_us = timing.medians
-    interpreted = engine.interpreted and case.call in INTERPRETED
-    ratio = None if interpreted else round(engine_us / own_us, 3)
-    sides = (round(own_us, 2), round(engine_us, 2), ratio)
-    return Row(case.pools, case.call, case.page_size, case.batch, *sides, interpreted, timing.repetitions)
+    works = [WORKS[case.call](own_allocator(case, device), case, device)]
+    if not (engine.interpreted and case.page_size > 1):  # at larger pages it allocates rows by its Triton kernels alone
+        works.append(WORKS[PLAIN.get(case.call, case.call)](_allocator_of(engine, case), case, device))
+    elif case.call not in INTERPRETED:
+        works.append(Free(_allocator_of(engine, case), case, device, cut=True))
+    timing = interleaved(works, device, budget_s)
+    own_us, *others = timing.medians
+    engine_us = round(others[0], 2) if others else None
+    ratio = round(others[0] / own_us, 3) if others else None
+    return Row(
+        **asdict(case), own_us=round(own_us, 2), engine_us=engine_us, ratio=ratio, repetitions=timing.repetitions
+    )
 
 
 def own_allocator(case: Case, device: torch.device) -> Any:
     """Our allocator for a case."""
     common: tuple[Any, ...] = (torch.bfloat16, device, None, False)
     if case.pools == "two":
-        return SWATokenToKVPoolAllocator(TOKENS, TOKENS, case.page_size, *common)
+        return SWATokenToKVPoolAllocator(case.tokens, case.tokens, case.page_size, *common)
     if case.page_size == 1:
-        return TokenToKVPoolAllocator(TOKENS, *common)
-    return PagedTokenToKVPoolAllocator(TOKENS, case.page_size, *common)
+        return TokenToKVPoolAllocator(case.tokens, *common)
+    return PagedTokenToKVPoolAllocator(case.tokens, case.page_size, *common)
 
 
 def _allocator_of(engine: Comparison, case: Case) -> Any:
     if case.pools == "two":
-        return engine.swa_allocator(TOKENS, TOKENS, case.page_size, False)
-    return engine.allocator(TOKENS, case.page_size, False)
+        return engine.swa_allocator(case.tokens, case.tokens, case.page_size, False)
+    return engine.allocator(case.tokens, case.page_size, False)
 
 
 class _Rows:
@@ -211,15 +223,26 @@ class Decode(_Rows):
 
 
 class Free(_Rows):
-    """Frees every row. ``by_rows``: the caller passes the lengths of the rows."""
+    """Frees every row. ``by_rows``: the caller passes the lengths of the rows. ``cut``: the rows are cut from whole
+    pages of one ``alloc``, for an engine whose other calls are interpreted.
+    """
 
-    def __init__(self, allocator: Any, case: Case, device: torch.device, by_rows: bool = False) -> None:
+    def __init__(
+        self, allocator: Any, case: Case, device: torch.device, by_rows: bool = False, cut: bool = False
+    ) -> None:
         super().__init__(allocator, case, device)
-        self.by_rows = by_rows
+        self.by_rows, self.cut = by_rows, cut
 
     def prepare(self) -> Tensor:
         """Allocates the rows."""
-        return self.fill()
+        return self._cut() if self.cut else self.fill()
+
+    def _cut(self) -> Tensor:
+        size, lens = self.case.page_size, self.host.tolist()
+        pages = [-(-n // size) for n in lens]
+        slots = self._granted(self.allocator.alloc(sum(pages) * size))
+        rows = torch.split_with_sizes(slots, [n * size for n in pages])
+        return torch.cat([row[:n] for row, n in zip(rows, lens, strict=True)])
 
     def call(self, slots: Tensor) -> None:
         """The timed call."""

@@ -16,7 +16,7 @@ from impl.lock_ref import LockTree
 NODES = 10_000
 SPAN = 16  # tokens of a node's key
 WINDOW = 128
-BATCHES = (1, 64, 1024)
+BATCHES = (1, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from rich.table import Table
 from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions
 from conformance.lockstep import OFTEN
 
-INTERPRETED = (
-    "* These calls of the engine are Triton kernels. On a CPU they run in Triton's interpreter, which no server does: "
-    "these times say nothing about the engine's speed, and there is no ratio. "
+NO_PEER = (
+    "No peer: these calls of the engine are Triton kernels alone. On a CPU they run in Triton's interpreter, which no "
+    "server does. "
 )
 CHECKS = "On a CPU our calls also check their input (double frees, lengths). "
 
@@ -101,15 +101,14 @@ def helps(rows: Sequence[startup.Row]) -> Table:
 
 def side_by_side(rows: Sequence[engines.Row], label: str, device: str) -> Table:
     """Our allocators and an engine's, one line a case."""
-    caption = (INTERPRETED if any(r.interpreted for r in rows) else "") + (CHECKS if device == "cpu" else "")
+    caption = (NO_PEER if any(r.ratio is None for r in rows) else "") + (CHECKS if device == "cpu" else "")
     caption += "Medians; both sides are timed in turn. Ratio: its time / our time. "
-    caption += f"Pools of {engines.TOKENS:,} tokens, rows of {engines.PROMPT} tokens or more."
-    headings = ("pools", "call", "page", "batch", "our time", "its time", "ratio")
+    caption += f"Rows of {engines.PROMPT} tokens or more. Tokens: of each pool."
+    headings = ("pools", "call", "page", "batch", "tokens", "our time", "its time", "ratio", "")
     table = _table(f"Allocators: our implementation and {label} on {device}", caption, *headings)
     for r in rows:
-        star = "*" if r.interpreted else ""
-        sides = (_time(r.own_us), _time(r.engine_us) + star, _ratio(r.ratio))
-        table.add_row(r.pools, r.call, str(r.page_size), str(r.batch), *sides)
+        sides = (_time(r.own_us), _time(r.engine_us), _ratio(r.ratio), _remark(r.ratio))
+        table.add_row(r.pools, r.call, str(r.page_size), str(r.batch), f"{r.tokens:,}", *sides)
     return table
 
 
@@ -122,6 +121,10 @@ def locking(rows: Sequence[locks.Row], label: str, device: str) -> Table:
     for r in rows:
         table.add_row(f"{r.batch:,}", _time(r.own_us), _time(r.engine_us), _ratio(r.ratio))
     return table
+
+
+def _remark(ratio: float | None) -> str:
+    return "no peer" if ratio is None else "slower" if ratio < 1 else ""
 
 
 def _ratio(ratio: float | None) -> str:

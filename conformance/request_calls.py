@@ -289,6 +289,7 @@ class RequestCalls:
         """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork, mark)
         prefix = yield Call("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
+        self._given_up(known)
         self.run.follow_tree()
         self._matched(known, prefix)
         self.run.waits(request)
@@ -305,6 +306,7 @@ class RequestCalls:
         if answer.granted:
             self.passes.begin(request, known, answer.prefix)
             self.passes.prefill(request, known, upto)
+        self._given_up(known)
         self.run.follow_tree()
         self._matched(known, answer.prefix)
         if not answer.granted:
@@ -357,6 +359,7 @@ class RequestCalls:
             "interrupted_admit",
             lambda: self.engine.interrupted_admit(request, known.session, list(known.tokens), most),
         )
+        self._given_up(known)
         self._undone("admit")
         self._matched(known, prefix)
         self.run.waits(request)
@@ -398,19 +401,22 @@ class RequestCalls:
             raise Finding(REFUSED, REFUSED_SENTENCE, f"admit was granted, and all {self.limit} rows are in use")
         return row
 
-    def _matched(self, known: Request, prefix: int) -> None:
-        """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``.
+    def _given_up(self, known: Request) -> None:
+        """Explains that a turn of a session was matched whose whole input the tree has.
 
-        The last token of an input is always computed. Where the tree has the whole input of the turn, the row could
-        be cut into a page of the tree only. So an engine gives up this row, and the turn begins as a request of a
-        session without a row.
+        The last token of an input is always computed, and the row in the session's slot could be cut into a page of the
+        tree only. So an engine gives up this row, and the turn begins as a request of a session without a row. That
+        comes before what the tree evicts for the turn: the row's lock no longer holds its nodes then.
         """
-        if not (known.session and self.run.rows.slot(known.session)):
-            return
-        if self.held(known.session) < len(known.tokens):
-            self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
-        elif known.session not in self.run.rows_seen.sessions:
+        slot = known.session and self.run.rows.slot(known.session)
+        if slot and self.held(known.session) >= len(known.tokens) and known.session not in self.run.rows_seen.sessions:
             self.run.close_slot(known.session)
+
+    def _matched(self, known: Request, prefix: int) -> None:
+        """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``."""
+        slot = known.session and self.run.rows.slot(known.session)
+        if slot and self.held(known.session) < len(known.tokens):
+            self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
 
     def _begin(self, request: int, known: Request, prefix: int) -> None:
         sessions = self.run.rows_seen.sessions

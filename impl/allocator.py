@@ -18,6 +18,7 @@ from torch import Tensor
 
 from impl import checks, kernels
 from impl.checks import Rows
+from impl.host import row_pages
 
 __all__ = [
     "BaseTokenToKVPoolAllocator",
@@ -56,14 +57,23 @@ class FreeBatch:
 
 
 def mapped_spans(row_lens: Sequence[int], swa_lens: Sequence[int], page_size: int) -> tuple[Span, ...]:
-    """The spans of ``checks.row_pages`` with an SWA page, if the last ``swa_lens[i]`` tokens of row ``i`` have one."""
-    spans, base = [], 0
+    """The spans of ``row_pages`` with an SWA page, if the last ``swa_lens[i]`` tokens of row ``i`` have one."""
+    spans: list[Span] = []
+    base = 0
     for tokens, tail in zip(row_lens, swa_lens, strict=True):
         pages = -(-tokens // page_size)
         if tail:
-            spans.append((base + (tokens - tail) // page_size, base + pages))
+            first = base + (tokens - tail) // page_size
+            spans[-1:] = _joined(spans[-1:], (first, base + pages))
         base += pages
     return tuple(spans)
+
+
+def _joined(before: list[Span], span: Span) -> list[Span]:
+    """The span behind the one before it, as one if the two touch: one slice is read faster than many."""
+    if before and before[0][1] == span[0]:
+        return [(before[0][0], span[1])]
+    return [*before, span]
 
 
 @dataclass(frozen=True)
@@ -301,7 +311,7 @@ class SlotAllocator(ABC):
             batch = FreeBatch(pool.pages_to_free(slots), exact=self._check_content)
         else:
             spans = None if swa_lens is None else mapped_spans(row_lens, swa_lens, self.page_size)
-            pages = checks.row_pages(slots, row_lens, self.page_size)
+            pages = row_pages(slots, row_lens, self.page_size)
             batch = FreeBatch(pages, exact=True, mapped=spans)
             pool.check_row_pages(slots, pages)
         waiting = sum(other.pages.numel() for other in self.pending)

@@ -7,7 +7,6 @@ device tensors (on CUDA the host waits for that) are called on CPU, or if the us
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -242,16 +241,6 @@ def last_slots(rows: Rows, held: Tensor, page_size: int) -> None:
     filling = rows.last_loc[rows.fills(page_size)]
     if filling.numel():
         all_held("last_loc", filling // page_size, held)
-
-
-def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
-    """The pages of rows that each begin on a page boundary: every ``page_size``-th slot. Reads nothing on the host."""
-    if page_size == 1:
-        return slots.to(torch.int64, copy=True)  # the pages may wait in a free group: not the caller's memory
-    if len(row_lens) == 1:
-        return slots[::page_size].to(torch.int64) // page_size
-    heads = [slots[end - n : end : page_size] for n, end in zip(row_lens, accumulate(row_lens), strict=True)]
-    return torch.cat(heads).to(torch.int64) // page_size
 
 
 # Looking for errors.

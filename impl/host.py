@@ -46,3 +46,18 @@ def require(valid: Tensor, name: str, expected: Callable[[int], str], found: Ten
 def upload(host: Tensor, device: torch.device) -> Tensor:
     """The host tensor on ``device``. On CUDA through pinned memory, so that the host does not wait for the copy."""
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
+def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
+    """The pages of rows that each begin on a page boundary: every ``page_size``-th slot. Reads nothing on the host."""
+    if page_size == 1:
+        return slots.to(torch.int64, copy=True)  # the pages may wait in a free group: not the caller's memory
+    if len(row_lens) == 1:
+        return slots[::page_size].to(torch.int64) // page_size
+    lens = torch.tensor(row_lens, dtype=torch.int64)
+    pages = (lens + page_size - 1) // page_size
+    count = sum(pages.tolist())
+    # Page k of the batch begins at slot k * page_size, less what the last pages of the rows before it lack.
+    lack = (pages * page_size - lens).cumsum(0).sub_(pages * page_size - lens)
+    heads = torch.arange(count) * page_size - torch.repeat_interleave(lack, pages, output_size=count)
+    return slots.index_select(0, upload(heads, slots.device)).to(torch.int64) // page_size

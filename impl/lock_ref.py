@@ -17,6 +17,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -107,7 +108,8 @@ class LockTree:
         self.capacity = checks.integer("capacity", capacity, 1)
         self.windowed, self.stateful, self.device = windowed, stateful, torch.device(device)
         self.counting = counting
-        self._check_content = debug or self.device.type == "cpu"
+        self._on_cpu = self.device.type == "cpu"
+        self._check_content = debug or self._on_cpu
         self.parent, self.start, self.stop, self.token, self.born = (self._table(torch.int64) for _ in range(5))
         self.alive, self.swa, self.mamba = (self._table(torch.bool) for _ in range(3))
         self.paths = Paths(capacity + 1, self.device)
@@ -172,6 +174,8 @@ class LockTree:
         without ``over_tombstones`` unless all nodes are lockable. That is checked on CPU, and everywhere with
         ``debug``; elsewhere ask ``lockable`` before.
         """
+        if self._on_cpu and (node := _only(nodes)) and (found := self._acquire_one(node, over_tombstones)):
+            return [found]
         nodes, rows = self._paths(nodes)
         if nodes.numel() == 0:
             return []
@@ -200,6 +204,9 @@ class LockTree:
         """
         given = self._given(handles, self.active, "")
         if not given:
+            return
+        if self._on_cpu and len(given) == 1:
+            self._release_one(given[0])
             return
         numbers, (nodes, tokens, states, taken) = self._records(given)
         rows = self.paths.of(nodes)
@@ -428,6 +435,57 @@ class LockTree:
     def _span(self, node: int) -> int:
         return int(self.stop[node] - self.start[node])
 
+    # One lock on a CPU: what ``acquire`` and ``release`` do for a batch, see ``paths``.
+
+    def _acquire_one(self, node: int, over_tombstones: bool) -> LockHandle | None:
+        """A handle for the node; None, with nothing changed, where it cannot be locked."""
+        if node > self.capacity or not self.alive.numpy()[node]:
+            return None
+        path = self.paths.alone(node)
+        near, token = path[:0], NO_TOKEN
+        if self.windowed:
+            stop = self.stop.numpy()
+            near = path[int(np.searchsorted(stop[path], stop[node] - self.window, side="right")) :]
+            if not over_tombstones and not self.swa.numpy()[near].all():
+                return None
+            token = self.token.numpy()[near[0]]
+        state = int((self.counting and self.stateful) or self.mamba.numpy()[node])
+        if not self._free_numbers:
+            self._more_numbers(1)
+        number = self._free_numbers.pop()
+        self.held.numpy()[number] = node, token, state, self._revivals
+        self._shift_one(path, near, state, self._revivals, 1)
+        handle = LockHandle(self, number)
+        self.active.add(handle)
+        if self.windowed:
+            self.with_swa.add(handle)
+        self._done()
+        return handle
+
+    def _release_one(self, handle: LockHandle) -> None:
+        node, token, state, taken = self.held.numpy()[handle.number].tolist()
+        path = self.paths.alone(node)
+        near = path[:0]
+        if self.windowed and token != NO_TOKEN:
+            near = path[int((self.token.numpy()[path] == token).argmax()) :]
+        self._shift_one(path, near, state, taken, -1)
+        self.active.remove(handle)
+        self.with_swa.discard(handle)
+        self._free_numbers.append(handle.number)
+        self._done()
+
+    def _shift_one(
+        self, path: np.ndarray[Any, Any], near: np.ndarray[Any, Any], state: int, taken: int, by: int
+    ) -> None:
+        """Count one handle: the full parts of ``path``, the SWA parts of ``near``, the state of the path's end."""
+        self.counts.shift_one(FULL, path, by)
+        if self.windowed:
+            if not self.counting:
+                near = near[self.born.numpy()[near] <= taken]
+            self.counts.shift_one(SWA, near, by)
+        if self.stateful and state:
+            self.counts.shift_one(MAMBA, path[-1:], by)
+
     # Parts of paths. ``rows``: ``[n, width]``, the path of each node, 0 where there is none.
 
     def _paths(self, nodes: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -483,9 +541,7 @@ class LockTree:
     def _new_handles(self, records: Tensor) -> list[LockHandle]:
         count = len(records)
         if count > len(self._free_numbers):
-            more = max(count, len(self.held), 64)
-            self._free_numbers += range(len(self.held) + more - 1, len(self.held) - 1, -1)
-            self.held = torch.cat([self.held, self.held.new_zeros((more, 4))])
+            self._more_numbers(count)
         numbers = self._free_numbers[-count:]
         del self._free_numbers[-count:]
         self.held.index_copy_(0, self._upload(numbers), records)
@@ -494,6 +550,11 @@ class LockTree:
         if self.windowed:
             self.with_swa.update(handles)
         return handles
+
+    def _more_numbers(self, count: int) -> None:
+        more = max(count, len(self.held), 64)
+        self._free_numbers += range(len(self.held) + more - 1, len(self.held) - 1, -1)
+        self.held = torch.cat([self.held, self.held.new_zeros((more, 4))])
 
     def _records(self, handles: list[LockHandle]) -> tuple[list[int], tuple[Tensor, ...]]:
         """The numbers of the handles, and what is recorded for them: nodes, tokens, states, revivals."""
@@ -563,6 +624,14 @@ class LockTree:
     def _done(self) -> None:
         if self.debug:
             self.check()
+
+
+def _only(nodes: Tensor | Sequence[int]) -> int:
+    """The node, if there is exactly one and it may be below the root; else 0."""
+    if isinstance(nodes, Tensor):
+        nodes = nodes.tolist() if nodes.shape == (1,) and nodes.dtype == torch.int64 else ()
+    plain = type(nodes) is list and len(nodes) == 1 and type(nodes[0]) is int and nodes[0] > 0
+    return nodes[0] if plain else 0
 
 
 def _at(table: Tensor, rows: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 The path of a node is a row of one table: the nodes from below the root down to the node itself, then zeros. Zero is the
 root, and nothing is counted on the root. So the paths of a batch are one gather, and the counts of everything on them
-are changed by one scatter, whatever the size of the batch.
+are changed by one scatter, whatever the size of the batch. On a CPU a single lock is faster with NumPy, on the memory
+of the tensors: an operation of torch takes longer there than what it does on a path.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +27,11 @@ class Paths:
     def of(self, nodes: Tensor) -> Tensor:
         """``[n, width]`` int64: the path of each node. IndexError, on CPU, for a number that is no row."""
         return self.table.index_select(0, nodes)
+
+    def alone(self, node: int) -> np.ndarray[Any, Any]:
+        """``[depth]`` int64: the path of one node, on CPU; a view."""
+        path: np.ndarray[Any, Any] = self.table.numpy()[node, : self._depth[node]]
+        return path
 
     def add(self, leaf: int, under: int) -> None:
         """The path of a new leaf: that of ``under``, and the leaf itself."""
@@ -122,6 +129,14 @@ class Counts:
             moved &= self._once(flat)
         size = self._flat_weight.index_select(0, flat) * moved
         self.protected.index_add_(0, self._which, size.view(where.shape).sum((0, 2)), alpha=by)
+
+    def shift_one(self, part: int, nodes: np.ndarray[Any, Any], by: int) -> None:
+        """``shift`` for one handle and one part, on CPU. ``nodes``: ``[n]`` int64, different: those that it holds."""
+        ref = self.ref.numpy()[part]
+        counts = ref[nodes]
+        ref[nodes] = counts + by
+        moved = counts == (0 if by > 0 else 1)
+        self.protected.numpy()[part] += by * self.weight.numpy()[part][nodes[moved]].sum()
 
     def _once(self, flat: Tensor) -> Tensor:
         """``[n]`` bool: true at exactly one of the places where a number stands.

@@ -26,6 +26,7 @@ from impl.allocator import (
     TokenToKVPoolAllocator,
 )
 from impl.checks import Rows
+from impl.host import row_pages
 
 __all__ = ["SWAState", "SWATokenToKVPoolAllocator"]
 
@@ -361,7 +362,7 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
             if self.debug:
                 self._check_window(slots, pages, row_lens)
         if row_lens is not None:
-            return checks.row_pages(slots, row_lens, self.page_size)
+            return row_pages(slots, row_lens, self.page_size)
         if self._check_content:
             return pages
         return checks.distinct((slots // self.page_size).to(torch.int64).sort().values)
@@ -386,6 +387,8 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._ops.detach(self.full_to_swa_index_mapping, pages, swa, self.page_size)
         if mapped is None:
             return swa[swa > 0]
+        if len(mapped) == 1:
+            return swa[slice(*mapped[0])]
         return torch.cat([swa[first:last] for first, last in mapped]) if mapped else swa[:0]
 
     def _put_swa(self, pages: Tensor) -> None:

@@ -113,28 +113,49 @@ def prove(
 
 @app.command()
 def mutate(
-    what: Annotated[Literal["spec"], typer.Argument(help="What to edit: the spec, which is the law.")],  # noqa: ARG001
+    what: Annotated[
+        Literal["spec", "impl"],
+        typer.Argument(help="What to edit: spec, which is the law, or impl, our implementation."),
+    ],
     stem: Stems = None,
     operator: Annotated[
         list[str] | None, typer.Option(help="Only edits of this operator, see --list-operators; can be repeated.")
     ] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="Try only so many edits, drawn at random.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Try only so many edits, drawn at random; of impl 200 by default.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the drawn sample.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Edits judged at a time; default: the processors.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Of impl: time after which no other edit is tried, for example 10m.")
+    ] = None,
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Write the result to docs/mutation.json, from which docs/mutation.md is made."),
+        typer.Option(
+            "--keep", help="Write the result to docs/mutation.json (of impl: docs/mutation_impl.json), for the pages."
+        ),
     ] = False,
     list_operators: Annotated[
         bool, typer.Option("--list-operators", help="Only list the operators and how many edits each makes.")
     ] = False,
     json: Out = None,
 ) -> None:
-    """Edit the transitions and see whether a law refutes each edit.
+    """Edit the law or our implementation, and see whether each edit is noticed.
 
-    An edit makes a wrong transition, by a mistake that a programmer could make: it drops a condition, a field, a
-    promise or a call, is off by one, takes one pool for the other. Exit code 1 if fewer than 95% are refuted.
+    An edit is a mistake that a programmer could make. spec: it drops a condition, a field, a promise or a call of a
+    transition, is off by one, takes one pool for the other; a law must refute it. impl: it changes one place; check
+    ours, or where the law leaves a choice a test, must notice it. Exit code 1 if fewer than 95% are noticed.
     """
+    if what == "impl":
+        from slotproof import checking, mutating_impl
+
+        if list_operators:
+            raise typer.Exit(mutating_impl.operators(json))
+        limit = None if budget is None else checking.seconds(budget, None)
+        chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, limit, keep, json)
+        raise typer.Exit(mutating_impl.run(mutating_impl.Options(*chosen)))
+    if budget is not None:
+        raise UsageError("--budget is for mutate impl: the edits of the law are all tried")
     from slotproof import mutating
 
     if list_operators:

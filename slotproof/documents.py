@@ -4,9 +4,11 @@ parts of ``README.md``.
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
 the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Which edits of the spec no law refutes is kept
 in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it is about:
-``slotproof docs --check`` fails where the spec has changed since. Everything else is made from the code, so
-``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for the
-known bugs. A test searches for each of them and compares it with ``docs/faults.json``.
+``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation nothing notices
+is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says which files have
+changed since. Everything else is made from the code, so ``slotproof docs --check`` sees a document that is out of date
+without loading an engine and without searching for the known bugs. A test searches for each of them and compares it
+with ``docs/faults.json``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from proofs.draining import claim_names
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
-from slotproof import mutating
+from slotproof import mutating, mutating_impl
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -200,6 +202,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
         "mutation.md": mutating.page(),
+        "mutation_impl.md": mutating_impl.page(),
     }
     return [
         *(

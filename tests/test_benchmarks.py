@@ -118,7 +118,7 @@ def test_time_inside_another_part_is_counted_once() -> None:
     assert clock.spent[lockstep.LAWS] > 10 * clock.spent[lockstep.DIFFERENCES] > 0
 
 
-@pytest.mark.parametrize("case", [c for c in engines.cases() if c.batch == 16], ids=str)
+@pytest.mark.parametrize("case", [c for c in engines.cases() if c.batch == 16 and c.tokens < 100_000], ids=str)
 def test_a_timed_call_leaves_the_pool_as_it_was(case: Case) -> None:
     allocator = engines.own_allocator(case, CPU)
     work = engines.WORKS[case.call](allocator, case, CPU)

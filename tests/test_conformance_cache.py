@@ -75,6 +75,16 @@ def test_what_a_request_leaves_the_next_one_reads() -> None:
     }
 
 
+def test_a_turn_whose_input_the_tree_has_may_evict_what_its_old_row_held() -> None:
+    """The old row is given up before the tree makes room for the last token, which is computed again."""
+    lock = started(size=6, page_size=1, components=["full"])
+    lock.do("admit", request=1, more=6, session=1)
+    lock.do("finish", request=1, sent=0)
+    lock.do("admit", request=0, session=1)
+    assert done(lock)["close"] == done(lock)["evict_leaf"] == 1
+    lock.do("quiesce")
+
+
 def test_a_prefix_is_cut_where_texts_part() -> None:
     lock = started()
     lock.do("admit", request=0, more=5, fork=4)

@@ -530,3 +530,23 @@ def test_on_cuda_locks_do_not_wait_for_the_device() -> None:
         torch.cuda.set_sync_debug_mode("default")
     tree.check()
     assert sizes(tree) == [0, 10, 4, 6, 0, 1]
+
+
+@pytest.mark.parametrize("kind", [{}, {"counting": True}, {"windowed": False}, {"stateful": True, "counting": True}])
+def test_one_lock_at_a_time_counts_what_a_batch_counts(kind: dict[str, bool]) -> None:
+    """On a CPU a single lock takes a way of its own."""
+    trees = [LockTree(12, window=3, debug=True, **kind) for _ in range(2)]
+    for tree in trees:
+        for under, stop in ((0, 4), (1, 6), (2, 9), (2, 8), (4, 20)):
+            tree.add_leaf(under, stop, swa=stop != 6, mamba=stop in (6, 20))
+    wanted = [3, 4, 5, 3, 1]
+    handles = trees[0].acquire(wanted, over_tombstones=True)
+    alone = [trees[1].acquire([node], over_tombstones=True)[0] for node in wanted]
+    for count in (0, 2, 5):
+        trees[0].release(handles[:count])
+        for handle in alone[:count]:
+            trees[1].release([handle])
+        del handles[:count], alone[:count]
+        assert torch.equal(trees[0].counts.ref, trees[1].counts.ref)
+        assert torch.equal(trees[0].counts.protected, trees[1].counts.protected)
+        assert [(h.node, h.top, h.state) for h in handles] == [(h.node, h.top, h.state) for h in alone]

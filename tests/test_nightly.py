@@ -43,7 +43,8 @@ def test_the_newest_solvers_are_not_pinned() -> None:
 def test_what_is_run_each_night() -> None:
     steps = [step.get("run", "") for job in workflow()["jobs"].values() for step in job["steps"]]
     said = "\n".join(steps)
-    for command in ("slotproof prove\n", "slotproof prove --minimal", "slotproof mutate spec", "make soak"):
+    mutated = ("slotproof mutate spec\n", "slotproof mutate impl\n")
+    for command in ("slotproof prove\n", "slotproof prove --minimal", *mutated, "make soak"):
         assert command in said + "\n"
 
 

@@ -1,0 +1,1 @@
+"""Mutants of our implementation: one place of ``impl/`` is changed, and ``slotproof check ours`` must notice it."""
