@@ -533,7 +533,7 @@ def test_on_cuda_locks_do_not_wait_for_the_device() -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"counting": True}, {"windowed": False}, {"stateful": True, "counting": True}])
-def test_one_lock_at_a_time_counts_what_a_batch_counts(kind: dict[str, bool]) -> None:
+def test_one_lock_at_a_time_counts_what_a_batch_counts(kind: dict[str, Any]) -> None:
     """On a CPU a single lock takes a way of its own."""
     trees = [LockTree(12, window=3, debug=True, **kind) for _ in range(2)]
     for tree in trees:
