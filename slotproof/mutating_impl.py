@@ -72,11 +72,18 @@ def run(options: Options) -> int:
 
 
 def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tried]) -> Json:
-    """What docs/mutation_impl.json keeps: which mutants were tried, in the order of their places, of which files."""
+    """What docs/mutation_impl.json keeps: which mutants were tried, in the order of their places, of which files.
+    ``left_out``: the files that no stem's engine is made of.
+    """
+    from conformance.mutants import trials
+
     rows = sorted(map(_row, found), key=lambda row: (row["file"], row["line"], row["was"], row["now"]))
     return {
         **{"least": LEAST, "seed": options.seed, "asked": options.sample},
         **{"places": len({(spot.file, spot.place) for spot in spots}), "impl": record.fingerprint(root)},
+        "left_out": [
+            name for name in record.fingerprint(root) if not name.startswith("_") and not trials.stems_of(name)
+        ],
         "mutants": rows,
     }
 
