@@ -18,7 +18,7 @@ from torch import Tensor
 
 from impl import checks, kernels
 from impl.checks import Rows
-from impl.host import row_pages
+from impl.host import row_heads, row_pages, upload
 
 __all__ = [
     "BaseTokenToKVPoolAllocator",
@@ -249,7 +249,29 @@ class SlotAllocator(ABC):
         checks.row_lengths(row_lens, swa_lens, free_index.numel())
         if free_index.numel() == 0:
             return
-        self._free(self._batch(free_index, row_lens, swa_lens))
+        if row_lens is not None and (swa_lens is not None or not self.windowed) and self.frees_in_one_launch:
+            heads = None if self.page_size == 1 else row_heads(row_lens, self.page_size)
+            self.free_at(free_index, heads, mapped_spans(row_lens, swa_lens or row_lens, self.page_size))
+        else:
+            self._free(self._batch(free_index, row_lens, swa_lens))
+
+    @property
+    def frees_in_one_launch(self) -> bool:
+        """``free_at`` can be called: the backend is Triton, no group is open, and no content is checked."""
+        return self.full_pool.fused and self._depth == 0
+
+    def free_at(self, slots: Tensor, heads: Tensor | None, mapped: Sequence[Span]) -> None:
+        """Free pages of rows in one launch, without a copy of their slots.
+
+        ``slots``: integers on the device, among them the first slot of each page. ``heads``: ``[pages]`` int64 on the
+        host, where in ``slots`` those are; None if ``slots`` are those of the pages. ``mapped``: the spans of these
+        pages that have an SWA page; a single pool ignores it. ValueError, with nothing changed, for more pages than
+        are handed out.
+        """
+        pages = (slots if heads is None else heads).numel()
+        if pages + self.full_pool.free_count() > self.full_pool.num_pages:
+            raise ValueError("free_index: more pages freed than were handed out (double free)")
+        self._free_at(slots, heads, mapped, pages)
 
     def free_segment(self, free_index: Tensor, *, start_pos: int) -> None:
         """Free the pages of one segment of a row, and do not wait for the device.
@@ -412,6 +434,10 @@ class SlotAllocator(ABC):
     def _release(self, batch: FreeBatch) -> None:
         """Make the pages of the batch free, in each pool."""
 
+    @abstractmethod
+    def _free_at(self, slots: Tensor, heads: Tensor | None, mapped: Sequence[Span], pages: int) -> None:
+        """``free_at`` of so many pages."""
+
 
 def _given(more: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in more.items() if value is not None}
@@ -447,6 +473,7 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
         self._device = torch.device(device)
         self._check_content = debug or self._device.type == "cpu"
         self._ops = kernels.backend(self._device, backend)
+        self.fused = kernels.backend_name(self._device, backend) == "triton" and not self._check_content
         self._in_page = torch.arange(page_size, device=self._device)
         self.clear()
 
@@ -584,16 +611,24 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
     def put(self, pages: Tensor) -> None:
         """Make different pages free that are handed out. RuntimeError if more would be free than the pool has."""
-        if pages.numel() + self.free_count() > self.num_pages:
-            raise RuntimeError("pages: more given back than were handed out; was the mapping overwritten from outside?")
-        self._void_backups()
+        self.check_room(pages.numel())
         self.mark(pages, held=False)
+        self.room(pages.numel()).copy_(pages)
+
+    def check_room(self, pages: int) -> None:
+        """RuntimeError if so many pages more would be more free ones than the pool has."""
+        if pages + self.free_count() > self.num_pages:
+            raise RuntimeError("pages: more given back than were handed out; was the mapping overwritten from outside?")
+
+    def room(self, pages: int) -> Tensor:
+        """``[pages]`` int64: where the caller writes the numbers of pages that are free from now on."""
+        self._void_backups()
         if self.need_sort:
-            self._released.append(pages)
-            self._released_count += pages.numel()
-        else:
-            self._top -= pages.numel()
-            self._stack[self._top : self._top + pages.numel()] = pages
+            self._released.append(self._stack.new_empty(pages))
+            self._released_count += pages
+            return self._released[-1]
+        self._top -= pages
+        return self._stack[self._top : self._top + pages]
 
     def mark(self, pages: Tensor, *, held: bool) -> None:
         """Record in the table ``held``, if there is one, that pages are handed out or not."""
@@ -665,6 +700,11 @@ class BaseTokenToKVPoolAllocator(SlotAllocator):
 
     def _release(self, batch: FreeBatch) -> None:
         self.put(batch.pages)
+
+    def _free_at(self, slots: Tensor, heads: Tensor | None, mapped: Sequence[Span], pages: int) -> None:
+        del mapped
+        on_device = None if heads is None else upload(heads, self._device)
+        self._ops.release(slots, on_device, None, None, self.room(pages), None, self.page_size)
 
 
 class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):

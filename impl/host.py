@@ -54,10 +54,17 @@ def row_pages(slots: Tensor, row_lens: Sequence[int], page_size: int) -> Tensor:
         return slots.to(torch.int64, copy=True)  # the pages may wait in a free group: not the caller's memory
     if len(row_lens) == 1:
         return slots[::page_size].to(torch.int64) // page_size
+    heads = row_heads(row_lens, page_size)
+    return slots.index_select(0, upload(heads, slots.device)).to(torch.int64) // page_size
+
+
+def row_heads(row_lens: Sequence[int], page_size: int) -> Tensor:
+    """``[pages]`` int64 on the host: where the first slot of each page stands among the slots of rows that each begin
+    on a page boundary and have so many slots, row after row.
+    """
     lens = torch.tensor(row_lens, dtype=torch.int64)
     pages = (lens + page_size - 1) // page_size
     count = sum(pages.tolist())
     # Page k of the batch begins at slot k * page_size, less what the last pages of the rows before it lack.
     lack = (pages * page_size - lens).cumsum(0).sub_(pages * page_size - lens)
-    heads = torch.arange(count) * page_size - torch.repeat_interleave(lack, pages, output_size=count)
-    return slots.index_select(0, upload(heads, slots.device)).to(torch.int64) // page_size
+    return torch.arange(count) * page_size - torch.repeat_interleave(lack, pages, output_size=count)

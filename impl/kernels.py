@@ -1,7 +1,8 @@
 """The tensor work of an allocation and a free: in plain torch, and the same function as one fused Triton launch.
 
 ``extend`` and ``decode`` turn page lists into slots and write the full-to-SWA mapping of these slots. ``detach`` reads
-the SWA pages of full pages and unmaps them. The plain torch functions say what is right; the Triton ones have their
+the SWA pages of full pages and unmaps them. ``release`` does that for the pages of rows, and writes the pages of both
+pools to where they are free. The plain torch functions say what is right; the Triton ones have their
 signatures and are tested against them. The host never waits for a value of the device. The kernels are told the length
 of every list that they index, so they do not read or write past one even if the row lengths are wrong.
 """
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-tl: Any = None  # triton.language, once a kernel is used: see _jit
+tl: Any = None  # triton.language, once a kernel is used: see jit
 
 BLOCK = 1024  # tokens (extend) or mapping entries (decode, detach) one program works on
 
@@ -26,6 +27,7 @@ class Ops(NamedTuple):
     extend: Callable[..., None]
     decode: Callable[..., None]
     detach: Callable[..., None]
+    release: Callable[..., None]
 
 
 class _Layout(NamedTuple):
@@ -144,6 +146,31 @@ def detach_torch(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: i
     rows.index_fill_(0, pages, 0)
 
 
+def release_torch(
+    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full_out: Tensor | None,
+    swa_out: Tensor | None, page_size: int,
+) -> None:  # fmt: skip
+    """Write the full pages of rows to ``full_out`` and their SWA pages to ``swa_out``, and unmap these pages.
+
+    ``slots``: integers, among them the first slot of each page. ``heads``: ``[n]`` int64, where in ``slots`` those are;
+    None if ``slots`` are those of the ``n`` pages. ``full_out``: ``[n]`` int64, None if it is not wanted. ``mapping``
+    is None without an SWA pool. ``swa_out``: int64, None if no page has an SWA page. ``into``: ``[n]`` int64, where in
+    ``swa_out`` the SWA page of each page goes, -1 for a page that has none; None if each has one, in this order.
+    """
+    first = slots if heads is None else slots.index_select(0, heads)
+    pages = first.to(torch.int64) // page_size
+    if full_out is not None:
+        full_out.copy_(pages)
+    if mapping is None:
+        return
+    swa = torch.empty_like(pages)
+    detach_torch(mapping, pages, swa, page_size)
+    if swa_out is not None and into is not None:
+        swa_out[into[into >= 0]] = swa[into >= 0]
+    elif swa_out is not None:
+        swa_out.copy_(swa)
+
+
 def swa_pages_of(mapping: Tensor, pages: Tensor, page_size: int) -> Tensor:
     """``[n]`` int64: the SWA page of each full page, 0 for none. All mapped entries of a page tell the same one."""
     return page_rows(mapping, page_size)[pages].amax(1) // page_size
@@ -235,21 +262,50 @@ def _detach_kernel(  # type: ignore[no-untyped-def]
     tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
 
 
-_COUNTS = ["n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start"]
+def _release_kernel(  # type: ignore[no-untyped-def]
+    slots_ptr, heads_ptr, into_ptr, map_ptr, full_ptr, swa_ptr, n_pages, n_map, n_swa, HEADS: tl.constexpr,
+    INTO: tl.constexpr, FULL: tl.constexpr, HAS_SWA: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    nth = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    live = nth < n_pages
+    at = nth
+    if HEADS:
+        at = tl.load(heads_ptr + nth, mask=live, other=0)
+    page = tl.load(slots_ptr + at, mask=live, other=0).to(tl.int64) // P
+    if FULL:
+        tl.store(full_ptr + nth, page, mask=live)
+    if HAS_SWA:
+        offset = tl.arange(0, WIDTH)
+        slot = page[:, None] * P + offset[None, :]
+        inside = live[:, None] & (offset < P)[None, :] & (slot >= 0) & (slot < n_map)
+        target = tl.load(map_ptr + slot, mask=inside, other=0)
+        to = nth
+        if INTO:
+            to = tl.load(into_ptr + nth, mask=live, other=-1)
+        tl.store(swa_ptr + to, tl.max(target, axis=1) // P, mask=live & (to >= 0) & (to < n_swa))
+        tl.store(map_ptr + slot, tl.zeros_like(target), mask=inside)
+
+
+_COUNTS = [
+    "n_full", "n_swa", "n_map", "n_out", "n_rows", "n_pages", "swa_start", "n_nodes", "revivals", "window", "width",
+]  # fmt: skip
 
 
 @functools.cache
-def _jit(kernel: Callable[..., None]) -> Any:
-    """The compiled kernel. Triton is imported at first use: torch alone works without it, and tests can interpret."""
-    global tl  # noqa: PLW0603 (the kernels use this name)
+def jit(kernel: Callable[..., None]) -> Any:
+    """The compiled kernel, whose module has the name ``tl``. Triton is imported at first use: torch alone works without
+    it, and tests can interpret.
+    """
     import triton
-    import triton.language as tl
+    import triton.language
 
+    kernel.__globals__["tl"] = triton.language
     names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
     return triton.jit(kernel, do_not_specialize=[name for name in _COUNTS if name in names])
 
 
-def _pow2(n: int) -> int:
+def pow2(n: int) -> int:
     """The least power of two that is at least ``n``."""
     return 1 << max(n - 1, 0).bit_length()
 
@@ -262,11 +318,11 @@ def extend_triton(
     if longest == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    tile = min(BLOCK, max(16, _pow2(longest)))
-    _jit(_extend_kernel)[(seq_lens.numel(), -(-longest // tile))](
+    tile = min(BLOCK, max(16, pow2(longest)))
+    jit(_extend_kernel)[(seq_lens.numel(), -(-longest // tile))](
         prefix_lens, seq_lens, last_loc, full_pages, swa, to, out,
         full_pages.numel(), swa.numel(), to.numel() - 1, out.numel(), swa_start,
-        HAS_SWA=has_swa, P=page_size, WIDTH=_pow2(page_size), ROWS=_pow2(seq_lens.numel()), TILE=tile,
+        HAS_SWA=has_swa, P=page_size, WIDTH=pow2(page_size), ROWS=pow2(seq_lens.numel()), TILE=tile,
     )  # fmt: skip
 
 
@@ -278,9 +334,9 @@ def decode_triton(
     if out.numel() == 0:
         return
     swa, to, has_swa = (out, out, False) if swa_pages is None or mapping is None else (swa_pages, mapping, True)
-    width, rows = _pow2(page_size), _pow2(out.numel())
+    width, rows = pow2(page_size), pow2(out.numel())
     tile = max(16, min(rows, BLOCK // width))
-    _jit(_decode_kernel)[(-(-out.numel() // tile),)](
+    jit(_decode_kernel)[(-(-out.numel() // tile),)](
         seq_lens, last_loc, full_pages, swa, to, out,
         out.numel(), full_pages.numel(), swa.numel(), to.numel() - 1,
         HAS_SWA=has_swa, P=page_size, WIDTH=width, ROWS=rows, TILE=tile,
@@ -291,25 +347,51 @@ def detach_triton(mapping: Tensor, pages: Tensor, swa_pages: Tensor, page_size: 
     """``detach_torch`` in one launch."""
     if pages.numel() == 0:
         return
-    width = _pow2(page_size)
+    width = pow2(page_size)
     tile = max(1, BLOCK // width)
-    _jit(_detach_kernel)[(-(-pages.numel() // tile),)](
+    jit(_detach_kernel)[(-(-pages.numel() // tile),)](
         mapping, pages, swa_pages, pages.numel(), mapping.numel() - 1, P=page_size, WIDTH=width, TILE=tile
     )
 
 
+def release_triton(
+    slots: Tensor, heads: Tensor | None, into: Tensor | None, mapping: Tensor | None, full_out: Tensor | None,
+    swa_out: Tensor | None, page_size: int,
+) -> None:  # fmt: skip
+    """``release_torch`` in one launch."""
+    pages = (slots if heads is None else heads).numel()
+    if pages == 0:
+        return
+    width = pow2(page_size)
+    tile = max(1, BLOCK // width)
+    # A tensor that is not there is never read or written: the kernel gets another one in its place.
+    to = slots if mapping is None else mapping
+    jit(_release_kernel)[(-(-pages // tile),)](
+        slots, slots if heads is None else heads, slots if into is None else into, to,
+        slots if full_out is None else full_out, slots if swa_out is None else swa_out,
+        pages, to.numel() - 1, 0 if swa_out is None else swa_out.numel(),
+        HEADS=heads is not None, INTO=into is not None, FULL=full_out is not None, HAS_SWA=mapping is not None,
+        P=page_size, WIDTH=width, TILE=tile,
+    )  # fmt: skip
+
+
 _BACKENDS = {
-    "torch": Ops(extend_torch, decode_torch, detach_torch),
-    "triton": Ops(extend_triton, decode_triton, detach_triton),
+    "torch": Ops(extend_torch, decode_torch, detach_torch, release_torch),
+    "triton": Ops(extend_triton, decode_triton, detach_triton, release_triton),
 }
 
 
-def backend(device: torch.device, name: str | None = None) -> Ops:
-    """The functions for ``device``: Triton on CUDA, torch elsewhere, or those of the backend ``name``, if given.
+def backend_name(device: torch.device, name: str | None = None) -> str:
+    """The backend for ``device``: ``triton`` on CUDA, ``torch`` elsewhere, or ``name``, if given.
 
     ValueError for a name that is not a backend.
     """
     name = name or ("triton" if device.type == "cuda" else "torch")
     if name not in _BACKENDS:
         raise ValueError(f"backend must be one of {sorted(_BACKENDS)}, got {name!r}")
-    return _BACKENDS[name]
+    return name
+
+
+def backend(device: torch.device, name: str | None = None) -> Ops:
+    """The functions of the backend for ``device``, see ``backend_name``."""
+    return _BACKENDS[backend_name(device, name)]

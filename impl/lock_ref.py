@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from impl import checks
+from impl import checks, kernels, lock_kernels
 from impl.checks import expect
 from impl.host import upload
 from impl.paths import FULL, MAMBA, SWA, Counts, HeldNodes, Paths
@@ -97,19 +97,22 @@ class LockTree:
     paths take further ``capacity`` x depth of the deepest node entries of int64.
 
     Every error is raised before anything changes. ``debug``: bad input is searched for on CUDA too, and every call ends
-    with ``check``.
+    with ``check``. ``backend``: ``torch``, or ``triton`` for locks in one launch; by default ``triton`` on CUDA.
+    ``revivals``: how many tombstones have come to life.
     """
 
     def __init__(
         self, capacity: int, *, window: int, windowed: bool = True, stateful: bool = False, counting: bool = False,
-        device: str | torch.device = "cpu", debug: bool = False,
+        device: str | torch.device = "cpu", debug: bool = False, backend: str | None = None,
     ) -> None:  # fmt: skip
         self.window, self.debug = checks.integer("window", window, int(windowed)), debug
         self.capacity = checks.integer("capacity", capacity, 1)
         self.windowed, self.stateful, self.device = windowed, stateful, torch.device(device)
         self.counting = counting
-        self._on_cpu = self.device.type == "cpu"
-        self._check_content = debug or self._on_cpu
+        self._fused = kernels.backend_name(self.device, backend) == "triton"
+        on_cpu = self.device.type == "cpu"
+        self._alone = on_cpu and not self._fused  # a single lock has a way of its own
+        self._check_content = debug or on_cpu
         self.parent, self.start, self.stop, self.token, self.born = (self._table(torch.int64) for _ in range(5))
         self.alive, self.swa, self.mamba = (self._table(torch.bool) for _ in range(3))
         self.paths = Paths(capacity + 1, self.device)
@@ -119,7 +122,7 @@ class LockTree:
         self.sizes = [0, 0, 0]  # tokens of all full and all SWA parts, and the number of states; known on the host
         self._free = list(range(capacity, 0, -1))
         self._tokens = 0
-        self._revivals = 0
+        self.revivals = 0
         # Records of handles: [number] -> node, token, state, and how many revivals there had been when it was taken.
         # Numbers are used again, handles are not.
         self.held = torch.zeros((0, 4), dtype=torch.int64, device=self.device)
@@ -174,27 +177,40 @@ class LockTree:
         without ``over_tombstones`` unless all nodes are lockable. That is checked on CPU, and everywhere with
         ``debug``; elsewhere ask ``lockable`` before.
         """
-        if self._on_cpu and (node := _only(nodes)) and (found := self._acquire_one(node, over_tombstones)):
+        if self._alone and (node := _only(nodes)) and (found := self._acquire_one(node, over_tombstones)):
             return [found]
+        if self._fused:
+            return self._acquire_fused(nodes, over_tombstones)
         nodes, rows = self._paths(nodes)
         if nodes.numel() == 0:
             return []
         near = self._window(nodes, rows)
         if self._check_content:
-            asked = torch.zeros_like(near) if over_tombstones else near
-            self._check_lockable(nodes, self._covered(nodes, rows, asked))
+            self._check_lockable(nodes, rows, near, over_tombstones)
         token = torch.full_like(nodes, NO_TOKEN)
         if self.windowed:
             top = near.view(torch.uint8).argmax(1, keepdim=True)
             token = self.token.index_select(0, rows.gather(1, top)[:, 0])
         counts_state = self.counting and self.stateful
         state = torch.ones_like(nodes) if counts_state else self.mamba.index_select(0, nodes).to(torch.int64)
-        taken = torch.full_like(nodes, self._revivals)
-        handles = self._new_handles(torch.stack([nodes, token, state, taken], 1))
+        taken = torch.full_like(nodes, self.revivals)
+        numbers = self._new_numbers(nodes.numel())
+        self.held.index_copy_(0, self._upload(numbers), torch.stack([nodes, token, state, taken], 1))
         held = HeldNodes(rows, self._taken(rows * near, taken), self._node_itself(rows, nodes, state))
         self.counts.shift(held, 1)
-        self._done()
-        return handles
+        return self._new_handles(numbers)
+
+    def _acquire_fused(self, nodes: Tensor | Sequence[int], over_tombstones: bool) -> list[LockHandle]:
+        """``acquire`` in one launch."""
+        nodes = self._nodes(nodes)
+        if nodes.numel() == 0:
+            return []
+        if self._check_content:
+            _, rows = self._paths(nodes)
+            self._check_lockable(nodes, rows, self._window(nodes, rows), over_tombstones)
+        numbers = self._new_numbers(nodes.numel())
+        lock_kernels.acquire_triton(self, nodes, self._upload(numbers))
+        return self._new_handles(numbers)
 
     def release(self, handles: Iterable[LockHandle]) -> None:
         """Give back exactly what the handles hold.
@@ -205,13 +221,14 @@ class LockTree:
         given = self._given(handles, self.active, "")
         if not given:
             return
-        if self._on_cpu and len(given) == 1:
+        if self._alone and len(given) == 1:
             self._release_one(given[0])
             return
-        numbers, (nodes, tokens, states, taken) = self._records(given)
-        rows = self.paths.of(nodes)
-        window = self._taken(self._from_boundary(tokens, rows), taken)
-        self.counts.shift(HeldNodes(rows, window, self._node_itself(rows, nodes, states)), -1)
+        numbers = self._numbers(given)
+        if self._fused:
+            lock_kernels.release_triton(self, self._upload(numbers), full=True, state=True)
+        else:
+            self._count_off(numbers)
         self.active.difference_update(given)
         self.with_swa.difference_update(given)
         self._free_numbers += numbers
@@ -226,7 +243,22 @@ class LockTree:
         given = self._given(handles, self.with_swa, "holds no SWA part")
         if not given:
             return
-        numbers, (nodes, tokens, states, taken) = self._records(given)
+        numbers = self._numbers(given)
+        if self._fused:
+            lock_kernels.release_triton(self, self._upload(numbers), full=False, state=with_state)
+        else:
+            self._count_off_swa(numbers, with_state)
+        self.with_swa.difference_update(given)
+        self._done()
+
+    def _count_off(self, numbers: list[int]) -> None:
+        nodes, tokens, states, taken = self._records(numbers)
+        rows = self.paths.of(nodes)
+        window = self._taken(self._from_boundary(tokens, rows), taken)
+        self.counts.shift(HeldNodes(rows, window, self._node_itself(rows, nodes, states)), -1)
+
+    def _count_off_swa(self, numbers: list[int], with_state: bool) -> None:
+        nodes, tokens, states, taken = self._records(numbers)
         rows = self.paths.of(nodes)
         none = torch.zeros_like(rows)
         own = self._node_itself(rows, nodes, states) if with_state else none
@@ -234,8 +266,6 @@ class LockTree:
         self.held[:, 1].index_fill_(0, self._upload(numbers), NO_TOKEN)
         if with_state:
             self.held[:, 2].index_fill_(0, self._upload(numbers), 0)
-        self.with_swa.difference_update(given)
-        self._done()
 
     # The tree.
 
@@ -302,7 +332,7 @@ class LockTree:
         """Each handle holds the SWA parts of both nodes, or of neither. A subclass may override this."""
         if not self.windowed or not self.active:
             return True
-        _, (nodes, tokens, _, taken) = self._records(list(self.active))
+        nodes, tokens, _, taken = self._records(self._numbers(list(self.active)))
         held = self._taken(self._from_boundary(tokens, self.paths.of(nodes)), taken)
         return torch.equal((held == above).any(1), (held == node).any(1))
 
@@ -363,8 +393,8 @@ class LockTree:
         _refuse(bool(self.swa[node]), f"node: expected a tombstone, node {node} is not a tombstone")
 
     def _revive(self, node: int) -> None:
-        self._revivals += 1
-        self._set(node, swa=True, born=self._revivals)
+        self.revivals += 1
+        self._set(node, swa=True, born=self.revivals)
         self.counts.gain(SWA, node, self._span(node))
         self.sizes[SWA] += self._span(node)
         self._done()
@@ -453,8 +483,8 @@ class LockTree:
         if not self._free_numbers:
             self._more_numbers(1)
         number = self._free_numbers.pop()
-        self.held.numpy()[number] = node, token, state, self._revivals
-        self._shift_one(path, near, state, self._revivals, 1)
+        self.held.numpy()[number] = node, token, state, self.revivals
+        self._shift_one(path, near, state, self.revivals, 1)
         handle = LockHandle(self, number)
         self.active.add(handle)
         if self.windowed:
@@ -490,14 +520,18 @@ class LockTree:
 
     def _paths(self, nodes: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """``[n]`` int64 on the device, and the paths of these nodes."""
-        if not isinstance(nodes, Tensor):
-            nodes = self._upload(list(nodes))
-        checks.int_tensor("nodes", nodes, self.device)
-        nodes = nodes.to(torch.int64)
+        nodes = self._nodes(nodes)
         try:
             return nodes, self.paths.of(nodes)
         except IndexError:
             raise ValueError(f"nodes must lie within 0..{self.capacity}, got {nodes.tolist()}") from None
+
+    def _nodes(self, nodes: Tensor | Sequence[int]) -> Tensor:
+        """``[n]`` int64 on the device."""
+        if not isinstance(nodes, Tensor):
+            nodes = self._upload(list(nodes))
+        checks.int_tensor("nodes", nodes, self.device)
+        return nodes.to(torch.int64)
 
     def _window(self, nodes: Tensor, rows: Tensor) -> Tensor:
         """``[n, width]`` bool: the nodes of each path upward until the window is filled."""
@@ -529,7 +563,8 @@ class LockTree:
             return window
         return window * (_at(self.born, window) <= taken[:, None])
 
-    def _check_lockable(self, nodes: Tensor, lockable: Tensor) -> None:
+    def _check_lockable(self, nodes: Tensor, rows: Tensor, near: Tensor, over_tombstones: bool) -> None:
+        lockable = self._covered(nodes, rows, torch.zeros_like(near) if over_tombstones else near)
         if lockable.all():
             return
         node = int(nodes[int(lockable.int().argmin())])
@@ -538,17 +573,20 @@ class LockTree:
 
     # Handles.
 
-    def _new_handles(self, records: Tensor) -> list[LockHandle]:
-        count = len(records)
+    def _new_numbers(self, count: int) -> list[int]:
         if count > len(self._free_numbers):
             self._more_numbers(count)
         numbers = self._free_numbers[-count:]
         del self._free_numbers[-count:]
-        self.held.index_copy_(0, self._upload(numbers), records)
+        return numbers
+
+    def _new_handles(self, numbers: list[int]) -> list[LockHandle]:
+        """The handles of these numbers, whose records are written and whose nodes are counted."""
         handles = list(map(LockHandle, repeat(self), numbers))
         self.active.update(handles)
         if self.windowed:
             self.with_swa.update(handles)
+        self._done()
         return handles
 
     def _more_numbers(self, count: int) -> None:
@@ -556,10 +594,13 @@ class LockTree:
         self._free_numbers += range(len(self.held) + more - 1, len(self.held) - 1, -1)
         self.held = torch.cat([self.held, self.held.new_zeros((more, 4))])
 
-    def _records(self, handles: list[LockHandle]) -> tuple[list[int], tuple[Tensor, ...]]:
-        """The numbers of the handles, and what is recorded for them: nodes, tokens, states, revivals."""
-        numbers = list(map(attrgetter("number"), handles))
-        return numbers, self.held.index_select(0, self._upload(numbers)).unbind(1)
+    @staticmethod
+    def _numbers(handles: list[LockHandle]) -> list[int]:
+        return list(map(attrgetter("number"), handles))
+
+    def _records(self, numbers: list[int]) -> tuple[Tensor, ...]:
+        """What is recorded for the handles of these numbers: nodes, tokens, states, revivals, ``[n]`` int64 each."""
+        return self.held.index_select(0, self._upload(numbers)).unbind(1)
 
     def _given(self, handles: Iterable[LockHandle], among: set[LockHandle], why: str) -> list[LockHandle]:
         """The handles, all different and all in ``among``; ``why`` one may be missing there though it is active."""

@@ -44,6 +44,15 @@ class TokenSlots:
         shift, counts = upload(torch.stack([firsts - lens.cumsum(0) + lens, lens]), self.device)
         return torch.arange(total, device=self.device) + torch.repeat_interleave(shift, counts, output_size=total)
 
+    def heads(self, rows: Tensor, start: Tensor, stop: Tensor, page_size: int) -> Tensor:
+        """``[pages]`` int64 on the host: where in ``flat`` the first token of each page of ``start..stop`` stands, by
+        row. Each ``start`` is whole pages.
+        """
+        pages = (stop - start + page_size - 1) // page_size
+        count = sum(pages.tolist())
+        shift = rows * self.max_tokens + start - (pages.cumsum(0) - pages) * page_size
+        return torch.arange(count) * page_size + torch.repeat_interleave(shift, pages, output_size=count)
+
     def read(self, rows: Tensor, start: Tensor, stop: Tensor) -> Tensor:
         """``[sum(stop - start)]`` int64: a copy of the slots of the tokens ``start..stop``, row after row."""
         if len(rows) == 1:

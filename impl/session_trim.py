@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from impl import checks
-from impl.allocator import Backup, SlotAllocator
+from impl.allocator import Backup, SlotAllocator, mapped_spans
 from impl.checks import expect
 from impl.host import names, numbers, require, upload
 from impl.rows import IDLE, LEAVING, PHASES, RUNNING, SAVED, Numbers, TokenSlots
@@ -446,7 +446,9 @@ class RequestRows:
         start = torch.maximum(self.cursor[rows], self.protected[rows])
         stop = torch.maximum(start, to)
         lens = (stop - start).tolist()
-        if any(lens):
+        if any(lens) and self.allocator.frees_in_one_launch:
+            self.pools.free_swa_at(self.token_slots.flat, self.token_slots.heads(rows, start, stop, self.page_size))
+        elif any(lens):
             self.pools.free_swa(self.token_slots.read(rows, start, stop), row_lens=lens)
         self._set(rows, cursor=to)
         self._done()
@@ -458,9 +460,12 @@ class RequestRows:
         lens = (stop - start).tolist()
         if not any(lens):
             return
-        mapped = (stop - torch.maximum(start, self.cursor[rows])).clamp(min=0)
-        slots = self.token_slots.read(rows, start, stop)
-        self.allocator.free(slots, row_lens=lens, swa_lens=mapped.tolist())
+        mapped = (stop - torch.maximum(start, self.cursor[rows])).clamp(min=0).tolist()
+        if self.allocator.frees_in_one_launch:
+            heads = self.token_slots.heads(rows, start, stop, self.page_size)
+            self.allocator.free_at(self.token_slots.flat, heads, mapped_spans(lens, mapped, self.page_size))
+        else:
+            self.allocator.free(self.token_slots.read(rows, start, stop), row_lens=lens, swa_lens=mapped)
 
     def _drop(self, rows: Tensor) -> None:
         """Free all that the rows own; they become idle, and their sessions have no slots."""

@@ -26,7 +26,7 @@ from impl.allocator import (
     TokenToKVPoolAllocator,
 )
 from impl.checks import Rows
-from impl.host import row_pages
+from impl.host import row_heads, row_pages, upload
 
 __all__ = ["SWAState", "SWATokenToKVPoolAllocator"]
 
@@ -322,6 +322,9 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         checks.row_lengths(row_lens, None, free_index.numel())
         if free_index.numel() == 0:
             return
+        if row_lens is not None and self.frees_in_one_launch:
+            self.free_swa_at(free_index, None if self.page_size == 1 else row_heads(row_lens, self.page_size))
+            return
         pages = self._swa_side(free_index, row_lens)
         self._void_backups()
         # Which pages of a pending free have SWA pages may have changed.
@@ -404,6 +407,34 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
         self._put_swa(self._detach(batch.pages, batch.mapped))
         self.full_attn_allocator.put(batch.pages)
 
+    def _free_at(self, slots: Tensor, heads: Tensor | None, mapped: Sequence[Span], pages: int) -> None:
+        given = sum(last - first for first, last in mapped)
+        self.swa_attn_allocator.check_room(given)
+        self._void_backups()
+        uploaded = self._uploaded(heads, mapped if 0 < given < pages else (), pages)
+        full, swa = self.full_attn_allocator.room(pages), self.swa_attn_allocator.room(given) if given else None
+        self._ops.release(slots, *uploaded, self.full_to_swa_index_mapping, full, swa, self.page_size)
+
+    def free_swa_at(self, slots: Tensor, heads: Tensor | None) -> None:
+        """``free_swa`` of pages of rows in one launch, without a copy of their slots: arguments as for ``free_at``.
+        Every page has its SWA page.
+        """
+        pages = (slots if heads is None else heads).numel()
+        self.swa_attn_allocator.check_room(pages)
+        self._void_backups()
+        uploaded = self._uploaded(heads, (), pages)
+        swa = self.swa_attn_allocator.room(pages)
+        self._ops.release(slots, *uploaded, self.full_to_swa_index_mapping, None, swa, self.page_size)
+
+    def _uploaded(self, heads: Tensor | None, mapped: Sequence[Span], pages: int) -> tuple[Tensor | None, ...]:
+        """On the device, by one copy: ``heads``, and where the SWA page of each page goes if these spans alone have
+        one. Each is None where there is nothing to say.
+        """
+        hosts = (heads, _into(mapped, pages) if mapped else None)
+        there = [host for host in hosts if host is not None]
+        rows = iter(upload(torch.stack(there), self._device) if there else ())
+        return tuple(None if host is None else next(rows) for host in hosts)
+
     def _check_batch(self, batch: FreeBatch) -> None:
         swa = self._swa_pages(batch.pages)
         if len(swa[swa > 0]):
@@ -440,3 +471,13 @@ class SWATokenToKVPoolAllocator(SlotAllocator):
     def unmap(self, full_pages: Tensor) -> None:
         """The full pages (``[n]`` int64) come back without a free: their slots map to nothing (SGLang PR 25805)."""
         kernels.page_rows(self.full_to_swa_index_mapping, self.page_size).index_fill_(0, full_pages, 0)
+
+
+def _into(mapped: Sequence[Span], pages: int) -> Tensor:
+    """``[pages]`` int64 on the host: the place of each page among those in the spans, -1 for a page in none."""
+    into = torch.full((pages,), -1)
+    at = 0
+    for first, last in mapped:
+        into[first:last] = torch.arange(at, at + last - first)
+        at += last - first
+    return into

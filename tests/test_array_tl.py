@@ -392,7 +392,7 @@ def test_our_kernels(batch: str, page: int, monkeypatch: pytest.MonkeyPatch) -> 
 
     in_triton = outputs()
     made = functools.cache(lambda kernel: ArrayKernel(kernel, triton.jit))
-    monkeypatch.setattr(kernels, "_jit", made)
+    monkeypatch.setattr(kernels, "jit", made)
     on_arrays = outputs()
     assert all(made(k).refused in ("", None) for k in (kernels._extend_kernel, kernels._decode_kernel))
     for expected, got in zip(in_triton, on_arrays, strict=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from impl import kernels
+from impl.lock_ref import LockHandle, LockTree
 
 pytest.importorskip("triton")
 
@@ -143,6 +146,87 @@ def test_detach(page: int, device: str) -> None:
         assert int((got[0][1] == mapping).sum()) == len(mapping) - int((grid[pages[:n].cpu()] > 0).sum())
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [*PAGE_SIZES, 3])
+@pytest.mark.parametrize("pages", [0, 1, 7, 1500])
+def test_release(pages: int, page: int, device: str) -> None:
+    """Pages of rows, of which every third has no SWA page; what is not released stays as it is."""
+    draws = torch.Generator().manual_seed(page)
+    mapping = torch.zeros(2000 * page + 1, dtype=torch.int64)
+    mapping[-1] = -1
+    taken = torch.randperm(1999, generator=draws)[:pages] + 1
+    has = torch.arange(pages) % 3 > 0
+    swa = torch.where(has, torch.randperm(1999, generator=draws)[:pages] + 1, 0)
+    grid = kernels.page_rows(mapping, page)
+    grid[taken] = torch.where(has, swa * page, 0)[:, None] + torch.arange(page) * has[:, None]
+    heads = torch.randperm(3 * pages, generator=draws)[:pages]
+    slots = torch.full((3 * pages,), POISON, dtype=torch.int32)
+    slots[heads] = (taken * page).int()
+    into = torch.where(has, has.cumsum(0) - 1, -1)
+    for listed in (True, False):
+        for wanted, kept in ((True, True), (False, True), (True, False)):
+            got = []
+            for backend in ("torch", "triton"):
+                left = mapping.clone().to(device)
+                full = torch.full((pages,), POISON, device=device) if wanted else None
+                out = torch.full((pages + 1,), POISON, device=device)[: int(has.sum()) if listed else pages]
+                kernels.backend(torch.device(device), backend).release(
+                    (slots if listed else taken * page).to(device), heads.to(device) if listed else None,
+                    into.to(device) if listed and kept else None, left, full, out if kept else None, page,
+                )  # fmt: skip
+                got.append([x.cpu() for x in (left, full, out if kept else None) if x is not None])
+            same(tuple(got[0]), tuple(got[1]))
+            assert not kernels.page_rows(got[0][0], page)[taken].any()
+            if wanted:
+                assert got[0][1].tolist() == taken.tolist()
+            if kept:
+                assert got[0][-1].tolist() == swa[has if listed else slice(None)].tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [
+    {}, {"counting": True}, {"windowed": False}, {"stateful": True}, {"stateful": True, "counting": True},
+])  # fmt: skip
+def test_locks_in_one_launch_count_what_plain_torch_counts(kind: dict[str, Any], device: str) -> None:
+    """Trees that grow, are cut, and get tombstones and states, under batches of locks with repeated nodes."""
+    both = [LockTree(40, window=5, debug=True, device=device, backend=name, **kind) for name in ("torch", "triton")]
+    held: list[list[LockHandle]] = [[], []]
+    draws, plain = random.Random(3), both[0]
+    for _ in range(120):
+        there = plain.alive.nonzero()[:, 0].tolist()
+        node, other = draws.choice([0, *there]), draws.choice([*there, 0])
+        wanted = [draws.choice(there) for _ in range(draws.randint(0, 5))] if there else []
+        chosen = draws.sample(range(len(held[0])), min(len(held[0]), draws.randint(0, 4)))
+        action, more = (
+            draws.choice(("leaf", "leaf", "cut", "bury", "revive", "lock", "lock", "unlock", "early")),
+            draws.random(),
+        )
+        for tree, handles in zip(both, held, strict=True):
+            some = [handles[at] for at in chosen]
+            if action == "leaf" and len(there) < 30:
+                tree.add_leaf(node, int(tree.stop[node]) + 1 + int(more * 4), swa=more > 0.2, mamba=more > 0.5)
+            elif action == "cut" and other and int(tree.stop[other] - tree.start[other]) > 1 and len(there) < 40:
+                tree.split(other, int(tree.start[other]) + 1)
+            elif action == "bury" and other and tree.windowed and tree.swa[other] and not tree.swa_ref[other]:
+                tree.evict_swa(other)
+            elif action == "revive" and other and tree.windowed and not tree.swa[other]:
+                tree.restore_swa(other)
+            elif action == "lock" and wanted:
+                handles.extend(tree.acquire(wanted, over_tombstones=True))
+            elif action == "unlock":
+                tree.release(some)
+                handles[:] = [one for one in handles if one not in some]
+            elif action == "early":
+                tree.release_swa([one for one in some if one.holds_swa], with_state=more > 0.5)
+        for name in ("ref", "weight", "protected"):
+            assert torch.equal(getattr(both[0].counts, name), getattr(both[1].counts, name)), (action, name)
+        records = [
+            tree.held[[one.number for one in handles]].tolist() for tree, handles in zip(both, held, strict=True)
+        ]
+        assert records[0] == records[1]
+    assert len(held[0]) > 5
+
+
 def test_no_count_makes_a_kernel_read_past_the_page_list() -> None:
     """Lengths that need more pages than are given: padding slots come out, the memory behind the list does not."""
     world = World([(0, 64), (0, 64)], 16, "cpu")
@@ -164,19 +248,26 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from impl import kernels
+from impl import kernels, lock_kernels
 
 DETACH = dict(P=16, WIDTH=16, TILE=64)
 DECODE = dict(DETACH, HAS_SWA=True, ROWS=256)
 EXTEND = dict(DECODE, TILE=1024)
-LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr")
-KERNELS = {kernels._extend_kernel: EXTEND, kernels._decode_kernel: DECODE, kernels._detach_kernel: DETACH}
+RELEASE = dict(DETACH, HEADS=True, INTO=True, FULL=True, HAS_SWA=True)
+UNLOCK = dict(FULL=True, WINDOWED=True, STATE=True, COUNTING=False, WIDTH=8)
+LOCK = dict(WINDOWED=True, STATEFUL=True, COUNTING=False, WIDTH=8)
+LENGTHS = ("prefix_ptr", "seq_ptr", "last_ptr", "slots_ptr")
+KERNELS = {
+    kernels._extend_kernel: EXTEND, kernels._decode_kernel: DECODE, kernels._detach_kernel: DETACH,
+    kernels._release_kernel: RELEASE, lock_kernels._acquire_kernel: LOCK, lock_kernels._release_kernel: UNLOCK,
+}
 for kernel, const in KERNELS.items():
     for lengths in ("*i64", "*i32"):
-        jitted = kernels._jit(kernel)
+        jitted = kernels.jit(kernel)
         kinds = {
             name: "constexpr" if name in const
             else lengths if name in LENGTHS
+            else "*i1" if name == "mamba_ptr"
             else "*i64" if name.endswith("_ptr")
             else "i32"
             for name in jitted.arg_names

@@ -82,7 +82,7 @@ class ForgetsSkips(LockTree):
         given = list(handles)
         for handle in given:
             if isinstance(handle, LockHandle) and handle.tree is self:
-                self.held[handle.number, 3] = self._revivals
+                self.held[handle.number, 3] = self.revivals
         super().release(given)
 
 

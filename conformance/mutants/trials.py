@@ -125,7 +125,8 @@ def judged(mutant: Mutant, limits: Limits) -> Tried:
 
 def only_on_cuda(spot: Spot) -> bool:
     """The spot is in a Triton kernel, or in what launches one."""
-    return spot.file == "kernels.py" and any(part in spot.function for part in ("_kernel", "_triton", "_jit", "_pow2"))
+    launches = ("_kernel", "_triton", "jit", "pow2")
+    return spot.file in ("kernels.py", "lock_kernels.py") and any(part in spot.function for part in launches)
 
 
 @contextmanager
