@@ -6,16 +6,32 @@ batch that hold one part, the one whose addition finds the count at 0 (or takes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from impl.kernels import jit, pow2
-
-if TYPE_CHECKING:
-    from impl.lock_ref import LockTree
+from impl.paths import Counts, Paths
 
 tl: Any = None  # triton.language, once a kernel is used: see kernels.jit
+
+
+class Tree(Protocol):
+    """What the kernels need of a ``LockTree``, which says what each table is."""
+
+    capacity: int
+    window: int
+    windowed: bool
+    stateful: bool
+    counting: bool
+    revivals: int
+    stop: Tensor
+    token: Tensor
+    born: Tensor
+    mamba: Tensor
+    held: Tensor
+    paths: Paths
+    counts: Counts
 
 
 def _acquire_kernel(  # type: ignore[no-untyped-def]
@@ -99,7 +115,7 @@ def _release_kernel(  # type: ignore[no-untyped-def]
             tl.store(held_ptr + number * 4 + 2, 0)
 
 
-def acquire_triton(tree: LockTree, nodes: Tensor, numbers: Tensor) -> None:
+def acquire_triton(tree: Tree, nodes: Tensor, numbers: Tensor) -> None:
     """Count a handle on each node, and write its record.
 
     ``nodes``: ``[n]`` int64 on the device, nodes of the tree. ``numbers``: ``[n]`` int64 on the device, those of the
@@ -113,7 +129,7 @@ def acquire_triton(tree: LockTree, nodes: Tensor, numbers: Tensor) -> None:
     )  # fmt: skip
 
 
-def release_triton(tree: LockTree, numbers: Tensor, *, full: bool, state: bool) -> None:
+def release_triton(tree: Tree, numbers: Tensor, *, full: bool, state: bool) -> None:
     """Give back what the handles of these numbers (``[n]`` int64 on the device) hold: the SWA parts, with ``full`` the
     full parts, with ``state`` the states. Without ``full`` their records say so afterwards.
     """

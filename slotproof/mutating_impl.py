@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.cache_folder import checkout
+from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.mutants import record
 from conformance.mutants.record import FATES, LEAST, SURVIVES
@@ -178,6 +179,6 @@ def page() -> Json:
     alive = [row for row in rows if row["fate"] == SURVIVES]
     return {
         **{"kept": kept, "rows": rows, "sums": record.sums(rows), "lines": lines, "between": between},
-        **{"fates": FATES, "headings": HEADINGS, "survivors": alive},
+        **{"engine": registry.own().name, "fates": FATES, "headings": HEADINGS, "survivors": alive},
         "changed": [name for name in sorted({*now, *kept["impl"]}) if now.get(name) != kept["impl"].get(name)],
     }

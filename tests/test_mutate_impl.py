@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from cosmic_ray.mutating import mutate_code
 
-from conformance.engines.ours import MAKERS
 from conformance.mutants import places, record, trials
 from conformance.mutants.places import DropStatement, Mutant, Spot
 from conformance.mutants.record import EQUIVALENT, NO_END, OPEN, RUNS, SURVIVES, TESTS
 from conformance.naming import UsageError
+from conformance.stems import STEMS
 from slotproof import mutating_impl
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPL = ROOT / "impl"
 FILE, TEST = "block_pool.py", "tests/test_impl_block_pool.py"  # a small file, and short tests
-LIMITS = trials.Limits(dict.fromkeys(MAKERS, 0.5), dict.fromkeys(MAKERS, 2.0), {TEST: 1.0})
+LIMITS = trials.Limits(dict.fromkeys(STEMS, 0.5), dict.fromkeys(STEMS, 2.0), {TEST: 1.0})
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ from functools import cache
 from pathlib import Path
 
 from conformance.cache_folder import checkout
-from conformance.engines.ours import MAKERS
 from conformance.engines.protocol import Json
 from conformance.mutants import trial
 from conformance.mutants.places import Mutant, Spot
 from conformance.mutants.record import NO_END, RUNS, SURVIVES, TESTS
 from conformance.naming import UsageError
+from conformance.stems import STEMS
 
 FEW, MANY = 10, 200  # drawn runs of each stem; 200 is what ``slotproof check`` draws
 FACTOR, LEAST_S = 10, 10  # a trial may take FACTOR times the time of the code as it is, and LEAST_S seconds more
@@ -89,7 +89,7 @@ def _each(
 
 def as_it_is(jobs: int) -> Limits:
     """Puts the code without a mutant to every trial, and takes the times."""
-    asked = [("runs", name, n) for n in (FEW, MANY) for name in MAKERS] + [("tests", name, 0) for name in test_files()]
+    asked = [("runs", name, n) for n in (FEW, MANY) for name in STEMS] + [("tests", name, 0) for name in test_files()]
 
     def one(kind: str, name: str, examples: int) -> float:
         with copied() as folder:
@@ -100,7 +100,7 @@ def as_it_is(jobs: int) -> Limits:
 
     with ThreadPoolExecutor(jobs) as pool:
         times = dict(zip(asked, pool.map(lambda each: one(*each), asked), strict=True))
-    few, many = ({name: times["runs", name, n] for name in MAKERS} for n in (FEW, MANY))
+    few, many = ({name: times["runs", name, n] for name in STEMS} for n in (FEW, MANY))
     return Limits(few, many, {name: times["tests", name, 0] for name in test_files()})
 
 
@@ -178,9 +178,8 @@ def _no_end(why: str, names: Sequence[str]) -> Json:
 
 @cache
 def stems_of(file: str) -> list[str]:
-    """The stems whose engine is made of a file of ``impl/``."""
-    engines = root() / "conformance/engines/ours"
-    return [stem for stem, (module, _) in MAKERS.items() if file in _reached(engines / f"{module}.py")]
+    """The stems whose implementation, ``impl/STEM.py``, uses a file of ``impl/``."""
+    return [stem for stem in STEMS if file in _reached(root() / "impl" / f"{stem}.py")]
 
 
 def test_files() -> list[str]:
