@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, tables, transitions
+from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, tables, transitions, trees
 from benchmarks.engines import Comparison
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
@@ -74,12 +74,22 @@ def comparison(engine: str | None, release: str | None, device: torch.device, se
         other = engines.load(engine, release, device)
     except EngineError as error:
         out.print(f"The comparison with an engine is skipped: {error}", markup=False, soft_wrap=True)
-        return {"engine": None, "device": str(device), "skipped": str(error), "rows": [], "locks": None}
+        return {"engine": None, "device": str(device), "skipped": str(error), "rows": [], "locks": None, "trees": None}
     cases = _progress(list(engines.cases()), other.label)
     rows = [engines.measure(other, case, device, seconds) for case in cases]
     out.print(tables.side_by_side(rows, other.label, str(device)))
     done = {"engine": other.label, "device": str(device), "skipped": None, "rows": [asdict(r) for r in rows]}
-    return {**done, "locks": locking(other, device, seconds)}
+    return {**done, "locks": locking(other, device, seconds), "trees": prefix_caches(other, device, seconds)}
+
+
+def prefix_caches(other: Comparison, device: torch.device, seconds: float) -> dict[str, Any]:
+    """Calls of our prefix cache and of the engine's; one line where the engine has no such trees."""
+    rows, skipped = trees.measure(other, device, seconds)
+    if skipped is not None:
+        out.print(f"The comparison of prefix caches is skipped: {skipped}", markup=False, soft_wrap=True)
+    else:
+        out.print(tables.prefix_caches(rows, other.label))
+    return {"texts": trees.TEXTS, "skipped": skipped, "rows": [asdict(r) for r in rows]}
 
 
 def locking(other: Comparison, device: torch.device, seconds: float) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Comparison(Protocol):
     def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> Locks:
         """Its tree, with a node of ``span`` tokens at the end of each path. EngineError if it cannot be built."""
 
+    def trees(self, tokens: int, page_size: int) -> list[tuple[str, Any]]:
+        """Our prefix cache behind its interface, then its own trees, by name: see ``trees.Tree``. EngineError if it has
+        none.
+        """
+
 
 def comparable() -> list[str]:
     """The engines that can be compared with our implementation."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions
+from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions, trees
 from conformance.lockstep import OFTEN
 
 NO_PEER = (
@@ -120,6 +120,19 @@ def locking(rows: Sequence[locks.Row], label: str, device: str) -> Table:
     table = _table(f"Lock and unlock: our implementation on {device} and {label}", caption, *headings)
     for r in rows:
         table.add_row(f"{r.batch:,}", _time(r.own_us), _time(r.engine_us), _ratio(r.ratio))
+    return table
+
+
+def prefix_caches(rows: Sequence[trees.Row], label: str) -> Table:
+    """Calls of a prefix cache, one line a call; no lines where the engine has no such trees."""
+    caption = f"{trees.TEXTS:,} texts of {2 * trees.HALF} tokens, of which {trees.PROMPTS} prompts of {trees.HALF} are "
+    caption += "shared; full attention, on the host. Each call is made through the engine's interface. Medians."
+    names = list(rows[0].engine_us) if rows else []
+    headings = ("call", "page", "our time", *(heading for name in names for heading in (name, "ratio")))
+    table = _table(f"Prefix caches: ours and those of {label}", caption, *headings)
+    for r in rows:
+        sides = [text for name in names for text in (_time(r.engine_us[name]), _ratio(r.ratios[name]))]
+        table.add_row(r.call, str(r.page_size), _time(r.own_us), *sides)
     return table
 
 

@@ -6,11 +6,13 @@ import itertools
 
 import pytest
 import torch
+from driven import driven, have
 
 from benchmarks import engines, events, lockstep, runs, schedulers, shadow, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
+from benchmarks.trees import PAGES, WORKS
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
 from conformance.lockstep import breaks
@@ -131,6 +133,32 @@ def test_a_timed_call_leaves_the_pool_as_it_was(case: Case) -> None:
 
 def test_each_case_is_measured_once() -> None:
     assert all(len(list(same)) == 1 for _, same in itertools.groupby(sorted(engines.cases(), key=str)))
+
+
+@pytest.mark.engine
+def test_calls_of_prefix_caches_are_measured() -> None:
+    said = driven("0.5.23", TREES, str(have("0.5.23")))
+    assert [(row["call"], row["page_size"]) for row in said] == [(call, page) for page in PAGES for call in WORKS]
+    for row in said:
+        assert set(row["ratios"]) == {"its core rust", "its core python"}
+        assert row["own_us"] > 0 < min(row["engine_us"].values())
+
+
+# In a process of its own: this one has not loaded the release.
+TREES = """
+    import json, sys
+    from dataclasses import asdict
+    from pathlib import Path
+    import torch
+    from benchmarks import trees
+    from conformance.engines.sglang import release
+    from conformance.engines.sglang.comparison import Comparison
+
+    trees.TEXTS = 40
+    other = Comparison(release.load(Path(sys.argv[2]), sys.argv[1]), "cpu")
+    rows, skipped = trees.measure(other, torch.device("cpu"), 0)
+    print(json.dumps([asdict(row) for row in rows]))
+"""
 
 
 def test_a_release_that_cannot_be_had_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

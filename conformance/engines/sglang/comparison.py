@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from conformance.engines.protocol import EngineError, Misuse, Unsupported
+from conformance.engines.sglang import cores, droptree
 from conformance.engines.sglang.memory import SGLangMemory
 from conformance.engines.sglang.release import Release
 from conformance.engines.sglang.tree import TreeEngine
 
 COMPONENTS = ("full", "swa")
+WINDOW = 1  # of a model without sliding-window layers, whose tree reads none
 
 
 class LockTree:
@@ -31,6 +33,37 @@ class LockTree:
                 locks.release(lock, "temporary")
 
         return lock_and_release
+
+
+class PrefixTree:
+    """A tree over a pool of its own, called as a scheduler of the release calls it."""
+
+    def __init__(self, release: Release, memory: SGLangMemory) -> None:
+        self.release, self.tree, self.pools = release, memory.tree, memory.pools
+        self.locks = release.locks(memory.tree)
+
+    def slots(self, tokens: int) -> Any:
+        """Allocated slots, whole pages."""
+        slots = self.pools.engine.alloc(tokens)
+        if slots is None:
+            raise EngineError(f"{self.release.label}: the pool of the benchmark has no {tokens} tokens left")
+        return slots
+
+    def insert(self, text: Sequence[int], slots: Any) -> None:
+        """``insert`` of a whole text; what the tree had is freed."""
+        self.release.insert(self.tree, text, 0, value=slots)
+
+    def match(self, text: Sequence[int]) -> Any:
+        """``match_prefix``; the node in which the longest prefix ends."""
+        return self.release.match(self.tree, text).last_device_node
+
+    def lock(self, node: Any) -> None:
+        """``inc_lock_ref`` and ``dec_lock_ref``."""
+        self.locks.release(self.locks.acquire(node), "temporary")
+
+    def evict(self, tokens: int) -> None:
+        """``evict`` of at least so many tokens."""
+        self.release.evict(self.tree, tokens, 0, 0)
 
 
 class Comparison:
@@ -66,3 +99,22 @@ class Comparison:
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
         return tree
+
+    def trees(self, tokens: int, page_size: int) -> list[tuple[str, PrefixTree]]:
+        """Our prefix cache behind the release's interface, then the release's unified tree with each core that it has;
+        each over a pool of so many tokens. EngineError if the release has no unified tree that can be built.
+        """
+        plain = Release(self.release.imported, publishing=False)
+        ours = droptree.with_our_tree(plain, debug=False)
+        known = [cores.RUST, cores.PYTHON] if plain.imported.has(cores.RUST_PACKAGE) else [cores.DEFAULT]
+        wanted = [("Slotproof", ours, cores.DEFAULT), *((f"its core {core}", plain, core) for core in known)]
+        return [(name, self._tree(release, core, tokens, page_size)) for name, release, core in wanted]
+
+    def _tree(self, release: Release, core: str, tokens: int, page_size: int) -> PrefixTree:
+        try:
+            memory = SGLangMemory(
+                release, "unified", ("full",), page_size, size=tokens, size_swa=0, window=WINDOW, core=core
+            )
+        except (Misuse, Unsupported, AttributeError, ImportError) as error:
+            raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
+        return PrefixTree(release, memory)

@@ -30,16 +30,16 @@ RESULTS = {
 SERVED = ("checkpoint", "cache_finished_req")  # the calls by which requests reach a tree, by generation
 
 
-def with_our_tree(release: Release) -> Release:
-    """The release, with our cache in its servers."""
-    return cast(Release, WithOurTree(release))
+def with_our_tree(release: Release, *, debug: bool = True) -> Release:
+    """The release, with our cache in its servers. ``debug``: the cache checks itself after each call."""
+    return cast(Release, WithOurTree(release, debug))
 
 
 class WithOurTree:
     """A release whose servers have our cache. All else is the release's."""
 
-    def __init__(self, release: Release) -> None:
-        self._release = release
+    def __init__(self, release: Release, debug: bool) -> None:
+        self._release, self._debug = release, debug
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._release, name)
@@ -64,7 +64,7 @@ class WithOurTree:
             raise Unsupported(f"our cache behind SGLang's interface has no parts of {components} ({kind})")
         params = self._release.tree_params(rows, allocator, page_size, window, buffers)
         tokens = getattr(params, "swa_retain_window", window) if "swa" in components else 0
-        return self._class(params, self._types, self._sessions, window=tokens, debug=True)
+        return self._class(params, self._types, self._sessions, window=tokens, debug=self._debug)
 
     @staticmethod
     def insert_frees(kind: str) -> bool:

@@ -93,10 +93,10 @@ class TrackBuffers(NamedTuple):
 
 
 class Release:
-    """One imported release of SGLang."""
+    """One imported release of SGLang. ``publishing``: its trees publish KV events."""
 
-    def __init__(self, imported: Imported) -> None:
-        self.imported = imported
+    def __init__(self, imported: Imported, *, publishing: bool = True) -> None:
+        self.imported, self.publishing = imported, publishing
         self.settings = Settings(imported)
         self.serving = Serving(imported)
 
@@ -287,7 +287,7 @@ class Release:
         return cores.build(self.imported, build, params, core)
 
     def tree_params(self, rows: Any, allocator: Any, page_size: int, window: int, buffers: TrackBuffers) -> Any:
-        """The ``CacheInitParams`` of a tree that publishes KV events."""
+        """The ``CacheInitParams`` of a tree."""
         self._hash_here()
         return self.imported.module("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
@@ -295,7 +295,7 @@ class Release:
             token_to_kv_pool_allocator=allocator,
             page_size=page_size,
             sliding_window_size=window,
-            enable_kv_cache_events=True,
+            enable_kv_cache_events=self.publishing,
             **buffers.options,
         )
 
