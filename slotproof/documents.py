@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,9 +57,9 @@ ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 KNOWN_BUGS = FINDINGS.with_name("faults.json")
+MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
 UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
-TUTORIAL = "your-engine.md"
 REQUIRED = ("found",)  # the parts that README.md must have
 VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
 
@@ -202,7 +202,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
         "mutation.md": mutating.page(),
-        "mutation_impl.md": mutating_impl.page(),
+        **({"mutation_impl.md": mutating_impl.page()} if MUTATED.exists() else {}),
     }
     return [
         *(
@@ -210,9 +210,15 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             for name, values in made.items()
         ),
         *finding_pages(pages, docs, found, findings).items(),
-        (docs / TUTORIAL, played((docs / TUTORIAL).read_text("utf-8"))),
-        (readme, filled(readme.read_text("utf-8"), parts)),
+        *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
+        (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
     ]
+
+
+def written_by_hand(docs: Path) -> list[Path]:
+    """The pages of docs/ of which only parts are generated: what their commands print, or a marked part."""
+    texts = {path: path.read_text("utf-8") for path in sorted(docs.glob("*.md"))}
+    return [path for path, text in texts.items() if "<!-- run" in text or "<!-- generated: " in text]
 
 
 @cache
@@ -306,13 +312,13 @@ def _replay(kept: Kept, rows: Rows) -> str:
     return f"```\n$ slotproof replay {kept.name}\n{lines}\n```"
 
 
-def filled(text: str, parts: dict[str, Callable[[], str]]) -> str:
-    """README.md with its marked parts made anew: what is between ``<!-- generated: NAME -->`` and ``<!-- end -->``."""
+def filled(text: str, parts: dict[str, Callable[[], str]], required: Collection[str] = ()) -> str:
+    """A page with its marked parts made anew: what is between ``<!-- generated: NAME -->`` and ``<!-- end -->``."""
     for name, make in parts.items():
         pattern = re.compile(rf"(<!-- generated: {name} -->).*?(<!-- end -->)", re.DOTALL)
         if pattern.search(text):
             part = make().strip()
             text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part}\n{match[2]}", text)  # type: ignore[misc]
-        elif name in REQUIRED:
+        elif name in required:
             raise UsageError(f"README.md has no part <!-- generated: {name} -->")
     return text

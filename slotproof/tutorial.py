@@ -37,6 +37,7 @@ VARIES = (
     (re.compile(r"network [^,]*, home"), "network none, home"),
     (re.compile(r"\(\d+\.\d s\)"), "(… s)"),
     (re.compile(r"\bin \d+\.\d+s\b"), "in …s"),
+    (re.compile(r"; \d+ s$", re.MULTILINE), "; … s"),
 )
 CELL = re.compile(r"(?<=│ )\d+\.\d(?= +│$)", re.MULTILINE)  # a time in the last column of a table
 

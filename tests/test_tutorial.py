@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,37 @@ def test_a_change_must_fit() -> None:
 def test_times_and_folders_are_left_out(tmp_path: Path) -> None:
     printed = f"{tmp_path}/a.py: holds (12.5 s)   \n│ pool │ 3.25 │ 12.5    │\n1 passed in 0.31s\n"
     assert steady(printed, tmp_path) == "a.py: holds (… s)\n│ pool │ 3.25 │ …       │\n1 passed in …s\n"
+
+
+DOCS = PAGE.parent
+COMMAND = re.compile(r"^(?P<before>.*)\n```\w*\n\$ (?:slotproof|pytest)", re.MULTILINE)
+READ = re.compile(r"^\d\. \[.*\]\((.*)\)", re.MULTILINE)
+
+
+def test_every_command_that_a_page_shows_with_its_output_is_run() -> None:
+    for path in DOCS.glob("*.md"):
+        for shown in COMMAND.finditer(path.read_text(encoding="utf-8")):
+            assert shown["before"].startswith(("<!-- run", "<!-- generated: ")), f"{path.name}: {shown[0]}"
+
+
+def test_the_pages_that_read_in_order_are_there() -> None:
+    pages = READ.findall((DOCS / "README.md").read_text(encoding="utf-8"))
+    assert len(pages) == 7
+    assert [name for name in pages if not (DOCS / name).is_file()] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    lost = []
+    for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]:
+        for target, _, part in re.findall(r"\]\(([^)#:\s]+)(#([^)]+))?\)", path.read_text(encoding="utf-8")):
+            place = (path.parent / target).resolve()
+            headings = re.findall(r"^#+ (.*)$", place.read_text("utf-8"), re.MULTILINE) if place.suffix == ".md" else []
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            if not place.exists() or (part and part not in anchors):
+                lost.append(f"{path.name}: {target}#{part}")
+    assert lost == []
+
+
+def test_the_glossary_is_in_order_and_has_each_word_once() -> None:
+    words = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)[2:]
+    assert words == sorted({*words}, key=str.lower)
