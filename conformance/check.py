@@ -33,7 +33,8 @@ class Search:
 
     ``examples``: how many runs. ``seed``: with ``None`` every check draws the same runs. ``strict``: a latent finding
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
-    ``page_sizes``: in tokens; with ``None`` those of the stem's machine.
+    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``steered``: half of the runs are drawn so that
+    they are like the runs which ``Sink.worth`` values most.
     """
 
     examples: int = 200
@@ -41,6 +42,7 @@ class Search:
     strict: bool = True  # a latent finding ends the run as a violation does
     exclude: Collection[StrEnum] = ()
     page_sizes: tuple[int, ...] | None = None
+    steered: bool = False
 
 
 @dataclass
@@ -146,6 +148,6 @@ def _settings(search: Search) -> settings:
         deadline=None,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate,),  # conformance.shrink does the shrinking
+        phases=(Phase.generate, *([Phase.target] if search.steered else [])),  # conformance.shrink does the shrinking
         suppress_health_check=list(HealthCheck),
     )

@@ -10,6 +10,7 @@ standard output: what was loaded, or why it could not be loaded. It ends when it
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -119,16 +120,46 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def _answer(self, asked: Json) -> Any:
         from conformance import judge
+        from conformance.campaign import trial
 
         does: dict[str, Callable[..., Any]] = {
             "outcome": judge.outcome_of,
             "alone": judge.alone,
             "beside": judge.beside,
+            "trial": trial.trial,
         }
-        progress = Progress(self._say, self.scratch / f"run-{asked['stem']}")
+        name = asked.get("run", asked["stem"])
+        watch = None if asked.get("limit") is None else Watch(self.scratch / f"death-{name}", asked["limit"])
+        progress = Progress(self._say, self.scratch / f"run-{name}", watch)
         if asked["stem"] not in self.loaded.makers and asked["do"] != "outcome":
             raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
-        return does[asked["do"]](self.loaded, asked, progress)
+        try:
+            return does[asked["do"]](self.loaded, asked, progress)
+        finally:
+            if watch is not None:
+                watch.end()
+
+
+class Watch:
+    """Ends this process where ``again`` is not called for ``limit`` seconds, also while C code runs. The file then says
+    in which functions the process was, and so it does where a signal such as SIGSEGV ends it.
+    """
+
+    def __init__(self, file: Path, limit: float) -> None:
+        self.path, self.file, self.limit = file, file.open("w"), limit
+        faulthandler.enable(self.file)
+        self.again()
+
+    def again(self) -> None:
+        """Begins to wait again."""
+        faulthandler.dump_traceback_later(self.limit, exit=True, file=self.file)
+
+    def end(self) -> None:
+        """The process has not died: there is nothing to tell."""
+        faulthandler.cancel_dump_traceback_later()
+        faulthandler.disable()
+        self.file.close()
+        self.path.unlink(missing_ok=True)
 
 
 class Progress:
@@ -136,11 +167,13 @@ class Progress:
     the engine kills the process.
     """
 
-    def __init__(self, say: Callable[[Json], None], file: Path) -> None:
-        self.say, self.file, self.number, self.last = say, file, 0, ""
+    def __init__(self, say: Callable[[Json], None], file: Path, watch: Watch | None = None) -> None:
+        self.say, self.file, self.watch, self.number, self.last = say, file, watch, 0, ""
 
     def __call__(self, what: str, trace: Trace | None, step: Json | None, steps: int) -> None:
         """``what`` is being done; ``step`` comes after the operations of ``trace``; ``steps``: how many were sent."""
+        if self.watch is not None:
+            self.watch.again()
         if trace is not None:
             run = {**trace.as_json(), "steps": [*trace.steps, *([] if step is None else [step])]}
             self.file.write_text(json.dumps(run))

@@ -51,7 +51,7 @@ class BlockCacheMachine(StemMachine):
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
         """
-        self.number = 0
+        self.number = 0  # the last request
         drafts, eagle = DRAFTS[config["drafts"]]
         known = {
             **config,
@@ -68,6 +68,7 @@ class BlockCacheMachine(StemMachine):
             {**plain, **attention, "steps_in_flight": 1},
         ):
             if self.begin(self.avoiding({**known, **less})):
+                self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
 
     def avoiding(self, config: Json) -> Json:
