@@ -33,8 +33,8 @@ class Search:
 
     ``examples``: how many runs. ``seed``: with ``None`` every check draws the same runs. ``strict``: a latent finding
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
-    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``steered``: half of the runs are drawn so that
-    they are like the runs which ``Sink.worth`` values most.
+    ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``steered``: half of the runs are drawn so
+    that they are like the runs which ``Sink.worth`` values most.
     """
 
     examples: int = 200

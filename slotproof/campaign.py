@@ -44,9 +44,10 @@ MINIMUM, MAXIMUM = 5.0, 30 * 86_400.0  # seconds
 class Options:
     """What was asked for on the command line.
 
-    ``seconds``: how long trials are begun. ``folder``: where the campaign is kept. ``ray``: the address of a Ray cluster,
-    ``None`` for processes of this machine. ``steer``: how runs are valued (``conformance.campaign.trial.STEERED``), empty
-    for runs that are drawn blindly. ``limit``: the seconds that one call of the engine may take.
+    ``seconds``: how long trials are begun. ``folder``: where the campaign is kept. ``ray``: the address of a Ray
+    cluster, ``None`` for processes of this machine. ``steer``: how runs are valued
+    (``conformance.campaign.trial.STEERED``), empty for runs that are drawn blindly. ``limit``: the seconds that one
+    call of the engine may take.
     """
 
     subject: Subject
@@ -84,8 +85,8 @@ class Campaign:
                 yield self.trial(number)
 
     def trial(self, number: int) -> Json:
-        """What a trial is told: its stem and its seed, what is known and reached, and kept runs to begin with. The first
-        trial of each stem replays what was found before.
+        """What a trial is told: its stem and its seed, what is known and reached, and kept runs to begin with. The
+        first trial of each stem replays what was found before.
         """
         stem, seed = self.stems[number % len(self.stems)], self.store.seed_of(number)
         replay = [] if stem in self._replayed else self.store.to_replay(stem)

@@ -43,10 +43,8 @@ class View:
         if not screen.console.is_terminal:
             yield
             return
-        with Live(
-            get_renderable=self._drawn, console=screen.console, refresh_per_second=REFRESHED, transient=True
-        ) as it:
-            self.live = it
+        shown = Live(get_renderable=self._drawn, console=screen.console, refresh_per_second=REFRESHED, transient=True)
+        with shown as self.live:
             yield
 
     def heard(self, asked: Json, steps: int) -> None:
@@ -71,11 +69,11 @@ class View:
         campaign, store = self.campaign, self.campaign.store
         with self.lock:
             steps = campaign.steps + sum(self.under_way.values())
-        took = max(time.monotonic() - campaign.begun, 0.1)
+        took, lasts = max(time.monotonic() - campaign.begun, 0.1), campaign.options.seconds
         items = sum(len(stem.counts) for stem in store.stems.values())
+        did = f"{campaign.trials} trials, {steps:,} operations ({steps / took:,.0f} a second)"
         return (
-            f"{self.label}: {took:.0f} of {campaign.options.seconds:.0f} s, {campaign.trials} trials, {steps:,} operations "
-            f"({steps / took:,.0f} a second), {items} items covered, findings: {len(store.findings)}"
+            f"{self.label}: {took:.0f} of {lasts:.0f} s, {did}, {items} items covered, findings: {len(store.findings)}"
         )
 
     def _drawn(self) -> Group:
@@ -87,9 +85,8 @@ class View:
             )
             for name, stem in sorted(store.stems.copy().items())
         ]
-        return Group(
-            plain(self._line()), table("", ("stem", "trials", "operations", "items", "kept", "findings"), rows)
-        )
+        columns = ("stem", "trials", "operations", "items", "kept", "findings")
+        return Group(plain(self._line()), table("", columns, rows))
 
 
 # The report.
@@ -100,21 +97,17 @@ def show(report: Json) -> None:
     for finding in report["findings"]:
         _finding(finding)
     for lost in report["lost"]:
-        say(
-            f"lost: trial {lost['trial']} ({lost['stem']}, seed {lost['seed']}): {lost['why'].splitlines()[0]}",
-            style="dim",
-        )
+        why = lost["why"].splitlines()[0]
+        say(f"lost: trial {lost['trial']} ({lost['stem']}, seed {lost['seed']}): {why}", style="dim")
     screen.show(_table(report["results"]))
     for result in report["results"]:
         _missed(result)
     now, total = report["now"], report["total"]
     rate = now["steps"] / max(now["seconds"], 0.1)
-    say(
-        f"now: {now['trials']} trials, {now['steps']:,} operations in {now['seconds']} s ({rate:,.0f} a second, workers: "
-        f"{report['options']['workers']}); in all: {total['trials']} trials, {total['runs']:,} runs, {total['steps']:,} "
-        f"operations; folder: {report['folder']}",
-        style="dim",
-    )
+    did = f"{now['trials']} trials, {now['steps']:,} operations in {now['seconds']} s, {rate:,.0f} a second"
+    whole = f"{total['trials']} trials, {total['runs']:,} runs, {total['steps']:,} operations"
+    workers = f"workers: {report['options']['workers']}"
+    say(f"now: {did}, {workers}; in all: {whole}; folder: {report['folder']}", style="dim")
     say(f"{report['subject']['label']}: {report['reason']}", style="bold")
 
 

@@ -69,9 +69,10 @@ class Stem:
 class Store:
     """The state of a campaign in its folder. Only the process that has the lock of the folder may hold one.
 
-    ``subject``: the engine that is driven, as plain data. ``seed``: from which the seed of each trial is made. ``done``:
-    the numbers of the trials that have ended. ``findings``: rows as in the report of ``slotproof check``, each with
-    ``times``, ``trial``, ``seed`` and ``shapes``. ``lost``: trials that ended without a result, and why. ``seconds``: the
+    ``subject``: the engine that is driven, as plain data. ``seed``: from which the seed of each trial is made.
+    ``done``: the numbers of the trials that have ended. ``findings``: rows as in the report of ``slotproof check``,
+    each with ``times``, ``trial``, ``seed``, ``shapes`` (its traces: the shortest for each operation that ends one) and
+    ``gone`` (its traces no longer show it). ``lost``: trials that ended without a result, and why. ``seconds``: the
     time that all trials together took.
     """
 

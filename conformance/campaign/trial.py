@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection
-from typing import Any
 from zlib import crc32
 
 from conformance.campaign import coverage
@@ -38,8 +36,9 @@ def key_of(finding: Finding) -> tuple[str, str, str]:
 class Trial:
     """What a trial keeps while its runs are drawn.
 
-    ``known``: for each finding of the campaign, by its key, the operations of its traces. ``reached``: the items that the
-    campaign has reached. ``kept``: traces with which some of the runs begin. ``steer``: one of ``STEERED``, or empty.
+    ``known``: for each finding of the campaign, by its key, the operations of its traces. ``reached``: the items that
+    the campaign has reached. ``kept``: traces with which some of the runs begin. ``steer``: one of ``STEERED``, or
+    empty.
     """
 
     def __init__(self, asked: Json) -> None:

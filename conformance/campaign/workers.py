@@ -6,7 +6,6 @@ crashes or hangs ends its trial and no other; so does whoever kills the process 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from threading import Lock
 from conformance.connection import EngineDied, Served, Subject, ToolError, died
 from conformance.engines.protocol import EngineError, Json
 from conformance.outcome import Outcome
+from conformance.served import run_in
 from conformance.traces import Trace
 
 Finished = tuple[Json, Json]  # a trial, and its result
@@ -66,14 +66,14 @@ class Loaded:
             file = served.scratch / f"run-{asked['run']}"
             try:
                 with served.connect() as connection:
-                    result: Json = connection.ask(asked, lambda said: hears(said["steps"]))
+                    result: Json = connection.ask(asked, lambda said: _heard(hears, said))
                     return {**result, "lost": None}
             except EngineDied as error:
                 return self._died(served, asked, str(error))
             except EngineError as error:
-                return lost(NO_VERDICT, str(error), _trace_in(file))
+                return lost(NO_VERDICT, str(error), run_in(file))
             except ToolError as error:
-                return lost(FAILED, f"{error}\n{error.report}", _trace_in(file))
+                return lost(FAILED, f"{error}\n{error.report}", run_in(file))
             except OSError:
                 self._again(served)
             finally:
@@ -86,7 +86,7 @@ class Loaded:
         The engine is the reason where it hung, where a signal such as SIGSEGV ended it, and where the run kills the
         process again.
         """
-        trace = _trace_in(served.scratch / f"run-{asked['run']}")
+        trace = run_in(served.scratch / f"run-{asked['run']}")
         told = _text_of(served.scratch / f"death-{asked['run']}")
         if trace is None or not trace.steps:
             return lost(KILLED, f"{why}, before an operation was sent", None)
@@ -118,18 +118,15 @@ class Loaded:
         return None
 
 
+def _heard(hears: Callable[[int], object], said: Json) -> None:
+    hears(said["steps"])
+
+
 def lost(kind: str, why: str, trace: Trace | None) -> Json:
     """The result of a trial that has none. ``kind``: its process was ended from outside, the engine has no verdict, or
     Slotproof failed. ``why``: the reason in words. ``trace``: the run that was being sent.
     """
     return {**NOTHING, "lost": {"kind": kind, "why": why, "trace": None if trace is None else trace.as_json()}}
-
-
-def _trace_in(file: Path) -> Trace | None:
-    """The run in a file that its process may have been killed at writing."""
-    with suppress(OSError, ValueError):
-        return Trace(**json.loads(file.read_text(encoding="utf-8")))
-    return None
 
 
 def _text_of(file: Path) -> str:
