@@ -155,25 +155,33 @@ class StemMachine(RuleBasedStateMachine):
             raise
         self.sink.steps += 1
         latents = len(self.run.law.latents)
+        found: Finding | None = None
         try:
             with self._keeping_reasons():
                 self.lock.do(op, **arguments)
         except Finding as finding:
-            if self.sink.passes(finding, self.lock.trace):
-                self._step_back()
-                return
-            self.failed = True
-            self.sink.failure = (finding, self.lock.trace)
-            raise
+            found = finding
         except Misuse:
             if not self.steps_back and not self.goes_on:
                 raise
             self.failed = self.skips = True  # the rule relied on an operation that was taken back, or on a fresh run
+        if found is not None:  # not in the handler: the finding is not what an exception of the repetition comes of
+            self._has(found)
+            return
         for latent in self.run.law.latents[latents:]:
             self.sink.latent = self.sink.latent or (latent, self.lock.trace)
             self.sink.passes(latent, self.lock.trace)
         if not self.failed:
             self.sink.after(self.lock.trace, self.run.law)
+
+    def _has(self, finding: Finding) -> None:
+        """Steps back before the operation that broke the law, where the sink passes the finding; else raises it."""
+        if self.sink.passes(finding, self.lock.trace):
+            self._step_back()
+            return
+        self.failed = True
+        self.sink.failure = (finding, self.lock.trace)
+        raise finding
 
     @contextmanager
     def _keeping_reasons(self) -> Iterator[None]:
