@@ -33,7 +33,7 @@ from slotproof.screen import choose, write_json
 
 SCHEMA = 1
 ENOUGH = 200  # operations on each stem below which a campaign is no verdict
-EXAMPLES = 100  # drawn runs of a trial
+EXAMPLES = 40  # drawn runs of a trial
 LONGEST_TRIAL = 120.0  # seconds after which a trial draws no more
 BEGINNINGS = 8  # kept runs with which runs of a trial begin
 UNITS = {"s": 1, "m": 60, "h": 3600}
