@@ -6,6 +6,7 @@ Trials are dealt out to workers (``conformance.campaign.workers``), and their re
 
 from __future__ import annotations
 
+import json as jsonlib
 import os
 import secrets
 import time
@@ -63,12 +64,11 @@ class Options:
 
 
 class Campaign:
-    """A campaign that is under way: it makes the trials and takes their results."""
+    """A campaign that is under way: it makes the trials."""
 
     def __init__(self, options: Options, stems: list[str], store: Store) -> None:
         self.options, self.stems, self.store = options, stems, store
         self.begun = time.monotonic()
-        self.trials = self.steps = 0  # of this call of the command
         self._replayed: set[str] = set()
 
     @property
@@ -107,12 +107,6 @@ class Campaign:
             "kept": Random(seed).sample(beginnings, min(BEGINNINGS, len(beginnings))),
         }
 
-    def add(self, asked: Json, result: Json) -> list[Json]:
-        """Takes the result of a trial. Returns the findings that are new."""
-        new = self.store.add(asked, result)
-        self.trials, self.steps = self.trials + 1, self.steps + result["steps"]
-        return new
-
 
 def run(options: Options) -> int:
     """Does the campaign, writes the report, prints it, and returns the exit code."""
@@ -131,11 +125,11 @@ def report_of(options: Options) -> Json:
         with _trials(options) as (hello, at_a_time, runs, view):
             stems = choose(options.stems, hello["stems"], "stem of this engine")
             campaign = Campaign(options, stems, store)
-            with view.of(hello["label"], campaign):
+            with view.of(hello["label"], store):
                 for asked, result in runs(campaign.asked()):
-                    view.ended(asked, result, campaign.add(asked, result))
+                    view.ended(asked, result, store.add(asked, result))
             known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
-            return _report(options, hello, at_a_time, campaign, known)
+            return _report(options, hello, at_a_time, campaign, view, known)
     finally:
         store.close()
 
@@ -176,11 +170,13 @@ def _known(stem: str) -> dict[str, Known]:
 
 
 def _report(
-    options: Options, hello: Json, at_a_time: int, campaign: Campaign, known: dict[str, dict[str, Known]]
+    options: Options, hello: Json, at_a_time: int, campaign: Campaign, view: View, known: dict[str, dict[str, Known]]
 ) -> Json:
     store = campaign.store
     results = [_of_stem(stem, store, names) for stem, names in known.items()]
-    replace_text(options.folder / "coverage.json", _dumped({r["stem"]: r["coverage"] for r in results}))
+    replace_text(
+        options.folder / "coverage.json", jsonlib.dumps({r["stem"]: r["coverage"] for r in results}, indent=1) + "\n"
+    )
     report = {
         **{"schema": SCHEMA, "slotproof": version("slotproof"), "folder": str(options.folder)},
         "subject": {**store.subject, **{name: hello[name] for name in ("label", "own", "notes", "isolation", "roots")}},
@@ -191,7 +187,7 @@ def _report(
         "seed": store.seed,
         "now": {
             "seconds": round(time.monotonic() - campaign.begun, 1),
-            **{"trials": campaign.trials, "steps": campaign.steps},
+            **{"trials": view.trials, "steps": view.steps},
         },
         "total": {
             **{"trials": len(store.done), "seconds": round(store.seconds, 1)},
@@ -211,12 +207,6 @@ def _of_stem(name: str, store: Store, known: dict[str, Known]) -> Json:
     counts = {} if stem is None else stem.counts
     kept = [] if stem is None else stem.covering
     return {"stem": name, **looked, "covering": kept, "coverage": coverage.table(name, known, counts)}
-
-
-def _dumped(data: Json) -> str:
-    import json
-
-    return json.dumps(data, indent=1) + "\n"
 
 
 def _exit(report: Json) -> tuple[int, str]:

@@ -6,20 +6,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
 
+from conformance.campaign.store import Store
 from conformance.contents.harm_found import lines_of
 from conformance.engines.protocol import Json
 from conformance.ran import in_words
 from conformance.traces import Trace
 from slotproof import screen
 from slotproof.screen import STYLES, Rows, broken, plain, say, table
-
-if TYPE_CHECKING:
-    from slotproof.campaign import Campaign
 
 SHORTEST, LONGEST = 5.0, 60.0  # seconds between two lines
 REFRESHED = 2  # times a second that the live view is drawn again
@@ -30,16 +27,17 @@ class View:
     """Shows how a campaign goes on. ``heard`` and ``ended`` may be called by any thread."""
 
     def __init__(self, seconds: float) -> None:
-        self.between = min(max(seconds / 20, SHORTEST), LONGEST)
+        self.seconds, self.between = seconds, min(max(seconds / 20, SHORTEST), LONGEST)
+        self.trials = self.steps = 0
         self.lock = Lock()
         self.under_way: dict[int, int] = {}
-        self.said = time.monotonic()
+        self.begun = self.said = time.monotonic()
         self.live: Live | None = None
 
     @contextmanager
-    def of(self, label: str, campaign: Campaign) -> Iterator[None]:
-        """Shows the campaign until the end of the block."""
-        self.label, self.campaign = label, campaign
+    def of(self, label: str, store: Store) -> Iterator[None]:
+        """Shows the campaign of the engine ``label`` until the end of the block."""
+        self.label, self.store, self.begun = label, store, time.monotonic()
         if not screen.console.is_terminal:
             yield
             return
@@ -56,6 +54,7 @@ class View:
         """A trial has ended, and the campaign knows its result."""
         with self.lock:
             self.under_way.pop(asked["number"], None)
+            self.trials, self.steps = self.trials + 1, self.steps + result["steps"]
         for row in new:
             what = f"{row['stem']}: {broken(row['law'], row['kind'])}"
             say((f"found in trial {asked['number']}: {what}", STYLES[row["severity"]]), f" ({row['severity']})")
@@ -66,24 +65,20 @@ class View:
             say(self._line(), style="dim")
 
     def _line(self) -> str:
-        campaign, store = self.campaign, self.campaign.store
         with self.lock:
-            steps = campaign.steps + sum(self.under_way.values())
-        took, lasts = max(time.monotonic() - campaign.begun, 0.1), campaign.options.seconds
-        items = sum(len(stem.counts) for stem in store.stems.values())
-        did = f"{campaign.trials} trials, {steps:,} operations ({steps / took:,.0f} a second)"
-        return (
-            f"{self.label}: {took:.0f} of {lasts:.0f} s, {did}, {items} items covered, findings: {len(store.findings)}"
-        )
+            steps = self.steps + sum(self.under_way.values())
+        took = max(time.monotonic() - self.begun, 0.1)
+        items = sum(len(stem.counts) for stem in self.store.stems.copy().values())
+        did = f"{self.trials} trials, {steps:,} operations ({steps / took:,.0f} a second), {items} items covered"
+        return f"{self.label}: {took:.0f} of {self.seconds:.0f} s, {did}, findings: {len(self.store.findings)}"
 
     def _drawn(self) -> Group:
-        store = self.campaign.store
         rows = [
             (
                 *(name, stem.trials, f"{stem.steps:,}", len(stem.counts), len(stem.covering)),
-                sum(f["stem"] == name for f in store.findings),
+                sum(f["stem"] == name for f in self.store.findings),
             )
-            for name, stem in sorted(store.stems.copy().items())
+            for name, stem in sorted(self.store.stems.copy().items())
         ]
         columns = ("stem", "trials", "operations", "items", "kept", "findings")
         return Group(plain(self._line()), table("", columns, rows))

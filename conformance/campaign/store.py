@@ -46,8 +46,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 @dataclass
-class Stem:
-    """What the trials of one stem have done, found by drawn runs and reached."""
+class Looked:
+    """How hard the trials of one stem have looked, and what they have reached.
+
+    ``counts``: how often each item of coverage was met. ``covering``: the files of the runs that reached something new.
+    ``ran``: what of the engine ran (``conformance.ran``).
+    """
 
     trials: int = 0
     runs: int = 0
@@ -79,7 +83,7 @@ class Store:
     def __init__(self, folder: Path, subject: Json, seed: int) -> None:
         self.folder, self.subject, self.seed = folder, subject, seed
         self.done: set[int] = set()
-        self.stems: dict[str, Stem] = {}
+        self.stems: dict[str, Looked] = {}
         self.findings: list[Json] = []
         self.lost: list[Json] = []
         self.seconds = 0.0
@@ -124,7 +128,7 @@ class Store:
             data[name] for name in ("seed", "findings", "lost", "seconds")
         )
         self.done = {*range(data["done"]["below"]), *data["done"]["also"]}
-        self.stems = {name: Stem.from_json(one) for name, one in data["stems"].items()}
+        self.stems = {name: Looked.from_json(one) for name, one in data["stems"].items()}
 
     def as_json(self) -> Json:
         """The state as plain data."""
@@ -148,7 +152,7 @@ class Store:
 
     def add(self, asked: Json, result: Json) -> list[Json]:
         """Adds a finished trial, and writes the state. Returns the findings that are new."""
-        stem = self.stems.setdefault(asked["stem"], Stem())
+        stem = self.stems.setdefault(asked["stem"], Looked())
         self.done.add(asked["number"])
         stem.trials += 1
         stem.runs += result["runs"]
@@ -184,7 +188,7 @@ class Store:
                 own = [finding[name] for name in DISTINCT[1:]]
                 finding["gone"] = not any(own in each for each in keys)
 
-    def _keep_covering(self, name: str, stem: Stem, runs: Iterable[Json]) -> None:
+    def _keep_covering(self, name: str, stem: Looked, runs: Iterable[Json]) -> None:
         """Keeps the runs that reach an item which no kept run reaches."""
         reached = {*stem.counts}
         for run in runs:
