@@ -118,20 +118,25 @@ def run(options: Options) -> int:
 
 def report_of(options: Options) -> Json:
     """The report of a campaign as plain data; ``docs/json.md`` says what its fields mean."""
-    choose(options.stems, DRIVEN, "stem")
-    registry.must_have(options.subject.engine, options.subject.options)
-    store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
-    try:
-        with _trials(options) as (hello, at_a_time, runs, view):
-            stems = choose(options.stems, hello["stems"], "stem of this engine")
+    with _trials(options) as (hello, at_a_time, runs, view):
+        stems = choose(options.stems, hello["stems"], "stem of this engine")
+        store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
+        try:
             campaign = Campaign(options, stems, store)
             with view.of(hello["label"], store):
                 for asked, result in runs(campaign.asked()):
                     view.ended(asked, result, store.add(asked, result))
             known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
             return _report(options, hello, at_a_time, campaign, view, known)
-    finally:
-        store.close()
+        finally:
+            store.close()
+
+
+def must_be_known(subject: Subject) -> None:
+    """Raises ``UsageError`` or ``EngineError`` if there is no such engine, stem or option."""
+    choose(subject.stems, DRIVEN, "stem")
+    registry.must_have(subject.engine, subject.options)
+    registry.plugin(subject.engine)
 
 
 @contextmanager

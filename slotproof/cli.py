@@ -265,7 +265,7 @@ def campaign(
 
     subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
     limit, lasts = campaigning.seconds(call_limit, "--call-limit"), campaigning.seconds(time, "--for")
-    registry.must_have(engine, subject.options)
+    campaigning.must_be_known(subject)
     folder = output.folder_to_write(out or campaigning.folder_of(subject), "-o")
     asked = campaigning.Options(subject, lasts, folder, subject.stems, workers, seed, ray, steer, limit, json)
     raise typer.Exit(campaigning.run(asked))

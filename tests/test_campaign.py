@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import jsonschema
 import psutil
 import pytest
 
+from benchmarks import steering
 from conformance import stems, traces
 from conformance.allocator.rules import AllocatorMachine
 from conformance.campaign import coverage, store, trial, workers
@@ -28,6 +29,8 @@ from conformance.campaign.workers import Loaded, lost
 from conformance.connection import Subject
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.engines.toy import ToyAllocator
+from conformance.faults import FAULTS
 from conformance.naming import UsageError
 from conformance.served import Progress, run_in
 from conformance.traces import Trace
@@ -36,7 +39,7 @@ from slotproof import campaign, cli, codes
 from slotproof.campaign import Options, report_of
 
 ROOT = Path(__file__).resolve().parents[1]
-SUBJECT = {"engine": "toy", "release": None, "source": None, "device": "cpu", "options": {}}
+SUBJECT: Json = {"engine": "toy", "release": None, "source": None, "device": "cpu", "options": {}}
 ENGINES = """
 import ctypes, time
 from conformance.engines.toy import ToyAllocator
@@ -150,6 +153,20 @@ def test_a_run_that_reaches_something_new_is_kept_and_can_begin_another() -> Non
     assert all({*map(tuple, run["items"])}.isdisjoint(map(tuple, reached)) for run in again["covering"])
 
 
+def test_the_page_on_steering_is_that_of_the_measurement() -> None:
+    kept = json.loads((steering.FOLDER / "steering.json").read_text("utf-8"))
+    assert (steering.FOLDER / "steering.md").read_text("utf-8") == steering.of_data(kept)
+    assert {row["way"] for row in kept["rows"]} == {"", *trial.STEERED}
+    assert all(len(row["numbers"]) == kept["seeds"] >= 10 for row in kept["rows"])
+
+
+def test_steering_is_measured_on_equal_numbers_of_operations() -> None:
+    make = registry.load("ours").makers[steering.STEM]
+    sinks = [steering._drawn(make, way, 1, 60, (), goes_on=True) for way in steering.WAYS]
+    assert [sink.steps for sink in sinks] == [60] * len(steering.WAYS)
+    assert steering.until_found(FAULTS[steering.FOUND[0]].make, "", 1, 1) is None
+
+
 @pytest.mark.parametrize("steer", trial.STEERED)
 def test_a_steered_trial_draws_other_runs(steer: str) -> None:
     steered = played(steer=steer, examples=40)
@@ -176,6 +193,35 @@ def test_the_file_of_a_run_holds_it_whole_and_leaves_out_half_a_line(tmp_path: P
     progress("a kept trace", other, None, 0)
     assert run_in(tmp_path / "run") == other
     assert run_in(tmp_path / "none") is None
+
+
+class Declining(ToyAllocator):
+    """It declines the end of a free group that is not open, and forgets a page."""
+
+    groups = 0
+
+    def begin_group(self) -> None:
+        self.groups += 1
+
+    def end_group(self) -> None:
+        if not self.groups:
+            raise RuntimeError("no group is open")
+        self.groups -= 1
+
+    def free(self, slots: Sequence[int]) -> None:
+        pages = list(dict.fromkeys(slot // self.page_size for slot in slots))
+        self.free_pages += pages[: 1 + (len(pages) < 2)]
+
+
+def declining(config: Json) -> Any:
+    made: Any = Declining(config["size"], config["page_size"])
+    made.lacks = ("alloc", "backup", "restore", "bad")
+    return made
+
+
+def test_a_call_that_is_declined_is_declined_again_after_a_step_back() -> None:
+    result = played(declining, examples=40)
+    assert {row["law"] for row in result["findings"]} >= {"no_leak"}
 
 
 # The folder.
@@ -378,6 +424,20 @@ def valid(report: Json) -> None:
     assert {name for name in report if f"`{name}`" not in page} == set()
 
 
+def test_the_page_tells_every_field_as_the_schema_does() -> None:
+    schema = json.loads((ROOT / "docs" / "campaign-report.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    page = (ROOT / "docs" / "json.md").read_text("utf-8").partition("## `slotproof campaign`")[2]
+    of_check = json.loads((ROOT / "docs" / "check-report.schema.json").read_text("utf-8"))["$defs"]["finding"]
+    told = [("", schema["properties"]), *((name, schema["$defs"][name]["properties"]) for name in TOLD)]
+    for name, fields in told:
+        for field, of in fields.items():
+            if name != "finding" or of != of_check["properties"].get(field):
+                said = of.get("description") or schema["$defs"][of["$ref"].rpartition("/")[2]]["description"]
+                assert f"| `{field}` | {said} |" in page
+
+
+TOLD = ("finding", "lost", "result", "coverage", "transition")
 MARK = "SLOTPROOF_TEST_CAMPAIGN"
 
 
@@ -467,6 +527,7 @@ def test_bad_arguments_are_one_line(
     assert cli.run() == codes.USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert message.format(**place) in line
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "campaign-toy-1.0"}, "an empty folder at most"
 
 
 def test_ray_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
