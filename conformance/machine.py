@@ -47,8 +47,9 @@ def _unsteered(_: Law) -> float | None:
 class Sink:
     """What a check keeps of its runs, and what it decides while they are drawn.
 
-    ``counts``: how often each transition was done and refused. ``runs``: how many were started. ``failure``: the last
-    run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the engine
+    ``counts``: how often each transition was done and refused. ``promised``: see ``conformance.lockstep.Law``.
+    ``lacks``: the operations that the engine did not have in some run. ``runs``: how many were started. ``failure``:
+    the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the engine
     can have no verdict, if it cannot.
 
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
@@ -63,6 +64,7 @@ class Sink:
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lacks: set[str] = field(default_factory=set)
     promised: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     runs: int = 0
     steps: int = 0
@@ -222,6 +224,7 @@ class StemMachine(RuleBasedStateMachine):
             return
         self.sink.counts.update(self.run.law.counts)
         self.sink.promised.update(self.run.law.promised)
+        self.sink.lacks.update(self.run.lacks)
         worth = self.sink.worth(self.run.law)
         if worth is not None:
             target(worth)

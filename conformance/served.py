@@ -75,6 +75,7 @@ def _warm_up(loaded: registry.Loaded) -> None:
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
     from conformance import judge, traces  # noqa: F401
+    from conformance.campaign import trial  # noqa: F401
 
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

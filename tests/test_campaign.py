@@ -130,6 +130,9 @@ def test_counts_are_those_of_the_runs() -> None:
     assert promises
     assert all(counts["alloc_extend", p, "done"] == counts["alloc_extend", "", "done"] for p in promises)
     assert coverage.from_rows(json.loads(json.dumps(coverage.rows(counts)))) == counts
+    table = coverage.table("allocator", campaign._known("allocator"), counts)
+    assert {"bad", "begin_group"} <= {*table["not_offered"]}
+    assert not any(name.startswith("bad input") for name in table["never_reached"]), "the toy does not offer it"
 
 
 # Trials.

@@ -16,7 +16,7 @@ from conformance.lockstep import Law
 from conformance.stems import CALLERS
 
 Item = tuple[str, str, str]  # transition, promise, outcome
-DONE, REFUSED, BROKEN = "done", "refused", "broken"
+DONE, REFUSED, BROKEN, NOT_OFFERED = "done", "refused", "broken", "not offered"
 BAD_INPUT = "bad input"
 
 
@@ -51,7 +51,7 @@ def table(stem: str, known: Mapping[str, Known], counts: Mapping[Item, int]) -> 
     """
     transitions = {name: _of_transition(name, one, counts) for name, one in known.items()}
     bad = {kind: counts.get((BAD_INPUT, "", kind), 0) for kind in kinds_of_bad_input(stem)}
-    lacking = sorted(name for name, promise, outcome in counts if outcome == "not offered" and not promise)
+    lacking = sorted(name for name, promise, outcome in counts if outcome == NOT_OFFERED and not promise)
     covered = {"transitions": transitions, "bad_input": bad, "not_offered": lacking}
     return {**covered, "items": len(_wanted(covered)), "reached": _reached(covered), "never_reached": missed(covered)}
 
@@ -80,7 +80,7 @@ def _wanted(covered: Json) -> dict[str, int]:
             found[f"{name}: refused, no room"] = one["no_room"]
         for sentence, outcomes in one["promises"].items():
             found[f'{name}: taken, where "{sentence}"'] = outcomes["taken"]
-    if "bad" not in covered["not_offered"]:
+    if "bad" not in covered["not_offered"] or any(covered["bad_input"].values()):
         found |= {f"{BAD_INPUT}: {kind}": count for kind, count in covered["bad_input"].items()}
     return found
 

@@ -11,7 +11,7 @@ from collections import Counter
 from zlib import crc32
 
 from conformance.campaign import coverage
-from conformance.campaign.coverage import Item
+from conformance.campaign.coverage import NOT_OFFERED, Item
 from conformance.compare import Status
 from conformance.engines.protocol import Json
 from conformance.engines.registry import Loaded
@@ -115,6 +115,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     hunted = hunt.run([], excluded(stem, listed_of(asked)))
     counts = Counter({(name, "", outcome): n for (name, outcome), n in hunt.sink.counts.items()})
     counts.update(hunt.sink.promised)
+    counts.update((name, "", NOT_OFFERED) for name in hunt.sink.lacks)
     new = [d for d in hunted.differences if d.status is not Status.KNOWN]
     return {
         **{"runs": hunted.runs, "steps": hunted.steps, "cut_short": hunted.cut_short, "seconds": hunted.seconds},
