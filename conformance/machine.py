@@ -49,8 +49,8 @@ class Sink:
 
     ``counts``: how often each transition was done and refused. ``promised``: see ``conformance.lockstep.Law``.
     ``lacks``: the operations that the engine did not have in some run. ``runs``: how many were started. ``failure``:
-    the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the engine
-    can have no verdict, if it cannot.
+    the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the
+    engine can have no verdict, if it cannot.
 
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
     before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
