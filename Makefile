@@ -16,7 +16,7 @@ SEED ?= $(shell date +%s)
 RUNS ?=
 KNOWN_BUGS ?=
 
-.PHONY: help setup verify test lint engines unneeded mutate mutate-impl report bench gpu soak docs docs-check
+.PHONY: help setup verify test lint engines unneeded mutate mutate-impl report bench steering gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -65,6 +65,9 @@ mutate-impl: $(READY) ## change impl/ in one place at a time, see that check or 
 
 bench: $(READY) ## operations a second of the lock-step, times of --help, and our implementation beside an engine
 	$(BIN)/python -m benchmarks
+
+steering: $(READY) ## what steering by coverage gains, docs/measurements/steering.md (takes long)
+	$(BIN)/python -m benchmarks.steering
 
 gpu: $(READY) ## the tests and the check that need a CUDA device
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \

@@ -35,7 +35,7 @@ class Search:
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid (``conformance.known``).
     ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``parts``: what requests and nodes
     have in runs of ``session_trim``, ``cache`` and ``lock_ref``, such as ``("full", "swa")``; with ``None`` every kind
-    is drawn.
+    is drawn. ``steered``: half of the runs are drawn so that they are like the runs which ``Sink.worth`` values most.
     """
 
     examples: int = 200
@@ -44,6 +44,7 @@ class Search:
     exclude: Collection[StrEnum] = ()
     page_sizes: tuple[int, ...] | None = None
     parts: tuple[str, ...] | None = None
+    steered: bool = False
 
 
 @dataclass
@@ -150,6 +151,6 @@ def _settings(search: Search) -> settings:
         deadline=None,
         print_blob=False,
         report_multiple_bugs=False,
-        phases=(Phase.generate,),  # conformance.shrink does the shrinking
+        phases=(Phase.generate, *([Phase.target] if search.steered else [])),  # conformance.shrink does the shrinking
         suppress_health_check=list(HealthCheck),
     )

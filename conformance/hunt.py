@@ -93,12 +93,17 @@ class Limits:
     """How long a hunt on one stem goes on.
 
     ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time, shrinking
-    included; ``None`` without a limit. One of the two must be given. ``seed``: see ``Search``.
+    included; ``None`` without a limit. One of the two must be given. ``seed``: see ``Search``. ``together``: how many
+    runs one seed draws. ``avoid``: all rounds avoid the known differences, not every second one alone. ``steered``: see
+    ``Search``.
     """
 
     examples: int | None = 200
     seconds: float | None = None
     seed: int | None = None
+    together: int = ROUND
+    avoid: bool = False
+    steered: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ class _Candidate:
 
 class Hunt:
     """One search on one stem. ``make`` builds the subject; ``base`` replays a trace on the base. ``tick`` is called
-    before each operation with what the search does and how many operations it has sent.
+    before each operation with what the search does and how many operations it has sent. ``seen`` says of a finding of a
+    drawn run that it was found before: then it is neither shrunk nor told.
     """
 
     def __init__(
@@ -123,8 +129,9 @@ class Hunt:
         base: Callable[[Trace], Outcome],
         limits: Limits,
         tick: Callable[[str, Trace | None, Json | None, int], None] = lambda *_: None,
+        seen: Callable[[Finding, Trace], bool] = lambda *_: False,
     ) -> None:
-        self.stem, self.make, self.base, self.limits, self.tick = stem, make, base, limits, tick
+        self.stem, self.make, self.base, self.limits, self.tick, self.seen = stem, make, base, limits, tick, seen
         self.begun = time.monotonic()
         self.sink = Sink(passes=self._passes, before=self._before)
         self.cut_short = False
@@ -191,12 +198,14 @@ class Hunt:
         for number in count():
             if left is not None and left <= 0:
                 return
-            examples = ROUND if left is None else min(ROUND, left)
-            avoided = exclude if number % 2 else ()
+            together = self.limits.together
+            examples = together if left is None else min(together, left)
+            avoided = exclude if number % 2 or self.limits.avoid else ()
             drawn = seed if number == 0 else (seed or 0) * 100_003 + number
             before = self.sink.runs
             try:
-                draw(self.stem, self.make, self.sink, Search(examples, drawn, strict=False, exclude=avoided))
+                search = Search(examples, drawn, strict=False, exclude=avoided, steered=self.limits.steered)
+                draw(self.stem, self.make, self.sink, search)
             except TimeIsUp:
                 self.cut_short = True
                 return
@@ -206,6 +215,8 @@ class Hunt:
 
     def _passes(self, finding: Finding, trace: Trace) -> bool:
         """Judges a finding of a drawn run. The run always goes on."""
+        if self.seen(finding, trace):
+            return True
         cut = Trace(trace.stem, dict(trace.config), [dict(step) for step in trace.steps])
         found, theirs = Break.of(finding, len(cut.steps)), self.base(cut)
         status = compare(found, theirs)

@@ -48,7 +48,7 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
     begun, stem = time.monotonic(), asked["stem"]
     make = Ran(loaded.makers[stem])
-    listed = _listed(asked)
+    listed = listed_of(asked)
     replayed = [_replayed(k, make, progress) for k in listed if k.stem == stem]
     result = _draw(make, asked, excluded(stem, listed), begun, progress)
     found = [] if result.law is None else [_found(result, loaded)]
@@ -60,7 +60,8 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     return {"stem": stem, "verdict": verdict, **judged, **ran, "seconds": seconds, "new": found, **rows}
 
 
-def _listed(asked: Json) -> list[Known]:
+def listed_of(asked: Json) -> list[Known]:
+    """The known differences of the release ``asked["listed"]`` of the engine."""
     return known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
 
 
@@ -136,14 +137,14 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])
         hunt = Hunt(stem, make, base.outcome, limits, progress)
-        hunted = hunt.run([*again, *kept], excluded(stem, _listed(asked)))
+        hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
     return {**_beside(hunted, loaded), "ran": make.as_json()}
 
 
 def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     stem = hunted.stem
     lists: dict[str, list[Json]] = {
-        str(status): [_difference(d, loaded) for d in hunted.differences if d.status is status] for status in Status
+        str(status): [difference_row(d, loaded) for d in hunted.differences if d.status is status] for status in Status
     }
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
@@ -161,7 +162,8 @@ def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     }
 
 
-def _difference(found: Difference, loaded: Loaded) -> Json:
+def difference_row(found: Difference, loaded: Loaded) -> Json:
+    """The difference as a finding of a report; with its story, unless it is known."""
     more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
     if found.status is not Status.KNOWN:
         make = loaded.makers[found.trace.stem]

@@ -111,13 +111,15 @@ class Law:
 
     ``strict``: a latent finding ends the run as a violation does. ``ignores``: says of a finding that it is known and
     must not end the run. ``names``: how the law's numbers are named in messages. ``counts``: how often each transition
-    was done and refused.
+    was done and refused. ``promised``: for each transition and each sentence of a promise of it, how often the
+    transition was done and refused while the promise was asked, and how often the promise was false (``broken``).
     """
 
     def __init__(self, stem: Stem, state: Any, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.stem, self.state, self.strict, self.ignores = stem, state, strict, ignores
         self.names = Names()
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.promised: Counter[tuple[str, str, str]] = Counter()
         self.latents: list[Finding] = []  # one for each law and kind, in the order of their first occurrence
         self.refusals: list[Finding] = []  # calls since the last judgement that were refused although they fit
         self.last = ""  # the transition that the operation has taken last; empty where it has taken none
@@ -142,6 +144,7 @@ class Law:
             self._take(name, step)
         else:
             self.count(name, "refused")
+            self._promised(name, step, "refused")
         return step
 
     def engine_step(self, name: str, *arguments: Any) -> Step[Any]:
@@ -162,21 +165,28 @@ class Law:
                 raise AssertionError(f"{name} calls {call.transition.__name__} unlawfully: {call.step.broken()}")
         self.state = step.then
         self.count(name, "done")
+        self._promised(name, step, "done")
 
     def count(self, name: str, outcome: str) -> None:
         """Counts that the transition was ``done`` or ``refused``."""
         self.counts[name, outcome] += 1
         self.last = name
 
-    @staticmethod
-    def must_keep(name: str, step: Step[Any]) -> None:
+    def _promised(self, name: str, step: Step[Any], outcome: str) -> None:
+        for promise in step.promises:
+            self.promised[name, promise.sentence, outcome] += 1
+
+    def must_keep(self, name: str, step: Step[Any]) -> None:
         """Raises ``Misuse`` if a promise of the step is false."""
         if not step.kept:
+            self.promised.update((name, r.sentence, "broken") for r in step.promises if not r.holds)
             raise Misuse(f"{name}: {'; '.join(f'{r.sentence!r} is false' for r in step.promises if not r.holds)}")
 
     def _must_hold(self, kind: str, name: str, asked: tuple[Requirement, ...], arguments: tuple[Any, ...]) -> None:
         broken = [r.sentence for r in asked if not r.holds]
         if broken:
+            if kind == PROMISE:
+                self.promised.update((name, sentence, "broken") for sentence in broken)
             what = " and ".join(f'"{sentence}"' for sentence in broken)
             verb = "is" if len(broken) == 1 else "are"
             values = self._values(name, arguments)

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from conformance import no_verdict
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.known import looks_past
-from conformance.lockstep import Finding, LockStep
+from conformance.lockstep import Finding, Law, LockStep
 from conformance.traces import Trace
 
 
@@ -34,20 +35,37 @@ def _no(*_: Any) -> bool:
     return False
 
 
+def _fresh(_: Json) -> Trace | None:
+    return None
+
+
+def _unsteered(_: Law) -> float | None:
+    return None
+
+
 @dataclass
 class Sink:
     """What a check keeps of its runs, and what it decides while they are drawn.
 
-    ``counts``: how often each transition was done and refused. ``runs``: how many were started. ``failure``: the last
-    run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the engine
-    can have no verdict, if it cannot.
+    ``counts``: how often each transition was done and refused. ``promised``: see ``conformance.lockstep.Law``.
+    ``lacks``: the operations that the engine did not have in some run. ``runs``: how many were started. ``failure``:
+    the last run that ended with a finding. ``latent``: the first run with a latent finding. ``no_verdict``: why the
+    engine can have no verdict, if it cannot.
 
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
     before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
-    called before each operation; it may raise ``TimeIsUp``.
+    called before each operation; it may raise ``TimeIsUp``. ``after(trace, law)`` is called after each operation that
+    broke no law.
+
+    ``beginning(config)`` is called with each drawn configuration: the run begins with the trace that it returns, in the
+    configuration of this trace, or fresh where it returns ``None``. It may depend on ``config`` alone, since Hypothesis
+    asks that equal draws give equal runs. ``worth(law)`` is called at the end of each run: Hypothesis then draws runs
+    that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lacks: set[str] = field(default_factory=set)
+    promised: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     runs: int = 0
     steps: int = 0
     failure: tuple[Finding, Trace] | None = None
@@ -55,6 +73,9 @@ class Sink:
     no_verdict: EngineError | None = None
     passes: Callable[[Finding, Trace], bool] = _no
     before: Callable[[Trace, Json], object] = _no
+    after: Callable[[Trace, Law], object] = _no
+    beginning: Callable[[Json], Trace | None] = _fresh
+    worth: Callable[[Law], float | None] = _unsteered
 
     @property
     def transitions(self) -> dict[str, int]:
@@ -84,14 +105,40 @@ class StemMachine(RuleBasedStateMachine):
     failed = False
     skips = False  # a rule has stepped back: its other operations are not sent
     steps_back = 0
+    goes_on = False  # the run began with a kept trace
 
     def begin(self, config: Json) -> bool:
-        """Starts a run of this configuration. False if the engine does not support it."""
+        """Starts a run of this configuration, or with a trace that the sink has for it. False if the engine does not
+        support it.
+        """
+        kept = self.sink.beginning(config)
+        if kept is not None and self._begins_with(kept):
+            return True
         try:
             with self._keeping_reasons(), no_verdict.watched():
                 self._start(config)
         except Unsupported:
             return False
+        self.sink.runs += 1
+        return True
+
+    def _begins_with(self, kept: Trace) -> bool:
+        """Starts a run with the operations of a kept trace. False if the engine cannot make all of them."""
+        try:
+            with self._keeping_reasons(), no_verdict.watched():
+                self._start(kept.config)
+            for step in kept.steps:
+                self.sink.before(self.lock.trace, step)
+                self.sink.steps += 1
+                with self._keeping_reasons():
+                    self.lock.do(**step)
+        except TimeIsUp:
+            self.failed = self.skips = True
+            raise
+        except (Finding, Misuse, Unsupported):
+            self.run = None
+            return False
+        self.goes_on = True
         self.sink.runs += 1
         return True
 
@@ -112,24 +159,34 @@ class StemMachine(RuleBasedStateMachine):
             raise
         self.sink.steps += 1
         latents = len(self.run.law.latents)
+        found: Finding | None = None
         try:
             with self._keeping_reasons():
                 self.lock.do(op, **arguments)
         except Finding as finding:
-            if self.sink.passes(finding, self.lock.trace):
-                self._step_back()
-                return
-            self.failed = True
-            self.sink.failure = (finding, self.lock.trace)
-            raise
+            found = finding
         except Misuse:
             self.failed = True
-            if not self.steps_back:
+            if not self.steps_back and not self.goes_on:
                 raise
-            self.skips = True  # the rule relied on an operation that was taken back
+            self.skips = True  # the rule relied on an operation that was taken back, or on a fresh run
+        if found is not None:  # not in the handler: the finding is not what an exception of the repetition comes of
+            self._has(found)
+            return
         for latent in self.run.law.latents[latents:]:
             self.sink.latent = self.sink.latent or (latent, self.lock.trace)
             self.sink.passes(latent, self.lock.trace)
+        if not self.failed:
+            self.sink.after(self.lock.trace, self.run.law)
+
+    def _has(self, finding: Finding) -> None:
+        """Steps back before the operation that broke the law, where the sink passes the finding; else raises it."""
+        if self.sink.passes(finding, self.lock.trace):
+            self._step_back()
+            return
+        self.failed = True
+        self.sink.failure = (finding, self.lock.trace)
+        raise finding
 
     @contextmanager
     def _keeping_reasons(self) -> Iterator[None]:
@@ -166,8 +223,14 @@ class StemMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Adds the counts of this run to the check's."""
-        if self.run is not None:
-            self.sink.counts.update(self.run.law.counts)
+        if self.run is None:
+            return
+        self.sink.counts.update(self.run.law.counts)
+        self.sink.promised.update(self.run.law.promised)
+        self.sink.lacks.update(self.run.lacks)
+        worth = self.sink.worth(self.run.law)
+        if worth is not None:
+            target(worth)
 
     def excludes(self, difference: StrEnum) -> bool:
         """The run has to avoid this known difference."""

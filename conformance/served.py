@@ -10,12 +10,14 @@ standard output: what was loaded, or why it could not be loaded. It ends when it
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
 import socketserver
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,6 +75,7 @@ def _warm_up(loaded: registry.Loaded) -> None:
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
     from conformance import judge, traces  # noqa: F401
+    from conformance.campaign import trial  # noqa: F401
 
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -119,16 +122,49 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def _answer(self, asked: Json) -> Any:
         from conformance import judge
+        from conformance.campaign import trial
 
         does: dict[str, Callable[..., Any]] = {
             "outcome": judge.outcome_of,
             "alone": judge.alone,
             "beside": judge.beside,
+            "trial": trial.trial,
         }
-        progress = Progress(self._say, self.scratch / f"run-{asked['stem']}")
+        name = asked.get("run", asked["stem"])
+        watch = None if asked.get("limit") is None else Watch(self.scratch / f"death-{name}", asked["limit"])
+        progress = Progress(self._say, self.scratch / f"run-{name}", watch)
         if asked["stem"] not in self.loaded.makers and asked["do"] != "outcome":
             raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
-        return does[asked["do"]](self.loaded, asked, progress)
+        try:
+            return does[asked["do"]](self.loaded, asked, progress)
+        finally:
+            if watch is not None:
+                watch.end()
+
+
+class Watch:
+    """Ends this process where ``again`` is not called for ``limit`` seconds, also while C code runs. The file then says
+    in which functions the process was, and so it does where a signal such as SIGSEGV ends it.
+    """
+
+    def __init__(self, file: Path, limit: float) -> None:
+        self.path, self.file, self.limit, self.since = file, file.open("w"), limit, -limit
+        faulthandler.enable(self.file)
+        self.again()
+
+    def again(self) -> None:
+        """Begins to wait again, but not more often than ten times in ``limit`` seconds: each time costs a thread."""
+        now = time.monotonic()
+        if now - self.since > self.limit / 10:
+            self.since = now
+            faulthandler.dump_traceback_later(self.limit, exit=True, file=self.file)
+
+    def end(self) -> None:
+        """The process has not died: there is nothing to tell."""
+        faulthandler.cancel_dump_traceback_later()
+        faulthandler.disable()
+        self.file.close()
+        self.path.unlink(missing_ok=True)
 
 
 class Progress:
@@ -136,18 +172,49 @@ class Progress:
     the engine kills the process.
     """
 
-    def __init__(self, say: Callable[[Json], None], file: Path) -> None:
-        self.say, self.file, self.number, self.last = say, file, 0, ""
+    def __init__(self, say: Callable[[Json], None], file: Path, watch: Watch | None = None) -> None:
+        self.say, self.watch, self.number, self.last = say, watch, 0, ""
+        self.file = file.open("wb", buffering=0)
+        self.trace: Trace | None = None
+        self.written = 0  # operations of the trace that are in the file
 
     def __call__(self, what: str, trace: Trace | None, step: Json | None, steps: int) -> None:
         """``what`` is being done; ``step`` comes after the operations of ``trace``; ``steps``: how many were sent."""
+        if self.watch is not None:
+            self.watch.again()
         if trace is not None:
-            run = {**trace.as_json(), "steps": [*trace.steps, *([] if step is None else [step])]}
-            self.file.write_text(json.dumps(run))
+            self._write(trace, [*trace.steps[self._in_file(trace) :], *([] if step is None else [step])])
         self.number += 1
         if what != self.last or self.number % 50 == 0:
             self.last = what
             self.say({"progress": what, "steps": steps})
+
+    def _in_file(self, trace: Trace) -> int:
+        """How many operations of the trace are in the file. The file begins again with another trace, and where the
+        last operation in it was not sent.
+        """
+        if trace is not self.trace or self.written > len(trace.steps):
+            self.trace, self.written = trace, 0
+            self.file.seek(0)
+            self.file.truncate()
+            self._write(trace, [{"stem": trace.stem, "config": trace.config}])
+            self.written = 0
+        return self.written
+
+    def _write(self, trace: Trace, lines: list[Json]) -> None:
+        self.trace, self.written = trace, self.written + len(lines)
+        self.file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def run_in(file: Path) -> Trace | None:
+    """The run in the file of ``Progress``; ``None`` if there is none. A last line that was not written whole, since its
+    process was killed, is left out.
+    """
+    try:
+        first, *steps = (json.loads(line) for line in file.read_bytes().splitlines(keepends=True) if line[-1:] == b"\n")
+    except (OSError, ValueError):
+        return None
+    return Trace(first["stem"], first["config"], steps)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
 from conformance.outcome import Outcome
-from conformance.traces import Trace
+from conformance.served import run_in
 from proofs.registry import DRIVEN
 from slotproof import emit, weigh
 from slotproof.again import Again
@@ -195,10 +195,9 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
     """The run that killed the process of the subject, compared with the base. Raises ``ToolError`` if the run does not
     kill the process again.
     """
-    file = bench.subject.scratch / f"run-{stem}"
-    if not file.is_file():
+    trace = run_in(bench.subject.scratch / f"run-{stem}")
+    if trace is None:
         raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.last_line()}", "")
-    trace = Trace(**jsonlib.loads(file.read_text()))
     with bench.subject.connect() as connection:
         found = connection.outcome(trace).first
     if found is None:

@@ -246,6 +246,52 @@ def check(
     )
 
 
+@app.command(cls=NamesEngines)
+def campaign(
+    engine: Annotated[str, typer.Argument(help="The engine: a name listed below, or package.module:maker.")],
+    stem: Stems = None,
+    time: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long trials are begun, for example 90s, 10m or 8h.")
+    ] = "10m",
+    workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: the processors.")] = None,
+    release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
+    ] = None,
+    option: Options = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", help="The folder of the campaign; one that is there goes on.", metavar="DIR")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="From which the seeds of all trials are made; default: fresh.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Do the trials on this Ray cluster; local: Ray on this machine."),
+    ] = None,
+    steer: Annotated[
+        Literal["", "distinct", "rare"],
+        typer.Option(help="Draw runs like those that cover much (distinct), or what few others cover (rare)."),
+    ] = "",
+    call_limit: Annotated[str, typer.Option(metavar="TIME", help="A call that takes longer hangs: a finding.")] = "60s",
+    json: Out = None,
+) -> None:
+    """Run an engine beside the law for hours, on all cores.
+
+    What is found and what was covered is kept in a folder, also where the command is killed, and adds up.
+    """
+    from conformance.connection import Subject
+    from conformance.options import parsed
+    from slotproof import campaign as campaigning
+
+    subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
+    limit, lasts = campaigning.seconds(call_limit, "--call-limit"), campaigning.seconds(time, "--for")
+    campaigning.must_be_known(subject)
+    folder = output.folder_to_write(out or campaigning.folder_of(subject), "-o")
+    asked = campaigning.Options(subject, lasts, folder, subject.stems, workers, seed, ray, steer, limit, json)
+    raise typer.Exit(campaigning.run(asked))
+
+
 @app.command()
 def faults(
     name: Annotated[list[str] | None, typer.Argument(help="Faults, see `slotproof list faults`; default: all.")] = None,

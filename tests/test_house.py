@@ -71,7 +71,7 @@ def test_a_stem_is_in_all_four_folders(stem: str) -> None:
 
 def test_conformance_has_a_folder_for_each_stem_and_for_what_all_of_them_share() -> None:
     found = {path.name for path in (ROOT / "conformance").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert found == {*STEMS, "array_tl", "contents", "engines", "faults", "mutants", "story"}
+    assert found == {*STEMS, "array_tl", "campaign", "contents", "engines", "faults", "mutants", "story"}
 
 
 def test_every_stem_is_driven_or_judges_what_an_engine_says() -> None:

@@ -20,6 +20,7 @@ from slotproof.codes import FAILED, INTERRUPTED
 LONG = (
     "prove",
     "check ours cache",
+    "campaign ours cache -o kept",
     "faults",
     "engines",
     "replay insert_under_reader",

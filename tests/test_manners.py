@@ -111,6 +111,7 @@ def test_an_engine_that_cannot_be_imported_is_listed(monkeypatch: pytest.MonkeyP
         ("check ours alocator", "allocator"),
         ("check sgalng", "sglang"),
         ("prove lock_rfe", "lock_ref"),
+        ("campiagn ours", "'campaign'"),
         ("evnets stream.msgpack", "'events'"),
         ("events stream.msgpack --raeder set", "--reader"),
         ("faults half_decoed", "half_decode"),
@@ -166,6 +167,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "mutate": ("mutating", "run"),
         "diff": ("diffing", "run"),
         "check": ("checking", "run"),
+        "campaign": ("campaign", "run"),
         "faults": ("faulting", "run"),
         "replay": ("replays", "run"),
         "engines": ("engines", "run"),
@@ -178,6 +180,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
     needed = {
         "check": ["ours"],
+        "campaign": ["ours", "-o", str(tmp_path / "campaign")],
         "diff": ["HEAD"],
         "events": [__file__],
         "compat": ["toy"],
@@ -228,6 +231,9 @@ def test_a_failure_is_told_where_nothing_can_be_written(tmp_path: Path, monkeypa
         ("check ours --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("faults --json {file}/x.json", "--json {file}/x.json: the folder {file} does not exist"),
         ("engines --json /proc/x.json", "--json /proc/x.json: the folder /proc cannot be written to"),
+        ("campaign ours --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
+        ("campaign ours -o {file}", "-o {file}: this is a file, a folder is wanted"),
+        ("campaign ours -o /proc/campaign", "-o /proc/campaign: the folder cannot be made"),
         ("events {file} --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("diff HEAD --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("report -o {file}", "-o {file}: this is a file, a folder is wanted"),
@@ -248,6 +254,7 @@ def test_an_output_is_checked_before_the_work(
         "report.run",
         "streaming.run",
         "diffing.run",
+        "campaign.run",
     ):
         monkeypatch.setattr(f"slotproof.{work}", lambda *_: pytest.fail("it began to work"))
     monkeypatch.setattr(sys, "argv", ["slotproof", *words.format(**places).split()])

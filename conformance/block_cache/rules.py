@@ -52,7 +52,7 @@ class BlockCacheMachine(StemMachine):
         """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
         thing after the other.
         """
-        self.number = 0
+        self.number = 0  # the last request
         drafts, eagle = DRAFTS[config["drafts"]]
         known = {
             **config,
@@ -60,19 +60,18 @@ class BlockCacheMachine(StemMachine):
             **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
-        if known["transfers"]:
-            known |= attention
-            if self.begin(self.avoiding(known)):
-                return
-        for less in (
+        less: list[Json] = [
             {},
             {"eagle": False},
             {"eagle": False, **attention},
             plain,
             {**plain, "steps_in_flight": 1},
             {**plain, **attention, "steps_in_flight": 1},
-        ):
-            if self.begin(self.avoiding({**known, **less, "transfers": False})):
+        ]
+        kinds = [{**known, **one, "transfers": False} for one in less]
+        for kind in [{**known, **attention}, *kinds] if known["transfers"] else kinds:
+            if self.begin(self.avoiding(kind)):
+                self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
 
     def avoiding(self, config: Json) -> Json:

@@ -1,0 +1,255 @@
+"""``slotproof campaign``: random runs of an engine for hours, on all processors or on a cluster.
+
+Trials are dealt out to workers (``conformance.campaign.workers``), and their results add up in a folder
+(``conformance.campaign.store``) from which the campaign goes on when the command is called again.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from conformance.campaign import coverage, workers
+from conformance.campaign.coverage import Known
+from conformance.campaign.store import DISTINCT, Store, replace_text
+from conformance.connection import Subject
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.lockstep import VIOLATION
+from conformance.naming import UsageError
+from proofs.registry import DRIVEN, hints_of
+from slotproof.campaign_view import View, show
+from slotproof.codes import BROKEN, FAILED, HOLDS
+from slotproof.documents import said_by
+from slotproof.screen import choose, write_json
+
+SCHEMA = 1
+ENOUGH = 200  # operations on each stem below which a campaign is no verdict
+EXAMPLES = 40  # drawn runs of a trial
+LONGEST_TRIAL = 120.0  # seconds after which a trial draws no more
+BEGINNINGS = 8  # kept runs with which runs of a trial begin
+UNITS = {"s": 1, "m": 60, "h": 3600}
+MINIMUM, MAXIMUM = 5.0, 30 * 86_400.0  # seconds
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line.
+
+    ``seconds``: how long trials are begun. ``folder``: where the campaign is kept. ``ray``: the address of a Ray
+    cluster, ``None`` for processes of this machine. ``steer``: how runs are valued
+    (``conformance.campaign.trial.STEERED``), empty for runs that are drawn blindly. ``limit``: the seconds that one
+    call of the engine may take.
+    """
+
+    subject: Subject
+    seconds: float
+    folder: Path
+    stems: tuple[str, ...] = ()
+    workers: int | None = None
+    seed: int | None = None
+    ray: str | None = None
+    steer: str = ""
+    limit: float = 60.0
+    json: Path | None = None
+
+
+class Campaign:
+    """A campaign that is under way: it makes the trials."""
+
+    def __init__(self, options: Options, stems: list[str], store: Store) -> None:
+        self.options, self.stems, self.store = options, stems, store
+        self.begun = time.monotonic()
+        self._replayed: set[str] = set()
+
+    @property
+    def left(self) -> float:
+        """The seconds in which trials may still be begun."""
+        return self.options.seconds - (time.monotonic() - self.begun)
+
+    def asked(self) -> Iterator[Json]:
+        """The trials, by their numbers, until the time is over. Those that have ended before are left out."""
+        number = -1
+        while self.left > 0:
+            number += 1
+            if number not in self.store.done:
+                yield self.trial(number)
+
+    def trial(self, number: int) -> Json:
+        """What a trial is told: its stem and its seed, what is known and reached, and kept runs to begin with. The
+        first trial of each stem replays what was found before.
+        """
+        stem, seed = self.stems[number % len(self.stems)], self.store.seed_of(number)
+        replay = [] if stem in self._replayed else self.store.to_replay(stem)
+        self._replayed.add(stem)
+        kept = self.store.stems.get(stem)
+        beginnings = self.store.covering(stem)
+        subject = self.options.subject
+        return {
+            **{"do": "trial", "run": str(number), "number": number, "stem": stem, "seed": seed},
+            **{"engine": subject.engine, "listed": subject.release, "examples": EXAMPLES, "steer": self.options.steer},
+            **{"seconds": min(LONGEST_TRIAL, max(self.left, 1.0)), "limit": self.options.limit, "replay": replay},
+            "known": [
+                [[f[name] for name in DISTINCT[1:]], [_operations(shape["trace"]) for shape in f["shapes"]]]
+                for f in self.store.findings
+                if f["stem"] == stem
+            ],
+            "reached": [] if kept is None else [list(item) for item in kept.counts],
+            "kept": Random(seed).sample(beginnings, min(BEGINNINGS, len(beginnings))),
+        }
+
+
+def run(options: Options) -> int:
+    """Does the campaign, writes the report, prints it, and returns the exit code."""
+    report = report_of(options)
+    write_json(options.json, report)
+    show(report)
+    return int(report["exit"])
+
+
+def report_of(options: Options) -> Json:
+    """The report of a campaign as plain data; ``docs/json.md`` says what its fields mean."""
+    with _trials(options) as (hello, at_a_time, runs, view):
+        stems = choose(options.stems, hello["stems"], "stem of this engine")
+        store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
+        try:
+            campaign = Campaign(options, stems, store)
+            with view.of(hello["label"], store):
+                for asked, result in runs(campaign.asked()):
+                    view.ended(asked, result, store.add(asked, result))
+            known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
+            return _report(options, hello, at_a_time, campaign, view, known)
+        finally:
+            store.close()
+
+
+def must_be_known(subject: Subject) -> None:
+    """Raises ``UsageError`` or ``EngineError`` if there is no such engine, stem or option."""
+    choose(subject.stems, DRIVEN, "stem")
+    registry.must_have(subject.engine, subject.options)
+    registry.plugin(subject.engine)
+
+
+@contextmanager
+def _trials(options: Options) -> Iterator[tuple[Json, int, workers.Runs, View]]:
+    """What was loaded, how many trials are done at a time, who does them, and what shows them."""
+    view = View(options.seconds)
+    if options.ray is None:
+        at_a_time = options.workers or processors()
+        with workers.processes(options.subject, at_a_time, view.heard) as (hello, runs):
+            yield hello, at_a_time, runs, view
+    else:
+        from conformance.campaign import cluster
+
+        with cluster.tasks(options.subject, options.workers, options.ray) as (hello, at_a_time, runs):
+            yield hello, at_a_time, runs, view
+
+
+def _subject(subject: Subject) -> Json:
+    """What makes a campaign one: another engine, release, folder or option has a campaign of its own."""
+    source = None if subject.source is None else str(subject.source.resolve())
+    named = {"engine": subject.engine, "release": subject.release, "source": source, "device": subject.device}
+    return {**named, "options": dict(subject.options)}
+
+
+def _operations(trace: Json) -> list[str]:
+    return [step["op"] for step in trace["steps"]]
+
+
+def _known(stem: str) -> dict[str, Known]:
+    """Every transition of the law of a stem, read off the law itself, so that one that no run has met is known too."""
+    said = {name: said_by(stem, name) for name in hints_of(stem).stem.transitions}
+    return {name: Known(tuple(one.promises), one.can_be_refused) for name, one in said.items()}
+
+
+# The report.
+
+
+def _report(
+    options: Options, hello: Json, at_a_time: int, campaign: Campaign, view: View, known: dict[str, dict[str, Known]]
+) -> Json:
+    store = campaign.store
+    results = [_of_stem(stem, store, names) for stem, names in known.items()]
+    replace_text(
+        options.folder / "coverage.json", jsonlib.dumps({r["stem"]: r["coverage"] for r in results}, indent=1) + "\n"
+    )
+    report = {
+        **{"schema": SCHEMA, "slotproof": version("slotproof"), "folder": str(options.folder)},
+        "subject": {**store.subject, **{name: hello[name] for name in ("label", "own", "notes", "isolation", "roots")}},
+        "options": {
+            **{"stems": list(options.stems), "seconds": options.seconds, "workers": at_a_time, "ray": options.ray},
+            **{"steer": options.steer, "limit": options.limit},
+        },
+        "seed": store.seed,
+        "now": {
+            "seconds": round(time.monotonic() - campaign.begun, 1),
+            **{"trials": view.trials, "steps": view.steps},
+        },
+        "total": {
+            **{"trials": len(store.done), "seconds": round(store.seconds, 1)},
+            **{name: sum(r[name] for r in results) for name in ("runs", "steps")},
+        },
+        **{"findings": store.findings, "lost": store.lost, "results": results},
+    }
+    code, reason = _exit(report)
+    return {**report, "exit": code, "reason": reason}
+
+
+def _of_stem(name: str, store: Store, known: dict[str, Known]) -> Json:
+    stem = store.stems.get(name)
+    looked: dict[str, Any] = {"trials": 0, "runs": 0, "steps": 0, "ran": {}}
+    if stem is not None:
+        looked = {field: getattr(stem, field) for field in looked}
+    counts = {} if stem is None else stem.counts
+    kept = [] if stem is None else stem.covering
+    return {"stem": name, **looked, "covering": kept, "coverage": coverage.table(name, known, counts)}
+
+
+def _exit(report: Json) -> tuple[int, str]:
+    """The exit code and its reason. A latent finding alone fails only our own implementation."""
+    here = [f for f in report["findings"] if not f["gone"]]
+    if any(f["severity"] == VIOLATION or report["subject"]["own"] for f in here):
+        return BROKEN, "a law is broken"
+    without = [one for one in report["lost"] if one["kind"] != workers.KILLED]
+    if without:
+        return FAILED, f"no verdict in {len(without)} trials: {without[0]['why'].splitlines()[0]}"
+    few = [r["stem"] for r in report["results"] if r["steps"] < ENOUGH]
+    if few:
+        return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
+    return HOLDS, "no violation" if here else "every law holds"
+
+
+# What is asked for.
+
+
+def seconds(time_: str, option: str) -> float:
+    """The seconds in a time such as ``90s``, ``10m`` or ``8h``. Raises ``UsageError``, which names the option."""
+    number, unit = time_[:-1], UNITS.get(time_[-1:])
+    try:
+        asked = float(number) * unit if unit else 0.0
+    except ValueError:
+        asked = 0.0
+    if not MINIMUM <= asked <= MAXIMUM:
+        raise UsageError(f"{option} {time_}: expected a time from 5s to 720h, such as 90s, 10m or 8h")
+    return asked
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def folder_of(subject: Subject) -> Path:
+    """The folder of a campaign where the user names none."""
+    parts = [subject.engine, subject.release or "", *(f"{name}-{value}" for name, value in subject.options)]
+    name = "-".join(part for part in parts if part).replace(":", "-").replace("/", "-")
+    return Path(f"campaign-{name}")
