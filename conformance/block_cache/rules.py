@@ -60,6 +60,8 @@ class BlockCacheMachine(StemMachine):
             **{"max_length": MOST_LENGTH, "events": config["caching"]},
         }
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
+        if known["transfers"]:
+            known |= attention
         less: list[Json] = [
             {},
             {"eagle": False},
@@ -69,7 +71,7 @@ class BlockCacheMachine(StemMachine):
             {**plain, **attention, "steps_in_flight": 1},
         ]
         kinds = [{**known, **one, "transfers": False} for one in less]
-        for kind in [{**known, **attention}, *kinds] if known["transfers"] else kinds:
+        for kind in [known, *kinds] if known["transfers"] else kinds:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return
