@@ -129,7 +129,7 @@ def prefix_caches(rows: Sequence[trees.Row], label: str) -> Table:
     caption += "shared; full attention, on the host. Each call is made through the engine's interface. Medians."
     names = list(rows[0].engine_us) if rows else []
     headings = ("call", "page", "our time", *(heading for name in names for heading in (name, "ratio")))
-    table = _table(f"Prefix caches: ours and those of {label}", caption, *headings)
+    table = _table(f"Prefix caches: our implementation and {label}", caption, *headings)
     for r in rows:
         sides = [text for name in names for text in (_time(r.engine_us[name]), _ratio(r.ratios[name]))]
         table.add_row(r.call, str(r.page_size), _time(r.own_us), *sides)

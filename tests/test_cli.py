@@ -18,7 +18,7 @@ from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
 from slotproof import proving, replays
-from slotproof.documents import filled
+from slotproof.documents import REQUIRED, filled
 from slotproof.screen import broken, console, table
 
 
@@ -176,7 +176,8 @@ def test_the_help_names_the_engines_and_loads_neither_torch_nor_the_provers() ->
 
 def test_the_readme_must_have_its_example_and_may_have_other_parts() -> None:
     with pytest.raises(ValueError, match="has no part <!-- generated: found -->"):
-        filled("nothing here", {"found": lambda: "example"})
+        filled("nothing here", {"found": lambda: "example"}, REQUIRED)
+    assert filled("nothing here", {"found": lambda: pytest.fail("no one asks for it")}) == "nothing here"
     text = "a\n<!-- generated: found -->\nold\n<!-- end -->\nb"
     made = filled(text, {"found": lambda: "example", "stems": lambda: pytest.fail("no one asks for it")})
     assert made == "a\n<!-- generated: found -->\nexample\n<!-- end -->\nb"

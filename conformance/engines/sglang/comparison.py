@@ -105,9 +105,9 @@ class Comparison:
         each over a pool of so many tokens. EngineError if the release has no unified tree that can be built.
         """
         plain = Release(self.release.imported, publishing=False)
-        ours = droptree.with_our_tree(plain, debug=False)
+        own = droptree.with_our_tree(plain, debug=False)
         known = [cores.RUST, cores.PYTHON] if plain.imported.has(cores.RUST_PACKAGE) else [cores.DEFAULT]
-        wanted = [("Slotproof", ours, cores.DEFAULT), *((f"its core {core}", plain, core) for core in known)]
+        wanted = [("Slotproof", own, cores.DEFAULT), *((f"its core {core}", plain, core) for core in known)]
         return [(name, self._tree(release, core, tokens, page_size)) for name, release, core in wanted]
 
     def _tree(self, release: Release, core: str, tokens: int, page_size: int) -> PrefixTree:
