@@ -69,9 +69,10 @@ bench: $(READY) ## operations a second of the lock-step, times of --help, and ou
 steering: $(READY) ## what steering by coverage gains, docs/measurements/steering.md (takes long)
 	$(BIN)/python -m benchmarks.steering
 
-gpu: $(READY) ## the tests and the check that need a CUDA device
+gpu: $(READY) ## on a CUDA device: its tests, the check, and the bench, whose numbers are kept in docs/measurements
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
-	  $(BIN)/python -m pytest -m cuda && $(BIN)/slotproof check ours --device cuda; \
+	  $(BIN)/python -m pytest -m cuda && $(BIN)/slotproof check ours --device cuda && \
+	  $(BIN)/python -m benchmarks --device cuda --keep; \
 	else echo "no CUDA device: nothing was run"; fi
 
 soak: SEED := $(SEED)

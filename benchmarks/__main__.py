@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +23,9 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError
 from conformance.stems import STEMS
 
-out, err = Console(), Console(stderr=True)
+MEASUREMENTS = Path(__file__).resolve().parents[1] / "docs" / "measurements"
+out = Console(record=True, width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True)
 
 
 def main(
@@ -30,6 +35,9 @@ def main(
     seconds: Annotated[float, typer.Option(min=0, help="Time for each case of the comparison.")] = 0.15,
     operations: Annotated[int, typer.Option(min=1, help="Operations of the lock-step to time, for each stem.")] = 1000,
     to: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also write docs/measurements/DATE-DEVICE.json, and the tables beside it.")
+    ] = False,
 ) -> None:
     """Measures the lock-step of every stem, the spec alone, the help texts, and our implementation beside an engine."""
     if device == "cuda" and not torch.cuda.is_available():
@@ -37,8 +45,22 @@ def main(
     torch.set_num_threads(1)
     os.environ.setdefault("TRITON_INTERPRET", "0" if device == "cuda" else "1")
     found = {**speeds(operations), "comparison": comparison(engine, release, torch.device(device), seconds)}
+    text = json.dumps({"machine": machine(device), **found}, indent=2) + "\n"
     if to is not None:
-        to.write_text(json.dumps({"machine": machine(device), **found}, indent=2) + "\n", encoding="utf-8")
+        to.write_text(text, encoding="utf-8")
+    if keep:
+        kept(machine(device), text, out.export_text())
+
+
+def kept(on: dict[str, Any], numbers: str, tables_as_text: str) -> None:
+    """Writes the numbers and the tables to docs/measurements/, named by the day and the device."""
+    device = re.sub(r"\W+", "-", on["accelerator"] or f"cpu-{on['processor']}").lower()
+    place = MEASUREMENTS / f"{datetime.now(UTC).date()}-{device}.json"
+    place.write_text(numbers, encoding="utf-8")
+    said = ", ".join(f"{name} {value}" for name, value in on.items() if value is not None)
+    lines = "\n".join(line.rstrip() for line in tables_as_text.strip().splitlines())
+    head = f"# Measured by `make bench`\n\nOn {said}. The numbers are in [{place.name}]({place.name}).\n\n"
+    place.with_suffix(".md").write_text(f"{head}```\n{lines}\n```\n", encoding="utf-8")
 
 
 def speeds(operations: int) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from driven import driven, have
 
+from benchmarks import __main__ as main
 from benchmarks import engines, events, lockstep, runs, schedulers, shadow, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
@@ -159,6 +162,16 @@ TREES = """
     rows, skipped = trees.measure(other, torch.device("cpu"), 0)
     print(json.dumps([asdict(row) for row in rows]))
 """
+
+
+def test_measurements_are_kept_by_day_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "MEASUREMENTS", tmp_path)
+    main.kept({"accelerator": "NVIDIA H200", "cores": 16}, "{}\n", "one table \n two\n")
+    numbers, tables_as_text = sorted(tmp_path.iterdir())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-nvidia-h200\.json", numbers.name)
+    assert tables_as_text.read_text("utf-8").endswith(
+        f"[{numbers.name}]({numbers.name}).\n\n```\none table\n two\n```\n"
+    )
 
 
 def test_a_release_that_cannot_be_had_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
