@@ -41,13 +41,13 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
     if make and make.values:
         found["ran"] = make.as_json()
-    broken = make is not None and found["verdict"] in (VIOLATION, LATENT)
-    found["harm"] = harm(kept.trace, found["step"], make) if broken else None
+    broken = found["verdict"] in (VIOLATION, LATENT)
+    found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
     if told:
         from conformance.story.tell import tell
 
-        runs = make is not None and found["verdict"] != UNSUPPORTED
-        found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)] if runs else []
+        sent = make if found["verdict"] != UNSUPPORTED else None
+        found["story"] = [asdict(step) for step in tell(kept.trace, sent, loaded.roots)] if sent else []
         found["roots"] = [str(root) for root in loaded.roots]
     return found
 

@@ -24,8 +24,8 @@ class Side(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of an explorer. ``call``: empty before the first call. ``does``: the operation in English. ``broken``: the laws that broke, see
-    ``conformance.story.tell``. ``wrong``: why the run ends here, where no law broke.
+    """One step of an explorer. ``call``: empty before the first call. ``does``: the operation in English. ``broken``:
+    the laws that broke, see ``conformance.story.tell``. ``wrong``: why the run ends here, where no law broke.
     """
 
     call: str

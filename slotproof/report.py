@@ -151,7 +151,14 @@ def stories_of(release: Release, names: list[str]) -> dict[str, Json]:
         return None if any("missing" in row for row in found) else found[0]["roots"]
 
     told = remembered(f"findings-{'-'.join(release)}", [release, names], rows, roots)
-    nothing = {"story": [], "missing": "", "engine": release[0], "release": release[1], "step": None, "verdict": ""}
+    nothing: Json = {
+        "story": [],
+        "missing": "",
+        "engine": release[0],
+        "release": release[1],
+        "step": None,
+        "verdict": "",
+    }
     return {name: {**nothing, "law": None, "harm": None, **row} for name, row in zip(names, told, strict=True)}
 
 
@@ -166,7 +173,6 @@ def _by_release(findings: list[Finding]) -> dict[Release, list[str]]:
 def _fault(shown: Shown) -> Json:
     """A known bug as plain data: the law that the proof says is broken with a picture of it, and the shortest run."""
     example, found, fault = shown.example, shown.run, shown.fault
-    kept = Kept(fault.name, found.law or "", fault.sentence, "", found.trace) if found.trace else None
     before, after = (frame(example.before)["panels"], frame(example.after)["panels"]) if example else ([], [])
     return {
         "name": fault.name,
@@ -181,7 +187,7 @@ def _fault(shown: Shown) -> Json:
         "kind": found.kind,
         "step": len(found.trace.steps) if found.trace else None,
         "trace": found.trace.as_json() if found.trace else None,
-        "story": [asdict(step) for step in tell(found.trace, fault.make)] if kept else [],
+        "story": [asdict(step) for step in tell(found.trace, fault.make)] if found.trace else [],
     }
 
 

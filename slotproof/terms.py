@@ -18,7 +18,11 @@ class Term(NamedTuple):
 
 
 TERMS = (
-    Term("tombstone", "tombstones?", "A node of the tree whose SWA part was evicted; its full part is still there."),
+    Term(
+        "tombstone",
+        "tombstones?",
+        "A node of the tree whose SWA part was evicted; its full part is still there.",
+    ),
     Term(
         "state slot",
         "state slots?|mamba states?",
@@ -54,7 +58,11 @@ TERMS = (
         "evictable (?:full |SWA |state )?sizes?",
         "How much of the tree nobody has locked, so that it can be evicted.",
     ),
-    Term("protected size", "protected (?:full |SWA |state )?sizes?", "How much of the tree is locked."),
+    Term(
+        "protected size",
+        "protected (?:full |SWA |state )?sizes?",
+        "How much of the tree is locked.",
+    ),
     Term(
         "available size",
         "available(?: full| SWA)? sizes?|available",
@@ -63,52 +71,73 @@ TERMS = (
     Term(
         "mapping",
         "mapping|maps|mapped",
-        ("For each slot of the full pool the slot of the SWA pool where the sliding-window layers keep its token."),
+        "For each slot of the full pool the slot of the SWA pool where the sliding-window layers keep its token.",
     ),
-    Term("committed length", "committed(?: length)?", "How many tokens of the row are computed."),
+    Term(
+        "committed length",
+        "committed(?: length)?",
+        "How many tokens of the row are computed.",
+    ),
     Term(
         "allocated length",
         "allocated(?: full| SWA)?(?: length)?",
-        (
-            "How many tokens of the row have slots; drafts of speculative decoding are allocated before they "
-            "are computed."
-        ),
+        "How many tokens of the row have slots; drafts of speculative decoding are allocated before they are computed.",
     ),
-    Term("cursor", "(?:SWA )?cursor", "How many tokens of the row have left the window and lost their SWA slots."),
+    Term(
+        "cursor",
+        "(?:SWA )?cursor",
+        "How many tokens of the row have left the window and lost their SWA slots.",
+    ),
     Term(
         "held",
         "held|holds?|holder[s']*",
-        ("In use: a row, a tree node or a request has it, and nobody else may write it. Held by nobody means leaked."),
+        "In use: a row, a tree node or a request has it, and nobody else may write it. Held by nobody means leaked.",
     ),
-    Term("free", "freed?|frees", "It can be handed out, and its old content is overwritten then."),
+    Term(
+        "free",
+        "freed?|frees",
+        "It can be handed out, and its old content is overwritten then.",
+    ),
     Term(
         "slot",
         "(?:full |SWA )?slots?",
-        ("The memory of one token. Slot n is in page n divided by the page size. Slot 0 stands for nothing."),
+        "The memory of one token. Slot n is in page n divided by the page size. Slot 0 stands for nothing.",
     ),
     Term(
         "page",
         "(?:full |SWA )?pages?",
-        ("Slots that are handed out together. A model with a sliding window has a full pool and an SWA pool of pages."),
+        "Slots that are handed out together. A model with a sliding window has a full pool and an SWA pool of pages.",
     ),
     Term(
         "block",
         "blocks?",
         "A page that several rows may hold, each at the beginning of its text. It counts its holders.",
     ),
-    Term("prefix cache", "prefix cache", "Finds blocks that were computed for the beginning of a text."),
-    Term("row", "rows?", "Who holds pages in the order of the tokens: a request, or a node of the tree."),
+    Term(
+        "prefix cache",
+        "prefix cache",
+        "Finds blocks that were computed for the beginning of a text.",
+    ),
+    Term(
+        "row",
+        "rows?",
+        "Who holds pages in the order of the tokens: a request, or a node of the tree.",
+    ),
     Term(
         "node",
         "nodes?",
-        ("A piece of cached text in the prefix tree, with the tokens of its path from the root in brackets."),
+        "A piece of cached text in the prefix tree, with the tokens of its path from the root in brackets.",
     ),
     Term(
         "session",
         "sessions?",
         "A conversation of several turns. Between two turns its slot keeps the row of the last request.",
     ),
-    Term("request", "requests?", "What a user has sent: it reads cached pages and writes new ones."),
+    Term(
+        "request",
+        "requests?",
+        "What a user has sent: it reads cached pages and writes new ones.",
+    ),
 )
 _FORMS = re.compile(
     r"(?<![\w-])(?:" + "|".join(f"(?P<t{n}>{term.pattern})" for n, term in enumerate(TERMS)) + r")(?![\w-])"
