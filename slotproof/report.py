@@ -199,24 +199,35 @@ def _pages(
 ) -> dict[str, str]:
     """The text of each page by its name."""
     templates = environment(html=True)
-    index = templates.get_template("report.html.j2").render(
-        findings=findings,
-        no_findings=NO_FINDINGS,
-        theorems=theorems(STEMS),
-        stems=[_stem(name, verdicts) for name in STEMS],
-        proved=sum(v.proved for v in verdicts),
-        total=len(verdicts),
-        assumptions=assumptions(STEMS),
-        faults=faults,
-        traces=kept,
-        engines=documents.labels(kept),
-        step=said_by,
-    )
     return {
-        "index.html": tidy(index),
+        "index.html": index(verdicts, faults, kept, findings, [_stem(name, verdicts) for name in STEMS]),
         **{f"findings/{f.kept.name}.html": tidy(_finding(templates, f, stories[f.kept.name])) for f in findings},
         **{f"bugs/{fault['name']}.html": tidy(_bug(templates, fault)) for fault in faults if fault["trace"]},
     }
+
+
+def index(
+    verdicts: list[Verdict], faults: list[Json], kept: Findings, findings: list[Finding], stems: list[dict[str, Any]]
+) -> str:
+    """The first page. ``stems``: the proofs of each stem, as ``_stem`` has them."""
+    text = (
+        environment(html=True)
+        .get_template("report.html.j2")
+        .render(
+            findings=findings,
+            no_findings=NO_FINDINGS,
+            theorems=theorems(STEMS),
+            stems=stems,
+            proved=sum(v.proved for v in verdicts),
+            total=len(verdicts),
+            assumptions=assumptions(STEMS),
+            faults=faults,
+            traces=kept,
+            engines=documents.labels(kept),
+            step=said_by,
+        )
+    )
+    return tidy(text)
 
 
 def tidy(text: str) -> str:
