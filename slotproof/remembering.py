@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,10 @@ def remembered(what: str, asked: Any, make: Callable[[], Any], roots: Callable[[
         return kept["value"]
     value = make()
     used = roots(value)
-    if used is None:
-        return value
-    place.parent.mkdir(parents=True, exist_ok=True)
-    body = {"key": key, "roots": {root: of_files(root) for root in used}, "value": value}
-    write_text(place, json.dumps({**body, "sum": digest_of(body)}))
+    if used is not None and digest_of([asked, surroundings()]) == key:  # else something changed while it was made
+        place.parent.mkdir(parents=True, exist_ok=True)
+        body = {"key": key, "roots": {root: of_files(root) for root in used}, "value": value}
+        write_text(place, json.dumps({**body, "sum": digest_of(body)}))
     return value
 
 
@@ -57,7 +55,7 @@ def _kept(place: Path) -> Any:
     try:
         kept = json.loads(place.read_text("utf-8"))
         return kept if kept.pop("sum") == digest_of(kept) else None
-    except (OSError, ValueError, LookupError, AttributeError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return None
 
 
@@ -66,7 +64,6 @@ def digest_of(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-@cache
 def surroundings() -> list[Any]:
     """What every result depends on."""
     variables = (*VARIABLES, *(name.upper() for name in registry.names() if name.isidentifier()))
@@ -79,7 +76,6 @@ def surroundings() -> list[Any]:
     ]
 
 
-@cache
 def of_files(root: str) -> str:
     """The SHA-256 of the names and contents of the files in a folder, or of one file; empty where there is none."""
     place, found = Path(root), hashlib.sha256()

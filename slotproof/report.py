@@ -256,14 +256,15 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
         if verdict.stem == name:
             matrix[verdict.transition][_column(hints.stem, verdict.invariant)].append(verdict)
     own = [law.name for law in own_laws(hints.stem)]
+    witnesses, killed = remembered(f"laws-{name}", name, lambda: [vacuity(hints), mutants(hints)], lambda _: [])
     return {
         "name": name,
         "spec": hints.stem,
         "parts": parts_of(hints.stem),
         "laws": [*own, *hints.stem.changes, *of_each_call(hints.stem), *_shared_columns(hints)],
         "matrix": matrix,
-        "witnesses": vacuity(hints),
-        "mutants": mutants(hints),
+        "witnesses": witnesses,
+        "mutants": killed,
     }
 
 

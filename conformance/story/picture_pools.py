@@ -145,5 +145,6 @@ def _counts(st: Allocator | SwaMapping) -> Json:
     if isinstance(st, SwaMapping) and not st.windowed:
         del pools["SWA pool"]
     sizes = {f"available in the {name}": f"{pool.available * pool.page_size} tokens" for name, pool in pools.items()}
-    calls = {"free groups that are open": str(st.group), "backup": "there is one" if st.backed_up else "none"}
-    return panel("counts", "Counts", [item("counts", "counts", sizes | calls)])
+    calls = {"free groups that are open": str(st.group)} if st.group else {}
+    backup = {"backup": "there is one"} if st.backed_up else {}
+    return panel("counts", "Counts", [item("counts", "counts", sizes | calls | backup)])
