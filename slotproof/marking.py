@@ -35,9 +35,9 @@ def _panel_key(panel: Json) -> str:
 
 
 def _order(key: str, pictures: Sequence[Panels]) -> int:
-    """Where a panel stands in the first picture that has it."""
-    keys = next(keys for panels in pictures if key in (keys := [_panel_key(panel) for panel in panels]))
-    return keys.index(key)
+    """Where a panel stands, in the picture in which most stands above it."""
+    orders = [[_panel_key(panel) for panel in panels] for panels in pictures]
+    return max(keys.index(key) for keys in orders if key in keys)
 
 
 def _items(key: str, *pictures: Panels) -> list[tuple[Json | None, Json | None, Json | None]]:

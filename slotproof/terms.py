@@ -30,7 +30,7 @@ TERMS = (
     ),
     Term(
         "free group",
-        "free groups?|groups?",
+        "free groups?",
         "Between its begin and its end, frees are collected; the pages go free at the end.",
     ),
     Term(

@@ -1,9 +1,9 @@
 """``make screenshots``: pictures of the explorer, from real runs on releases of engines.
 
-    python tests/screenshots.py FOLDER TRACE...
+    python tests/screenshots.py FOLDER TRACE[=ENGINE:RELEASE]...
 
-makes for each kept trace a page on the release that shows it worst, and pictures of it at the widths of a desk and of a
-phone, light and dark. The pictures begin where the steps begin.
+makes for each kept trace a page on this release, else on the one that shows it worst, and pictures of it at the widths
+of a desk and of a phone, light and dark. The pictures begin where the steps begin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slotproof import report
 
-SIZES, SCHEMES = ((1440, 720), (390, 1000)), ("light", "dark")
+SIZES, SCHEMES = ((1440, 680), (390, 1000)), ("light", "dark")
 MOST_BYTES = 150_000
 
 
@@ -32,8 +32,10 @@ def main() -> int:
     too_large = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        for name in names:
-            report.of_trace(Path(folder), name, None, None, None)
+        for asked in names:
+            name, _, where = asked.partition("=")
+            engine, _, release = where.partition(":")
+            report.of_trace(Path(folder), name, engine or None, release or None, None)
             for width, height in SIZES:
                 for scheme in SCHEMES:
                     page = started.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import slotproof
 from slotproof import remembering
 from slotproof.remembering import remembered
 
@@ -18,6 +19,7 @@ from slotproof.remembering import remembered
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the code of an engine; the cache is a folder beside it, and nothing was read yet."""
     monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remembering, "OURS", (slotproof,))  # one of our packages, so that little is read
     (tmp_path / "code" / "deep").mkdir(parents=True)
     (tmp_path / "code" / "deep" / "a.py").write_text("a = 1")
     return tmp_path / "code"

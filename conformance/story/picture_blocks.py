@@ -28,7 +28,7 @@ def of_scheduler(st: BlockCache, names: Names) -> list[Json]:
 
 def _block(st: Blocks, block: int, names: Names) -> Json:
     holders = [names.row(row) for row in st.rows.items() if runs(st, row) and holds(st, row, block)]
-    facts = {"held by": listed(holders), "holders counted": str(st.refs(block))}
+    facts = {"held by": listed(holders) if holders else "nobody", "holders counted": str(st.refs(block))}
     if st.content(block) != UNWRITTEN:
         facts["computed for"] = names.text(st.content(block))
     if st.hash(block) != NO_HASH:

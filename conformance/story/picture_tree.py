@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.diff import Names
 from conformance.engines.protocol import Json
-from conformance.story.items import item, listed, panel
+from conformance.story.items import item, panel
 from spec.tree import COUNTED, ROOT, SIZES, SKIPPED, Tree, begin, holds_full, holds_swa, lives, path
 
 HOW = {SKIPPED: "skipped", COUNTED: "counted, holds nothing yet"}
@@ -45,7 +45,8 @@ def _node(st: Tree, n: int, names: Names, unit: str, lost: bool) -> Json:
     if st.stateful:
         facts["state"] = "there" if st.mamba(n) else "none"
         facts["state lock"] = str(st.mamba_ref(n))
-    facts["held by"] = listed(_hold(st, h, n, names) for h in st.handles.items() if holds_full(st, h, n))
+    holders = [_hold(st, h, n, names) for h in st.handles.items() if holds_full(st, h, n)]
+    facts["held by"] = ", ".join(holders) or "nobody"
     if lost:
         facts["place"] = f"not below the root: its parent is {names.node(st.parent(n))}"
     look = "lost" if lost else "tombstone" if st.windowed and not st.swa(n) else "node"
