@@ -16,7 +16,7 @@ SEED ?= $(shell date +%s)
 RUNS ?=
 KNOWN_BUGS ?=
 
-.PHONY: help setup verify test lint engines unneeded mutate mutate-impl report bench steering gpu soak docs docs-check
+.PHONY: help setup verify test lint engines unneeded mutate mutate-impl report screenshots bench steering gpu soak docs docs-check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,8 +52,13 @@ engines: $(READY) ## check every release of every engine, replay every kept trac
 unneeded: $(READY) ## drop each promise, choice and fit in turn, write docs/unneeded.json (takes long)
 	$(BIN)/slotproof prove --minimal --json docs/unneeded.json
 
-report: $(READY) ## an HTML page with every proof and finding, build/report/index.html
+report: $(READY) ## pages on which every finding can be stepped through, build/report/index.html
 	$(BIN)/slotproof report -o build/report
+
+# PR 25805, PR 27038 and the newest finding, on real releases. README.md and docs/explorer.md show two of the pictures.
+SHOTS ?= stale_tail_after_overrun copy_on_write_steals_locks aborted_step_writes_into_load=vllm:0.22.1
+screenshots: $(READY) ## pictures of the explorer from real runs, build/screenshots/*.png
+	PYTHONPATH=. $(BIN)/python tests/screenshots.py build/screenshots $(SHOTS)
 
 # Not a part of `verify`: it takes half an hour.
 mutate: $(READY) ## edit every transition, see that a law refutes the edits, write docs/mutation.json and docs/mutation.md

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from conformance import traces
 from conformance.contents.harm import harm
@@ -26,7 +27,8 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     conforms. ``step`` counts from 1.
 
     The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
-    it. Where a law is broken, ``harm`` says what came of it. ``told``: with the story too. Raises ``EngineError`` for a
+    it. Where a law is broken, ``harm`` says what came of it. ``told``: with the ``story`` too, where all steps
+    could be sent, and the ``roots`` of the engine's code. Raises ``EngineError`` for a
     trace of an unknown stem, and ``UsageError`` if our own implementation shows that the trace sends what no caller may
     send.
     """
@@ -39,13 +41,14 @@ def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
     found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
     if make and make.values:
         found["ran"] = make.as_json()
-    if make is None or found["verdict"] not in (VIOLATION, LATENT):
-        return {**found, "harm": None}
-    found["harm"] = harm(kept.trace, found["step"], make)
+    broken = found["verdict"] in (VIOLATION, LATENT)
+    found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
     if told:
         from conformance.story.tell import tell
 
-        found["story"] = [asdict(step) for step in tell(kept.trace, make, loaded.roots)]
+        sent = make if found["verdict"] != UNSUPPORTED else None
+        found["story"] = [asdict(step) for step in tell(kept.trace, sent, loaded.roots)] if sent else []
+        found["roots"] = [str(root) for root in loaded.roots]
     return found
 
 
@@ -59,31 +62,39 @@ def _shown(found: Outcome) -> Json:
 
 
 def rows_elsewhere(
-    names: Sequence[str], engine: str, release: str, told: bool = False, options: Given = ()
+    names: Sequence[str],
+    engine: str,
+    release: str | None,
+    told: bool = False,
+    options: Given = (),
+    source: Path | None = None,
 ) -> list[Json]:
-    """The rows of one release, made in a process of its own. ``options``: the engine's options that the user has set.
-    Raises ``EngineError`` if the release cannot be loaded.
+    """The rows of one release, or of the checkout in the folder ``source``, made in a process of its own. ``options``:
+    the engine's options that the user has set. Raises ``EngineError`` if the engine cannot be loaded.
     """
-    command = [sys.executable, "-m", f"{__package__}.replay", engine, release, "told" if told else "plain"]
+    subject = {"name": engine, "release": release, "source": source and str(source)}
+    command = [sys.executable, "-m", f"{__package__}.replay", json.dumps(subject), "told" if told else "plain"]
     command += [json.dumps(options), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = (done.stderr.strip() or "no message").splitlines()[-1]
     if done.returncode == 3:
         raise EngineError(last)
     if done.returncode:
-        raise RuntimeError(f"replaying on {engine} {release} ended with {done.returncode}: {last}")
+        raise RuntimeError(f"replaying on {engine} {release or source or ''} ended with {done.returncode}: {last}")
     answer: list[Json] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
 def main() -> int:
-    """``python -m conformance.replay ENGINE RELEASE told|plain OPTIONS TRACE…`` prints a row for each trace, as JSON.
-    OPTIONS is JSON too: a list of names and values.
+    """``python -m conformance.replay SUBJECT told|plain OPTIONS TRACE…`` prints a row for each trace, as JSON. SUBJECT
+    is JSON too: an object with ``name``, ``release`` and ``source``; and so is OPTIONS: a list of names and values.
     """
-    engine, release, how, options, *names = sys.argv[1:]
+    subject, how, options, *names = sys.argv[1:]
     try:
         given = tuple((name, value) for name, value in json.loads(options))
-        loaded = registry.load(engine, release=release, options=given)
+        wanted = json.loads(subject)
+        source = wanted["source"] and Path(wanted["source"])
+        loaded = registry.load(wanted["name"], release=wanted["release"], source=source, options=given)
         print(json.dumps([row(traces.load(name), loaded, told=how == "told") for name in names]))
     except EngineError as error:
         print(error, file=sys.stderr)

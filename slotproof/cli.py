@@ -388,13 +388,25 @@ def engines(
 
 
 @app.command()
-def report(out: Annotated[Path, typer.Option("-o", help="The folder to write to.", callback=_folder)]) -> None:
-    """Write an HTML page with every finding drawn.
+def report(
+    out: Annotated[Path, typer.Option("-o", help="The folder to write to.", callback=_folder)],
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="Only this trace: a kept one by name, or a file.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="With --trace: the engine that it runs on.")] = None,
+    release: Annotated[str | None, typer.Option(help="With --trace: the engine's release.")] = None,
+    source: Annotated[Path | None, typer.Option(help="With --trace: a checkout of the engine.")] = None,
+) -> None:
+    """Write HTML pages on which every finding can be stepped through.
 
-    It also shows the proofs and the law.
+    They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
     from slotproof import report as page
 
+    if trace is not None:
+        raise typer.Exit(page.of_trace(out, trace, engine, release, source))
+    if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
+        raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
     raise typer.Exit(page.run(out))
 
 

@@ -49,6 +49,7 @@ from slotproof.minimal import listed
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
+from slotproof.terms import anchor, linked
 from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
 from spec.scope import OUTSIDE
@@ -84,6 +85,8 @@ def environment(html: bool = False) -> Environment:
     made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
     made.filters["merged"] = merged
     made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
+    made.filters["linked"] = linked
+    made.filters["anchor"] = anchor
     made.globals.update(label=label, broken=broken)
     return made
 

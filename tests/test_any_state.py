@@ -17,10 +17,11 @@ from conformance.story.picture import State, frame
 from conformance.story.tell import changed
 from proofs.registry import STEMS, hints_of
 from slotproof.documents import environment
+from slotproof.marking import marked
 from spec.finite import Domain, Map
 from spec.tree import Tree, lives
 
-DRAW: Any = environment(html=True).get_template("picture.html.j2").module
+DRAW: Any = environment(html=True).get_template("steps.html.j2").module
 USUAL, FAR = (-2, 6), (-(10**9), 10**9)  # numbers around those that have a meaning, and numbers without any
 
 
@@ -78,8 +79,8 @@ def test_an_arbitrary_state_can_be_shown(stem: str, seed: int) -> None:
     before, after = arbitrary(first, of), arbitrary(first, of)
     for state in (first, before, after):
         drawn = frame(state)
-        assert drawn["pools"] or drawn["words"]
-        assert DRAW.draw(drawn)
+        assert drawn["panels"]
+        assert DRAW.picture(marked(drawn["panels"], frame(first)["panels"], []))
         assert all(law.sentence for law, _ in hints_of(stem).stem.broken(state))
     for one, other in ((first, before), (before, after), (after, first)):
         differs = changes(one, other)
@@ -108,5 +109,6 @@ def test_every_node_is_shown_once_wherever_it_hangs(seed: int) -> None:
     of = Random(seed)
     tree: Any = arbitrary(first_state("lock_ref", of), of)
     assert isinstance(tree, Tree)
-    shown = [int(line.split()[1]) for line in frame(tree)["words"] if line.strip().startswith("node ")]
+    keys = [item["key"] for panel in frame(tree)["panels"] if panel["kind"] == "tree" for item in panel["items"]]
+    shown = [int(key.split()[1]) for key in keys if key.startswith("node ")]
     assert sorted(shown) == [n for n in tree.nodes.items() if lives(tree, n)]

@@ -226,7 +226,8 @@ def test_a_story_of_a_tree_says_what_changed() -> None:
     told = tell(lock.trace, lock_ref)
     assert "node [1, 2, 3, 4]: not in the tree → in the tree" in told[0].changed
     assert told[3].changed == "the SWA lock count of node [1, 2, 3, 4]: 1 → 0"
-    assert told[3].picture["words"][1].startswith("  node 1")
+    tree = told[3].picture["panels"][0]["items"]
+    assert [(node["key"], node["depth"]) for node in tree[:3]] == [("root", 0), ("node 2", 1), ("node 1", 2)]
     assert "node [1, 2, 3, 4]: in the tree → not in the tree" in told[5].changed
 
 

@@ -379,7 +379,8 @@ def test_a_story_of_slots_says_what_changed() -> None:
     told = tell(traces.load("aborted_turn_leaks").trace, FAULTS["pr_26941_abort"].make)
     assert "state slot 1: free → held by request 0" in told[1].changed
     assert "no_leak" in told[2].wrong
-    assert "held by nobody: 1, 2, 3" in told[2].picture["words"]
+    slots = told[2].picture["panels"][0]["items"]
+    assert [slot["facts"]["place"] for slot in slots] == ["held by nobody"] * 3
 
 
 # The releases.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import documents, report
+from slotproof.finding_pages import Finding
 from slotproof.proving import mutants
 from spec.finite import Seq
 from spec.lengths import Length
@@ -101,6 +103,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
         return [row(traces.load(name), faulty, told) for name in names]
 
     monkeypatch.setattr(report, "rows_elsewhere", rows)
+    monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
 
 
 @pytest.mark.usefixtures("proved", "replayed")
@@ -113,12 +116,12 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert [name for name in json.loads(documents.FINDINGS.read_text())["traces"] if name not in page] == []
     assert page.count('<td class="open" title="places: z3 unknown') == 2, "of the allocator and of the two pools"
     assert page.count('title="promises_of_free_pages: z3 unknown') == 1
-    assert page.count("<svg") > len(shown)
-    assert 'class="wrong"' in page
-    assert f"On sglang {TOLD}:" in page
-    assert f"No pictures: sglang {ABSENT} could not be loaded here: no network" in page
-    assert "def test_found_by_slotproof" in page
-    assert "``" not in page
+    pages = [path.read_text() for path in (tmp_path / "deep" / "folder").rglob("*.html")]
+    assert all("``" not in text for text in pages)
+    told = [text for text in pages if f"sglang {TOLD}, stem" in " ".join(text.split())]
+    assert any("✗ broken here" in text and "def test_found_by_slotproof" in text for text in told)
+    assert sum(f"No pictures: sglang {ABSENT} could not be loaded here: no network" in text for text in pages) > 1
+    assert {path.stem for path in (tmp_path / "deep" / "folder" / "bugs").iterdir()} == set(shown)
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])
@@ -148,14 +151,14 @@ def test_findings_keep_verdicts_and_no_pictures() -> None:
     assert columns == [registry.own().name, *released], "run make engines"
 
 
-def test_the_worst_row_is_told() -> None:
-    def on(release: str | None, verdict: str) -> Json:
-        return {"subject": "e", "release": release, "verdict": verdict}
+def test_findings_stand_by_severity_then_release_then_harm() -> None:
+    def on(name: str, *verdicts: str) -> Finding:
+        rows = [{"subject": "e", "release": str(n), "verdict": v, "harm": None} for n, v in enumerate(verdicts)]
+        return Finding(replace(traces.load(traces.names()[0]), name=name), None, rows)
 
-    rows = [on(None, VIOLATION), on("1", CONFORMS), on("2", LATENT), on("3", VIOLATION)]
-    assert report.worst(rows) == rows[3]
-    assert report.worst(rows[:3]) == rows[2]
-    assert report.worst(rows[:2]) is None
+    old, new = on("old", VIOLATION, CONFORMS), on("new", CONFORMS, VIOLATION)
+    latent, newer = on("latent", CONFORMS, LATENT), on("a_new", VIOLATION, VIOLATION)
+    assert [f.kept.name for f in report.in_order([latent, old, new, newer])] == ["a_new", "new", "old", "latent"]
 
 
 def test_a_stem_made_of_parts_says_so() -> None:
@@ -169,18 +172,19 @@ def test_a_stem_made_of_parts_says_so() -> None:
 def test_a_frame_says_who_owns_what_and_what_maps_where() -> None:
     first = initial(page_size=2, size=2, size_swa=2, rows=2, need_sort=False)
     after = alloc_extend(first, 1, Length(0, 1), Seq([2]), Seq([1])).then
-    drawn = frame(after)
-    full, swa = drawn["pools"]
-    assert full["pages"][1] == {"page": 2, "place": "held", "row": 1, "used": 1}
-    assert swa["pages"][0]["row"] == 1
-    assert drawn["lines"] == [{"from": [2, 0], "to": [1, 0], "wrong": False}]
+    full, swa, rows, _ = frame(after)["panels"]
+    facts = {"place": "held by row 1, page 0 of it", "used": "1 of 2 slots", "slot 4 maps to": "SWA slot 2"}
+    assert (full["items"][1]["name"], full["items"][1]["facts"]) == ("full page 2", facts)
+    assert swa["items"][0]["facts"]["place"] == "held by row 1, page 0 of it"
+    assert rows["items"][0]["facts"]["length"] == "1 tokens"
+    assert not any(item["wrong"] for item in (*full["items"], *swa["items"]))
 
 
 @pytest.mark.parametrize(
     ("phase", "track", "says"),
     [
-        (RUNNING, 1, "; its second track is written next"),
-        (RUNNING, 7, "; its track 7, which does not exist, is written next"),
+        (RUNNING, 1, "its second track is written next"),
+        (RUNNING, 7, "its track 7, which does not exist, is written next"),
         (LEAVING, 7, ""),
     ],
 )
@@ -191,17 +195,16 @@ def test_a_picture_shows_states_that_no_run_reaches(phase: int, track: int, says
     drawn = frame(
         but(first, table=buffer, names=buffer, next=first.next.put(0, track), phase=first.phase.put(0, phase))
     )
-    assert drawn["words"][0].endswith(f": first track 1, second track 2{says}")
+    (owner,) = next(panel["items"] for panel in drawn["panels"] if panel["kind"] == "owners")
+    assert owner["facts"] == {"has": "first track 1, second track 2"} | ({"next": says} if says else {})
 
 
 @pytest.mark.parametrize("name", ["tail_inside_page", "nested_group_forgets"])
 def test_a_picture_marks_what_is_wrong(name: str) -> None:
     fault = {"tail_inside_page": "tail_inside_page", "nested_group_forgets": "nested_group"}
     last = tell(traces.load(name).trace, FAULTS[fault[name]].make)[-1]
-    pages = [page for pool in last.picture["pools"] for page in pool["pages"]]
-    lost = [page for page in pages if page["place"] == "held" and page["row"] is None]
     assert last.wrong
-    assert lost or any(line["wrong"] for line in last.picture["lines"])
+    assert any(item["wrong"] for panel in last.picture["panels"] for item in panel["items"])
 
 
 def test_a_lawful_story_has_nothing_wrong() -> None:
@@ -212,4 +215,5 @@ def test_a_lawful_story_has_nothing_wrong() -> None:
             continue  # calls that our implementation does not have
         for step in tell(trace, makers[trace.stem]):
             assert not step.wrong, (name, step)
-            assert not any(line["wrong"] for line in step.picture["lines"]), (name, step)
+            wrong = [item["name"] for panel in step.picture["panels"] for item in panel["items"] if item["wrong"]]
+            assert not wrong, (name, step)

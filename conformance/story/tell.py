@@ -4,6 +4,7 @@ changed on the engine.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from conformance.diff import Names, changes, told_lines
 from conformance.engines.protocol import Json, Misuse, Unsupported
-from conformance.lockstep import WORDS_OF_KIND, Finding
+from conformance.lockstep import WORDS_OF_KIND, Finding, LockStep
 from conformance.stems import start
 from conformance.story.picture import frame
 from conformance.story.where import Calls, Frame, Raised, Roots, raised
@@ -53,29 +54,56 @@ def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) 
         calls, wrong, latents, errors = Calls(own), [], len(lock.law.latents), []
         lock.watch = calls.watched
         ended = False
+        broken: list[Finding] = []
         try:
             lock.do(**step)
         except Finding as finding:
-            wrong, ended = [in_words(finding)], True
+            broken, ended = [finding], True
             errors = raised(finding, own)
         except Misuse as misuse:
             wrong, ended = [f"nobody may send this: {misuse}"], True
         except Unsupported as reason:
             wrong, ended = [f"not sent: {reason}"], True
-        wrong = [f"latent: {in_words(finding)}" for finding in lock.law.latents[latents:]] + wrong
+        broken = lock.law.latents[latents:] + broken
+        wrong = [f"latent: {in_words(f)}" if f.latent else in_words(f) for f in broken] + wrong
         after = _shown(lock.run, before)
         engine, deeper = calls.frames()
         said = changed(before, after, lock.law.names)
-        told.append(Told(line, said, "\n".join(wrong), frame(after), engine, deeper, errors))
+        picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
+        told.append(Told(line, said, "\n".join(wrong), picture, engine, deeper, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
         before = after
     return told
 
 
+def _picture(lock: LockStep, before: Any, after: Any, broken: Sequence[Finding]) -> Json:
+    """The engine before the operation and after it, and where it broke a law the law's state and what it broke."""
+    names = lock.law.names
+    found = {"before": frame(before, names)["panels"], **frame(after, names)}
+    if broken:
+        found["law"] = frame(lock.law.state, names)["panels"]
+        found["broken"] = [
+            {**{key: getattr(f, key) for key in ("law", "kind", "sentence", "detail", "latent")}, "words": of_kind(f)}
+            for f in broken
+        ]
+    return found
+
+
+def _does(lock: LockStep, name: str) -> str:
+    """The operation in English: the first paragraph of its docstring."""
+    said = inspect.getdoc(lock.run.operations.get(name)) or ""
+    return " ".join(said.partition("\n\n")[0].split())
+
+
+def of_kind(finding: Finding) -> str:
+    """What was broken: ``law NAME``, ``promise of NAME`` and so on."""
+    return WORDS_OF_KIND[finding.kind].format(finding.law)
+
+
 def in_words(finding: Finding) -> str:
     """What was broken, the law in English, and where it broke."""
-    return f"{WORDS_OF_KIND[finding.kind].format(finding.law)}. {finding.sentence} {finding.detail}"
+    return f"{of_kind(finding)}. {finding.sentence} {finding.detail}"
 
 
 def _shown(run: Any, before: Any) -> Any:

@@ -1,0 +1,122 @@
+"""What a reader of a picture must look at: what an operation changed, where the law has something else, what a finding
+names. Pictures are plain data, see ``conformance.story.picture``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from conformance.engines.protocol import Json
+
+Panels = list[Json]
+MANY = re.compile(r"\b((?:full |SWA |state )?)(page|slot)s (\d+(?:(?: to |, )\d+)*)")
+
+
+def marked(now: Panels, before: Panels, law: Panels, detail: str = "") -> Panels:
+    """The panels with each fact as ``{"name", "value", "was", "law", "wrong"}``.
+
+    ``was``: the value before, where the operation changed it. ``law``: what the law has, where this is something else;
+    ``law`` empty: there is nothing to compare with. ``detail``: the words of a finding; an item whose name stands in
+    them is ``named``. ``state``: ``new``, ``gone`` (it was there before), ``absent`` (only the law has it) or empty.
+    """
+    kinds = {_panel_key(panel): panel for panels in (law, before, now) for panel in panels}
+    words = spelled_out(detail)
+    found = []
+    for key, panel in sorted(kinds.items(), key=lambda pair: _order(pair[0], (now, before, law))):
+        items = _items(key, now, before, law)
+        shown = [_item(*row, compared=bool(law), words=words) for row in items]
+        found.append({**panel, "items": shown, "rest": "", "same": False})
+    return found
+
+
+def _panel_key(panel: Json) -> str:
+    return f"{panel['kind']} {panel['title']}"
+
+
+def _order(key: str, pictures: Sequence[Panels]) -> int:
+    """Where a panel stands, in the picture in which most stands above it."""
+    orders = [[_panel_key(panel) for panel in panels] for panels in pictures]
+    return max(keys.index(key) for keys in orders if key in keys)
+
+
+def _items(key: str, *pictures: Panels) -> list[tuple[Json | None, Json | None, Json | None]]:
+    """The items of a panel in the order of the pictures: each now, before, and in the law."""
+    sides = [{item["key"]: item for p in panels if _panel_key(p) == key for item in p["items"]} for panels in pictures]
+    keys = dict.fromkeys(name for side in sides for name in side)
+    now, before, law = sides
+    return [(now.get(name), before.get(name), law.get(name)) for name in keys]
+
+
+def _item(now: Json | None, before: Json | None, law: Json | None, compared: bool, words: str) -> Json:
+    item: Json = now or before or law or {}
+    state = "" if now and before else "new" if now else "gone" if before else "absent"
+    names = dict.fromkeys(fact for side in (now, before, law) if side for fact in side["facts"])
+    facts = [_fact(name, now, before, law, compared) for name in names]
+    named = bool(words) and re.search(rf"(?<!\w){re.escape(item['name'])}(?![\w\]])", words) is not None
+    differs = compared and any(fact["law"] is not None for fact in facts)
+    touched = bool(state) or named or differs or any(fact["was"] is not None for fact in facts)
+    return {**item, "state": state, "named": named, "differs": differs, "facts": facts, "touched": touched}
+
+
+def _fact(name: str, now: Json | None, before: Json | None, law: Json | None, compared: bool) -> Json:
+    value, was, lawful = (None if side is None else side["facts"].get(name, "") for side in (now, before, law))
+    item = now or before or law or {}
+    return {
+        "name": name,
+        "value": value if now else was if before else "",
+        "was": (was or "nothing") if now and before and was != value else None,
+        "law": (lawful or "nothing") if compared and (lawful or "") != (value or "") else None,
+        "wrong": name in item["wrong"],
+    }
+
+
+def spelled_out(detail: str) -> str:
+    """The words of a finding, with each page and slot by its own number: ``full pages 1, 3 to 5`` becomes ``full page
+    1, full page 3, full page 4, full page 5``.
+    """
+
+    def each(match: re.Match[str]) -> str:
+        side, what, numbers = match.groups()
+        return ", ".join(f"{side}{what} {number}" for number in _numbers(numbers))
+
+    return MANY.sub(each, detail)
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(", "):
+        first, _, last = part.partition(" to ")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def folded(steps: Sequence[Panels]) -> list[Panels]:
+    """The steps without the pages, blocks and slots that stay free in all of them; ``rest`` says which these are.
+    ``same``: the step touches nothing of the panel.
+    """
+    busy = {
+        (_panel_key(panel), item["key"])
+        for panels in steps
+        for panel in panels
+        for item in panel["items"]
+        if panel["kind"] != "pages" or item["touched"] or item["look"] != "free" or item["wrong"]
+    }
+    return [[_folded(panel, busy, first=n == 0) for panel in panels] for n, panels in enumerate(steps)]
+
+
+def _folded(panel: Json, busy: set[tuple[str, str]], first: bool) -> Json:
+    key = _panel_key(panel)
+    left = [item["name"] for item in panel["items"] if (key, item["key"]) not in busy]
+    same = not first and not any(item["touched"] for item in panel["items"])
+    if len(left) < 2:
+        return {**panel, "same": same}
+    shown = [item for item in panel["items"] if (key, item["key"]) in busy]
+    rest = f"{left[0]} to {left[-1].split()[-1]} are free, and nothing happens to them"
+    return {**panel, "items": shown, "rest": rest if _follow(left) else f"{len(left)} others stay free", "same": same}
+
+
+def _follow(names: Sequence[str]) -> bool:
+    """The numbers at the end of the names follow each other."""
+    numbers = [int(name.split()[-1]) for name in names]
+    return numbers == [*range(numbers[0], numbers[0] + len(numbers))]

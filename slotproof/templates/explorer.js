@@ -1,0 +1,75 @@
+// Shows one step at a time. Without it the page shows all steps below each other.
+(() => {
+  // A copy of a panel without the marks of what changed in it.
+  const settled = (panel) => {
+    const copy = panel.cloneNode(true);
+    for (const gone of copy.querySelectorAll(".gone, .absent, .flag, s, i, em")) gone.remove();
+    for (const marked of copy.querySelectorAll(".touched, .named, .changed, .new")) {
+      marked.classList.remove("touched", "named", "changed", "new");
+    }
+    return copy;
+  };
+  const steps = [...document.querySelectorAll(".step")];
+  const controls = document.getElementById("controls");
+  if (!steps.length || !controls) return;
+  const said = document.getElementById("said");
+  const links = [...controls.querySelectorAll(".rail a")];
+  const buttons = Object.fromEntries([...controls.querySelectorAll("button")].map((b) => [b.dataset.to, b]));
+  let at = -1;
+
+  // A panel in which a step changed nothing is only named: it is drawn as the step before left it.
+  const last = {};
+  for (const step of steps) {
+    for (const panel of step.querySelectorAll(".picture:not(.lawside *) > [data-panel]")) {
+      const key = panel.dataset.panel;
+      const list = panel.querySelector("ul");
+      if (list || !last[key]) last[key] = panel;
+      else panel.replaceChildren(...settled(last[key]).childNodes);
+    }
+  }
+
+  const show = (wanted, tell = true) => {
+    const next = Math.max(0, Math.min(steps.length - 1, wanted));
+    if (next === at) return;
+    at = next;
+    steps.forEach((step, n) => { step.hidden = n !== at; });
+    links.forEach((link, n) => (n === at ? link.setAttribute("aria-current", "step") : link.removeAttribute("aria-current")));
+    for (const to of ["first", "back"]) buttons[to].setAttribute("aria-disabled", at === 0);
+    for (const to of ["next", "last"]) buttons[to].setAttribute("aria-disabled", at === steps.length - 1);
+    if (tell) {
+      said.textContent = steps[at].dataset.said;
+      history.replaceState(null, "", `#step-${at}`);
+    }
+  };
+  const go = {
+    first: () => show(0),
+    back: () => show(at - 1),
+    next: () => show(at + 1),
+    last: () => show(steps.length - 1),
+  };
+  const keys = { Home: go.first, ArrowLeft: go.back, ArrowRight: go.next, End: go.last };
+  const linked = () => Number((location.hash.match(/^#step-(\d+)$/) || [])[1] ?? NaN);
+  const scrolls = (target) => target.closest && target.closest("input, select, textarea, pre, [role=region]");
+
+  for (const [to, button] of Object.entries(buttons)) button.addEventListener("click", go[to]);
+  document.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || scrolls(event.target)) return;
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#step-"]');
+    if (!link) return;
+    event.preventDefault();
+    show(Number(link.hash.slice("#step-".length)));
+    controls.scrollIntoView({ block: "nearest" });
+  });
+  addEventListener("hashchange", () => { if (!Number.isNaN(linked())) show(linked()); });
+  // On paper all steps stand below each other.
+  addEventListener("beforeprint", () => steps.forEach((step) => { step.hidden = false; }));
+  addEventListener("afterprint", () => steps.forEach((step, n) => { step.hidden = n !== at; }));
+
+  controls.hidden = false;
+  show(Number.isNaN(linked()) ? Number(controls.dataset.first) : linked(), false);
+})();

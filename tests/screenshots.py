@@ -1,0 +1,55 @@
+"""``make screenshots``: pictures of the explorer, from real runs on releases of engines.
+
+    python tests/screenshots.py FOLDER TRACE[=ENGINE:RELEASE]...
+
+makes for each kept trace a page on this release, else on the one that shows it worst, and pictures of it at the widths
+of a desk and of a phone, light and dark. The pictures begin where the steps begin.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from slotproof import report
+
+SIZES, SCHEMES = ((1440, 680), (390, 1000)), ("light", "dark")
+MOST_BYTES = 150_000
+
+
+def main() -> int:
+    """Takes the pictures; exit code 1 where one is too large for the repository."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        print("there is no chromium on this machine: no picture was taken")
+        return 1
+    out, names = Path(sys.argv[1]), sys.argv[2:]
+    out.mkdir(parents=True, exist_ok=True)
+    too_large = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for asked in names:
+            name, _, where = asked.partition("=")
+            engine, _, release = where.partition(":")
+            report.of_trace(Path(folder), name, engine or None, release or None, None)
+            for width, height in SIZES:
+                for scheme in SCHEMES:
+                    page = started.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                    page.goto((Path(folder) / "index.html").as_uri())
+                    page.locator("#steps-head").evaluate("e => scrollTo(0, e.getBoundingClientRect().top - 8)")
+                    path = out / f"{name}-{width}-{scheme}.png"
+                    page.screenshot(path=path)
+                    page.close()
+                    size = path.stat().st_size
+                    print(f"{path}: {size} bytes")
+                    too_large += [path] * (size > MOST_BYTES)
+        started.close()
+    return bool(too_large)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

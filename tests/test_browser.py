@@ -1,0 +1,203 @@
+"""The explorer and the report in a real browser: headless Chromium of the system, driven by Playwright.
+
+Each test is skipped, with the reason, where there is no browser or no driver.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import traces
+from conformance.faults import FAULTS
+from conformance.lockstep import VIOLATION
+from conformance.story.tell import tell
+from conformance.traces import Kept, Trace
+from slotproof import explorer, report
+from slotproof.documents import environment
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVERS = ("playwright", "axe_playwright_python")
+LACKING = [name for name in DRIVERS if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="there is no chromium on this machine"),
+    pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
+]
+SHOWN = {"pools": ("tail_inside_page", "tail_inside_page"), "tree": ("copy_on_write_steals_locks", "pr_27038")}
+PHONE, DESK = {"width": 390, "height": 800}, {"width": 1440, "height": 900}
+
+
+def shown_by_a_fault(trace: str, fault: str) -> tuple[Kept, list[Any]]:
+    """A kept trace on our implementation with a planted bug."""
+    kept = traces.load(trace)
+    return kept, [asdict(step) for step in tell(kept.trace, FAULTS[fault].make)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the report writes it, with an explorer of pools and one of a tree."""
+    place = tmp_path_factory.mktemp("report")
+    for name, text in explorer.files():
+        (place / name).write_text(text, encoding="utf-8")
+    for name, (trace, fault) in SHOWN.items():
+        kept, story = shown_by_a_fault(trace, fault)
+        row = {"engine": "ours", "release": "1", "verdict": VIOLATION, "step": len(story), "harm": None, "story": story}
+        more = {"up": "", "home": True, "title": "", "test": "assert False", "rows": []}
+        (place / f"{name}.html").write_text(explorer.page(environment(html=True), kept, row, **more), encoding="utf-8")
+    (place / "index.html").write_text(report.index([], [], [], [], []), encoding="utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, folder: Path) -> Iterator[Any]:
+    """Opens pages. At the end no page has written to the console, raised an error, or asked for anything that does not
+    lie beside it.
+    """
+    said: list[str] = []
+    contexts = []
+
+    def open_page(name: str, viewport: dict[str, int] = DESK, **settings: Any) -> Any:
+        contexts.append(browser.new_context(viewport=viewport, **settings))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or said.append(asked.url))
+        page.on("requestfailed", lambda asked: said.append(f"failed: {asked.url}"))
+        page.goto((folder / f"{name}.html").as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def step_of(page: Any) -> list[str]:
+    """The steps that are on the screen."""
+    found: list[str] = page.eval_on_selector_all(".step", "all => all.filter(e => e.offsetParent).map(e => e.id)")
+    return found
+
+
+def test_steps_by_keyboard_and_by_buttons(opened: Any) -> None:
+    page = opened("tree")
+    last = page.locator(".step").count() - 1
+    assert step_of(page) == [f"step-{last}"], "it opens at the step that breaks the law"
+    assert page.locator(f"#step-{last} .flag.bad").count() > 0
+    for key, wanted in (("ArrowLeft", last - 1), ("Home", 0), ("ArrowLeft", 0), ("ArrowRight", 1), ("End", last)):
+        page.keyboard.press(key)
+        assert step_of(page) == [f"step-{wanted}"], key
+    for button, wanted in (("Back", last - 1), ("First", 0), ("Next", 1), ("Last", last)):
+        page.get_by_role("button", name=button).click()
+        assert step_of(page) == [f"step-{wanted}"], button
+        assert page.url.endswith(f"#step-{wanted}")
+    assert page.get_by_role("status").inner_text().startswith(f"Step {last} of {last}: ")
+    page.keyboard.press("Control+ArrowLeft")
+    assert step_of(page) == [f"step-{last}"], "keys with a modifier are the browser's"
+
+
+def test_the_rail_names_the_step_and_a_link_opens_it(opened: Any) -> None:
+    page = opened("tree")
+    page.locator(".rail a").nth(2).click()
+    assert step_of(page) == ["step-2"]
+    assert page.locator("[aria-current=step]").inner_text() == "2"
+    page.goto(page.url.partition("#")[0] + "#step-1")
+    page.reload()
+    assert step_of(page) == ["step-1"]
+
+
+def test_a_panel_that_does_not_change_is_drawn_again_without_marks(opened: Any) -> None:
+    page = opened("pools")
+    for n in range(page.locator(".step").count()):
+        page.keyboard.press("Home")
+        for _ in range(n):
+            page.keyboard.press("ArrowRight")
+        assert page.locator(f"#step-{n} [data-panel] .rest", has_text="unchanged").count() == 0
+    first = page.locator("#step-0")
+    assert first.locator(".flag").count() == 0
+    assert first.locator(".panel li").count() > 0
+
+
+def test_a_term_of_the_sentence_leads_to_its_meaning(opened: Any) -> None:
+    page = opened("tree")
+    links = page.locator(".broken a:visible")
+    assert links.count() > 2
+    for n in range(links.count()):
+        target = links.nth(n).get_attribute("href")
+        assert page.locator(target).count() == 1, target
+    links.first.click()
+    assert page.locator(":target").is_visible()
+
+
+def test_without_a_script_all_steps_are_there(opened: Any) -> None:
+    page = opened("tree", java_script_enabled=False)
+    assert page.locator(".step:visible").count() == len(shown_by_a_fault(*SHOWN["tree"])[1]) + 1
+    assert not page.locator("#controls").is_visible()
+
+
+def test_paper_has_all_steps(opened: Any) -> None:
+    page = opened("tree")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert len(step_of(page)) == page.locator(".step").count()
+    assert not page.locator("#controls").is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert len(step_of(page)) == 1
+
+
+@pytest.mark.parametrize("name", [*SHOWN, "index"])
+def test_a_phone_shows_the_page_whole(name: str, opened: Any) -> None:
+    page = opened(name, PHONE)
+    for _ in range(page.locator(".step").count() or 1):
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        page.keyboard.press("ArrowLeft")
+
+
+@pytest.mark.parametrize("name", [*SHOWN, "index"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_read_it(name: str, scheme: str, opened: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened(name, color_scheme=scheme)
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    page.eval_on_selector_all("details", "all => all.forEach(e => { e.open = true; })")
+    found = Axe().run(page, options={"preload": False}).response["violations"]  # it may load no file by a script
+    assert [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in found] == []
+
+
+def test_a_run_with_a_strange_name_is_text_and_never_markup(folder: Path, opened: Any) -> None:
+    """Names, texts and details of a trace come from files: none of them becomes a part of the page."""
+    attack = "<img src=x onerror=document.title='taken'>\"'"
+    kept, story = shown_by_a_fault(*SHOWN["pools"])
+    trace = Trace(kept.trace.stem, {attack: attack}, kept.trace.steps)
+    taken = Kept(attack, attack, attack, attack, trace, attack)
+    for step in story:
+        step["changed"] = step["call"] = step["wrong"] = attack
+        for found in step["picture"].get("broken", []):
+            found.update(sentence=attack, detail=attack, words=attack)
+    row = {"engine": attack, "release": attack, "verdict": attack, "step": 1, "harm": {"sentence": attack}}
+    more = {"up": "", "home": True, "title": attack, "test": attack, "rows": []}
+    text = explorer.page(environment(html=True), taken, {**row, "story": story}, **more)
+    (folder / "attack.html").write_text(text, encoding="utf-8")
+    page = opened("attack")
+    page.keyboard.press("Home")
+    page.keyboard.press("End")
+    assert page.locator("img").count() == 0
+    assert attack in page.title()
