@@ -239,12 +239,18 @@ def _finding(templates: Any, finding: Finding, row: Json) -> str:
     kept = finding.kept
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"]) if row["law"] else ""
     more = {"up": "../", "home": True, "title": finding.title, "test": test, "rows": finding.rows}
-    return explorer.page(templates, kept, row, **more)
+    return explorer.page(templates, kept, {**row, "story": shortened(row["story"])}, **more)
+
+
+def shortened(story: list[Json]) -> list[Json]:
+    """The story with the engine's functions only where a law breaks: a hundred pages must stay small."""
+    return [told if told["wrong"] else {**told, "engine": [], "deeper": False} for told in story]
 
 
 def _bug(templates: Any, fault: Json) -> str:
     kept = Kept(fault["name"], fault["law"] or "", fault["sentence"], "", traces.Trace(**fault["trace"]))
     row = {"engine": registry.own().name, "release": None, "verdict": "", "harm": None, "missing": "", **fault}
+    row["story"] = shortened(fault["story"])
     more = {"up": "../", "home": True, "title": f"Known bug {fault['name']}", "test": "", "rows": [], "bug": fault}
     return explorer.page(templates, kept, row, **more)
 

@@ -129,6 +129,8 @@ def test_a_panel_that_does_not_change_is_drawn_again_without_marks(opened: Any) 
         for _ in range(n):
             page.keyboard.press("ArrowRight")
         assert page.locator(f"#step-{n} [data-panel] .rest", has_text="unchanged").count() == 0
+        assert page.locator(f"#step-{n} .same").count() == 0
+        assert page.locator(f"#step-{n} .picture").first.locator("li:not(:has(strong))").count() == 0
     first = page.locator("#step-0")
     assert first.locator(".flag").count() == 0
     assert first.locator(".panel li").count() > 0
