@@ -63,10 +63,7 @@ def run(folder: Path) -> int:
         for release, names in wanted.items():
             stories |= stories_of(release, names)
             bar.advance(replaying)
-    for name, text in {**dict(explorer.files()), **_pages(verdicts, faults, kept, findings, stories)}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+    _write(folder, {**dict(explorer.files()), **_pages(verdicts, faults, kept, findings, stories)})
     if not kept:
         say(NO_FINDINGS)
     say(f"written: {folder / 'index.html'}")
@@ -82,8 +79,7 @@ def of_trace(folder: Path, trace: str, engine: str | None, release: str | None, 
         engine, release = _worst_on(kept) or (None, None)
     (row,) = rows_elsewhere([trace], engine or registry.own().name, release, told=True, source=source)
     text = explorer.page(environment(html=True), kept, {"missing": row["detail"], **row}, **_alone(kept, row, source))
-    for name, content in {**dict(explorer.files()), "index.html": text}.items():
-        write_text(folder / name, content)
+    _write(folder, {**dict(explorer.files()), "index.html": tidy(text)})
     say(f"written: {folder / 'index.html'}")
     return HOLDS
 
@@ -98,6 +94,13 @@ def _worst_on(kept: Kept) -> Release | None:
 def _alone(kept: Kept, row: Json, source: Path | None) -> Json:
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"], source) if row["law"] else ""
     return {"up": "", "home": False, "title": "", "test": test, "rows": []}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 # What is shown.
