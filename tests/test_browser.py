@@ -78,7 +78,7 @@ def opened(browser: Any, folder: Path) -> Iterator[Any]:
         page = contexts[-1].new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or said.append(asked.url))
+        page.on("request", lambda asked: said.extend([asked.url] * (not asked.url.startswith(("file:", "data:")))))
         page.on("requestfailed", lambda asked: said.append(f"failed: {asked.url}"))
         page.goto((folder / f"{name}.html").as_uri())
         return page
