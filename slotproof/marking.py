@@ -25,7 +25,7 @@ def marked(now: Panels, before: Panels, law: Panels, detail: str = "") -> Panels
     found = []
     for key, panel in sorted(kinds.items(), key=lambda pair: _order(pair[0], (now, before, law))):
         items = _items(key, now, before, law)
-        shown = [_item(*row, compared=bool(law), words=words) for row in items]
+        shown = [{**_item(*row, compared=bool(law), words=words), "same": False} for row in items]
         found.append({**panel, "items": shown, "rest": "", "same": False})
     return found
 
@@ -93,7 +93,7 @@ def _numbers(text: str) -> list[int]:
 
 def folded(steps: Sequence[Panels]) -> list[Panels]:
     """The steps without the pages, blocks and slots that stay free in all of them; ``rest`` says which these are.
-    ``same``: the step touches nothing of the panel.
+    ``same``: the step touches nothing of the panel, or of the item.
     """
     busy = {
         (_panel_key(panel), item["key"])
@@ -109,9 +109,10 @@ def _folded(panel: Json, busy: set[tuple[str, str]], first: bool) -> Json:
     key = _panel_key(panel)
     left = [item["name"] for item in panel["items"] if (key, item["key"]) not in busy]
     same = not first and not any(item["touched"] for item in panel["items"])
+    items = [{**item, "same": not first and not item["touched"]} for item in panel["items"]]
     if len(left) < 2:
-        return {**panel, "same": same}
-    shown = [item for item in panel["items"] if (key, item["key"]) in busy]
+        return {**panel, "items": items, "same": same}
+    shown = [item for item in items if (key, item["key"]) in busy]
     rest = f"{left[0]} to {left[-1].split()[-1]} are free, and nothing happens to them"
     return {**panel, "items": shown, "rest": rest if _follow(left) else f"{len(left)} others stay free", "same": same}
 

@@ -26,7 +26,7 @@ from conformance.cache_folder import cache_folder
 from conformance.engines import registry
 from slotproof.output import write_text
 
-OURS = (conformance, impl, proofs, slotproof, spec)
+PACKAGES = (conformance, impl, proofs, slotproof, spec)
 READ = (".py", ".json", ".toml", ".so", ".pyd")  # the kinds of files that a result can depend on
 VARIABLES = ("SLOTPROOF", "HYPOTHESIS", "TRITON", "TORCH", "CUDA", "PYTHONHASHSEED")
 
@@ -72,7 +72,7 @@ def surroundings() -> list[Any]:
         platform.platform(),
         sorted(f"{d.name}=={d.version}" for d in distributions()),
         sorted((name, value) for name, value in os.environ.items() if name.startswith(variables)),
-        [of_files(place) for package in OURS for place in package.__path__],
+        [of_files(place) for package in PACKAGES for place in package.__path__],
     ]
 
 

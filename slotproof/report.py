@@ -63,10 +63,7 @@ def run(folder: Path) -> int:
         for release, names in wanted.items():
             stories |= stories_of(release, names)
             bar.advance(replaying)
-    for name, text in {**dict(explorer.files()), **_pages(verdicts, faults, kept, findings, stories)}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+    _write(folder, {**dict(explorer.files()), **_pages(verdicts, faults, kept, findings, stories)})
     if not kept:
         say(NO_FINDINGS)
     say(f"written: {folder / 'index.html'}")
@@ -82,8 +79,7 @@ def of_trace(folder: Path, trace: str, engine: str | None, release: str | None, 
         engine, release = _worst_on(kept) or (None, None)
     (row,) = rows_elsewhere([trace], engine or registry.own().name, release, told=True, source=source)
     text = explorer.page(environment(html=True), kept, {"missing": row["detail"], **row}, **_alone(kept, row, source))
-    for name, content in {**dict(explorer.files()), "index.html": text}.items():
-        write_text(folder / name, content)
+    _write(folder, {**dict(explorer.files()), "index.html": tidy(text)})
     say(f"written: {folder / 'index.html'}")
     return HOLDS
 
@@ -98,6 +94,13 @@ def _worst_on(kept: Kept) -> Release | None:
 def _alone(kept: Kept, row: Json, source: Path | None) -> Json:
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"], source) if row["law"] else ""
     return {"up": "", "home": False, "title": "", "test": test, "rows": []}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 # What is shown.
@@ -239,12 +242,18 @@ def _finding(templates: Any, finding: Finding, row: Json) -> str:
     kept = finding.kept
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"]) if row["law"] else ""
     more = {"up": "../", "home": True, "title": finding.title, "test": test, "rows": finding.rows}
-    return explorer.page(templates, kept, row, **more)
+    return explorer.page(templates, kept, {**row, "story": shortened(row["story"])}, **more)
+
+
+def shortened(story: list[Json]) -> list[Json]:
+    """The story with the engine's functions only where a law breaks: a hundred pages must stay small."""
+    return [told if told["wrong"] else {**told, "engine": [], "deeper": False} for told in story]
 
 
 def _bug(templates: Any, fault: Json) -> str:
     kept = Kept(fault["name"], fault["law"] or "", fault["sentence"], "", traces.Trace(**fault["trace"]))
     row = {"engine": registry.own().name, "release": None, "verdict": "", "harm": None, "missing": "", **fault}
+    row["story"] = shortened(fault["story"])
     more = {"up": "../", "home": True, "title": f"Known bug {fault['name']}", "test": "", "rows": [], "bug": fault}
     return explorer.page(templates, kept, row, **more)
 

@@ -78,7 +78,7 @@ def opened(browser: Any, folder: Path) -> Iterator[Any]:
         page = contexts[-1].new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda asked: said.extend([] if asked.url.startswith(("file:", "data:")) else [asked.url]))
+        page.on("request", lambda asked: said.extend([asked.url] * (not asked.url.startswith(("file:", "data:")))))
         page.on("requestfailed", lambda asked: said.append(f"failed: {asked.url}"))
         page.goto((folder / f"{name}.html").as_uri())
         return page
@@ -129,6 +129,8 @@ def test_a_panel_that_does_not_change_is_drawn_again_without_marks(opened: Any) 
         for _ in range(n):
             page.keyboard.press("ArrowRight")
         assert page.locator(f"#step-{n} [data-panel] .rest", has_text="unchanged").count() == 0
+        assert page.locator(f"#step-{n} .same").count() == 0
+        assert page.locator(f"#step-{n} .picture").first.locator("li:not(:has(strong))").count() == 0
     first = page.locator("#step-0")
     assert first.locator(".flag").count() == 0
     assert first.locator(".panel li").count() > 0

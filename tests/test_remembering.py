@@ -19,7 +19,7 @@ from slotproof.remembering import remembered
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the code of an engine; the cache is a folder beside it, and nothing was read yet."""
     monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remembering, "OURS", (slotproof,))  # one of our packages, so that little is read
+    monkeypatch.setattr(remembering, "PACKAGES", (slotproof,))  # one of our packages, so that little is read
     (tmp_path / "code" / "deep").mkdir(parents=True)
     (tmp_path / "code" / "deep" / "a.py").write_text("a = 1")
     return tmp_path / "code"
@@ -47,7 +47,7 @@ CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], Any]] = {
     "a variable of an engine": lambda _, patch: patch.setenv("SGLANG_X", "1"),
     "a package": lambda _, patch: patch.setattr(remembering, "distributions", list),
     "the interpreter": lambda _, patch: patch.setattr("sys.version", "4.0"),
-    "our own code": lambda _, patch: patch.setattr(remembering, "OURS", ()),
+    "our own code": lambda _, patch: patch.setattr(remembering, "PACKAGES", ()),
 }
 
 

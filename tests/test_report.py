@@ -17,6 +17,7 @@ from conformance.engines.registry import Loaded
 from conformance.faults import FAULTS, Fault
 from conformance.faults.show import Shown, refute
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.naming import UsageError
 from conformance.outcome import outcome
 from conformance.replay import row
 from conformance.story.picture import frame
@@ -29,7 +30,7 @@ from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof import documents, report
+from slotproof import cli, documents, report
 from slotproof.finding_pages import Finding
 from slotproof.proving import mutants
 from spec.finite import Seq
@@ -217,3 +218,20 @@ def test_a_lawful_story_has_nothing_wrong() -> None:
             assert not step.wrong, (name, step)
             wrong = [item["name"] for panel in step.picture["panels"] for item in panel["items"] if item["wrong"]]
             assert not wrong, (name, step)
+
+
+def test_an_engine_without_a_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--release is for one trace: name it with --trace"):
+        cli.app(["report", "-o", str(tmp_path), "--release", "1"], standalone_mode=False)
+
+
+def test_the_page_of_one_trace_is_written(tmp_path: Path) -> None:
+    """On our implementation where no engine is asked for and no release shows the trace; from a file, too."""
+    kept = traces.load("tail_inside_page")
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(kept.trace.as_json()), encoding="utf-8")
+    assert report.of_trace(tmp_path / "page", str(path), None, None, None) == 0
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert page.count('class="step"') == len(kept.trace.steps) + 1
+    assert "✗ broken here" not in page.partition('id="legend"')[0], "our implementation keeps the law"
+    assert {file.name for file in (tmp_path / "page").iterdir()} == {"index.html", "style.css", "explorer.js"}

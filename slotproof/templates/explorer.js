@@ -1,10 +1,10 @@
 // Shows one step at a time. Without it the page shows all steps below each other.
 (() => {
-  // A copy of a panel without the marks of what changed in it.
+  // A copy of a panel or an item without the marks of what changed in it.
   const settled = (panel) => {
     const copy = panel.cloneNode(true);
     for (const gone of copy.querySelectorAll(".gone, .absent, .flag, s, i, em")) gone.remove();
-    for (const marked of copy.querySelectorAll(".touched, .named, .changed, .new")) {
+    for (const marked of [copy, ...copy.querySelectorAll(".touched, .named, .changed, .new")]) {
       marked.classList.remove("touched", "named", "changed", "new");
     }
     return copy;
@@ -17,14 +17,18 @@
   const buttons = Object.fromEntries([...controls.querySelectorAll("button")].map((b) => [b.dataset.to, b]));
   let at = -1;
 
-  // A panel in which a step changed nothing is only named: it is drawn as the step before left it.
-  const last = {};
+  // What a step does not touch is only named: it is drawn as the step before left it.
+  const last = { panels: {}, items: {} };
   for (const step of steps) {
     for (const panel of step.querySelectorAll(".picture:not(.lawside *) > [data-panel]")) {
       const key = panel.dataset.panel;
-      const list = panel.querySelector("ul");
-      if (list || !last[key]) last[key] = panel;
-      else panel.replaceChildren(...settled(last[key]).childNodes);
+      if (!panel.querySelector("ul") && last.panels[key]) panel.replaceChildren(...settled(last.panels[key]).childNodes);
+      for (const item of panel.querySelectorAll("li")) {
+        const name = `${key}: ${item.dataset.item}`;
+        if (item.matches(".same") && last.items[name]) item.replaceWith(settled(last.items[name]));
+        else last.items[name] = item;
+      }
+      last.panels[key] = panel;
     }
   }
 
