@@ -141,6 +141,16 @@ def test_a_row_trimmed_below_its_tail_grows_into_its_swa_page(backend: str) -> N
     assert (a.full_available_size(), a.swa_available_size()) == (6, 6)
 
 
+@pytest.mark.parametrize("rows", [[3], [2, 1], [-1, 3], []])
+def test_lengths_that_are_not_those_of_the_slots_are_refused(rows: list[int]) -> None:
+    a = swa(2, 2, 2)
+    slots = got(extend(a, 0, 2, -1, 1))
+    with pytest.raises(ValueError, match="row_lens must be lengths that sum to len\\(free_index\\) = 2"):
+        a.free_swa(slots, row_lens=rows)
+    assert a.swa_available_size() == 2
+    holds_the_law(a)
+
+
 @pytest.mark.parametrize("rows", [None, [1]])
 def test_the_window_side_of_a_trimmed_page_is_freed_by_the_slots_that_are_left(rows: list[int] | None) -> None:
     for free in (True, False):

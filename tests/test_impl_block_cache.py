@@ -1,0 +1,40 @@
+"""Which request of our scheduler gives up its blocks: the law leaves that open, so no run can say."""
+
+from __future__ import annotations
+
+import pytest
+
+from impl.block_cache import Scheduler
+from impl.block_pool import BlockPool
+
+
+def computed(scheduler: Scheduler) -> list[int]:
+    """The requests that a step computes; each samples a token."""
+    step = scheduler.schedule()
+    scheduler.complete({name: [7] for name, one in step.passes.items() if one.samples})
+    return sorted(step.passes)
+
+
+@pytest.mark.parametrize(("by_priority", "second"), [(False, [2]), (True, [3])])
+def test_the_least_urgent_request_gives_up_its_blocks(by_priority: bool, second: list[int]) -> None:
+    scheduler = Scheduler(
+        BlockPool(3, debug=True), 2, [None], batch=16, requests=3, by_priority=by_priority, caching=False, debug=True
+    )
+    for name, priority in ((1, 0), (2, 2), (3, 1)):
+        scheduler.add(name, [name, name], outputs=3, priority=priority)
+    assert computed(scheduler) == [1, 2, 3]
+    # Each has one full block, and none is left. The least urgent one makes room for the most urgent one's next block.
+    step = scheduler.schedule()
+    assert (step.preempted, [*step.passes]) == ((2 if by_priority else 3,), [1])
+    scheduler.complete({1: [7]})
+    assert computed(scheduler) == [1]  # its last token; then the blocks are enough for one of the others
+    assert computed(scheduler) == second
+
+
+def test_the_only_request_behind_gives_up_its_blocks() -> None:
+    scheduler = Scheduler(BlockPool(2, debug=True), 2, [None], batch=16, requests=2, caching=False, debug=True)
+    for name in (1, 2):
+        scheduler.add(name, [name, name], outputs=2)
+    assert computed(scheduler) == [1, 2]
+    step = scheduler.schedule()
+    assert (step.preempted, [*step.passes]) == ((2,), [1])
