@@ -28,7 +28,7 @@ ALLOCATORS = f"""
         def resize(self, config): self.inner()
         def inner(self): ...
         @property
-        def room(self): ...
+        def spare_room(self): ...
 
     class TokenToKVPoolAllocator({BASE}): ...
 
@@ -39,7 +39,7 @@ ALLOCATORS = f"""
 
     class OtherAllocator:
         def alloc(self): ...
-        def room(self): ...
+        def spare_room(self): ...
 """
 
 
@@ -74,33 +74,33 @@ def rows(tmp_path: Path, code: str, hooks: tuple[str, ...] = ()) -> dict[str, An
     return compat.compared(tmp_path, OURS, hooks)
 
 
-BOTH = {("Tok", "room", "absent"), ("SWA", "room", "absent")}
+BOTH = {("Tok", "spare_room", "absent"), ("SWA", "spare_room", "absent")}
 WAYS = {
-    "an annotation": "def f(x: BaseTokenToKVPoolAllocator): x.room",
-    "an annotation as text": "def f(x: 'Optional[BaseTokenToKVPoolAllocator]'): x.room",
+    "an annotation": "def f(x: BaseTokenToKVPoolAllocator): x.spare_room",
+    "an annotation as text": "def f(x: 'Optional[BaseTokenToKVPoolAllocator]'): x.spare_room",
     "an attribute of self": """
         class A:
             def __init__(self, x: BaseTokenToKVPoolAllocator): self.it = x
-            def f(self): self.it.room
+            def f(self): self.it.spare_room
         """,
     "an attribute that a parent class sets": """
         class A:
             def __init__(self, x: BaseTokenToKVPoolAllocator): self.it = x
         class B(A):
-            def f(self): self.it.room
+            def f(self): self.it.spare_room
         """,
     "the name elsewhere": """
         class A:
             def __init__(self, kv_allocator: BaseTokenToKVPoolAllocator): ...
-        def f(batch): batch.cache.kv_allocator.room
+        def f(batch): batch.cache.kv_allocator.spare_room
         """,
-    "an alias": "def f(x: BaseTokenToKVPoolAllocator):\n    y = z = x or None\n    z.room",
-    "a walrus": "def f(x: BaseTokenToKVPoolAllocator):\n    if (y := x): y.room",
-    "an argument": "def f(x): x.room\ndef g(a: BaseTokenToKVPoolAllocator): f(a)",
-    "an argument by name": "def f(*, x): x.room\ndef g(a: BaseTokenToKVPoolAllocator): f(x=a)",
+    "an alias": "def f(x: BaseTokenToKVPoolAllocator):\n    y = z = x or None\n    z.spare_room",
+    "a walrus": "def f(x: BaseTokenToKVPoolAllocator):\n    if (y := x): y.spare_room",
+    "an argument": "def f(x): x.spare_room\ndef g(a: BaseTokenToKVPoolAllocator): f(a)",
+    "an argument by name": "def f(*, x): x.spare_room\ndef g(a: BaseTokenToKVPoolAllocator): f(x=a)",
     "an argument of a method": """
         class A:
-            def f(self, x): x.room
+            def f(self, x): x.spare_room
             def g(self, a: BaseTokenToKVPoolAllocator): self.f(a)
         """,
     "a field": """
@@ -109,32 +109,32 @@ WAYS = {
             x: BaseTokenToKVPoolAllocator
         def f(p): ...
         class A(P):
-            def g(self): self.x.room
+            def g(self): self.x.spare_room
         """,
     "a constructor of a data class": """
         @dataclass
         class P:
             it: Any
-            def g(self): self.it.room
+            def g(self): self.it.spare_room
         def f(a: BaseTokenToKVPoolAllocator): P(a)
         """,
-    "a result": "def f() -> BaseTokenToKVPoolAllocator: ...\ndef g():\n    f().room",
-    "a result that is not annotated": "def f(a: BaseTokenToKVPoolAllocator): return a\ndef g(): f(1).room",
+    "a result": "def f() -> BaseTokenToKVPoolAllocator: ...\ndef g():\n    f().spare_room",
+    "a result that is not annotated": "def f(a: BaseTokenToKVPoolAllocator): return a\ndef g(): f(1).spare_room",
     "a property": """
         class A:
             def __init__(self, x: BaseTokenToKVPoolAllocator): self.it = x
             @property
             def that(self): return self.it
-            def f(self): self.that.room
+            def f(self): self.that.spare_room
         """,
-    "getattr": "def f(x: BaseTokenToKVPoolAllocator): getattr(x, 'room', None)",
+    "getattr": "def f(x: BaseTokenToKVPoolAllocator): getattr(x, 'spare_room', None)",
     "getattr of a part": """
         class A:
             def __init__(self, kv_allocator: BaseTokenToKVPoolAllocator): ...
-        def f(batch): getattr(batch, 'kv_allocator', None).room
+        def f(batch): getattr(batch, 'kv_allocator', None).spare_room
         """,
-    "hasattr": "def f(x: BaseTokenToKVPoolAllocator): hasattr(x, 'room')",
-    "a nested function": "def f(x: BaseTokenToKVPoolAllocator):\n    def g(): x.room",
+    "hasattr": "def f(x: BaseTokenToKVPoolAllocator): hasattr(x, 'spare_room')",
+    "a nested function": "def f(x: BaseTokenToKVPoolAllocator):\n    def g(): x.spare_room",
 }
 
 
@@ -146,16 +146,16 @@ def test_an_allocator_is_recognised(way: str, tmp_path: Path) -> None:
 def test_a_subclass_counts_with_what_it_inherits(tmp_path: Path) -> None:
     code = """
         class Mine(TokenToKVPoolAllocator):
-            def free(self, free_index): self.room; self.own
+            def free(self, free_index): self.spare_room; self.own
             def own(self): super().inner()
         def f(x: Mine): x.free(1); x.own()
     """
-    assert missing(tmp_path, code) == {("Tok", "room", "absent"), ("Tok", "inner", "absent")}
+    assert missing(tmp_path, code) == {("Tok", "spare_room", "absent"), ("Tok", "inner", "absent")}
 
 
 def test_the_class_of_a_part_is_known(tmp_path: Path) -> None:
-    code = "def f(x: SWATokenToKVPoolAllocator): x.swa_attn_allocator.room"
-    assert missing(tmp_path, code) == {("Tok", "room", "absent")}
+    code = "def f(x: SWATokenToKVPoolAllocator): x.swa_attn_allocator.spare_room"
+    assert missing(tmp_path, code) == {("Tok", "spare_room", "absent")}
 
 
 def test_what_is_set_must_be_settable(tmp_path: Path) -> None:
@@ -187,10 +187,10 @@ def test_a_call_that_the_engines_class_cannot_take_is_of_another_class(tmp_path:
 @pytest.mark.parametrize(
     "code",
     [
-        "def f(x): x.room",
-        "def f(x: OtherAllocator): x.room",
-        "def f():\n    x = OtherAllocator()\n    x.room()",
-        "def f(batch): batch.allocator.room",
+        "def f(x): x.spare_room",
+        "def f(x: OtherAllocator): x.spare_room",
+        "def f():\n    x = OtherAllocator()\n    x.spare_room()",
+        "def f(batch): batch.allocator.spare_room",
         "def f(x: BaseTokenToKVPoolAllocator): x.no_member_of_the_engine",
         "def f(x: BaseTokenToKVPoolAllocator): x.alloc(1)",
     ],
@@ -203,13 +203,13 @@ def test_the_code_of_a_replaced_class_goes_with_it_but_for_its_hooks(tmp_path: P
     code = """
         class Budget:
             def __init__(self, it, tree): self.it = it
-            def left(self): return self.it.room
+            def left(self): return self.it.spare_room
         def f(x: BaseTokenToKVPoolAllocator): x.resize(1)
     """
     assert missing(tmp_path, code) == BOTH | {("Tok", "resize", "absent"), ("SWA", "resize", "absent")}
     found = rows(tmp_path, code, ("resize",))
     assert {row["member"] for row in found["inherited"]} == {"resize"}
-    assert {row["member"] for row in found["missing"]} == {"room", "inner"}, "what a hook touches counts"
+    assert {row["member"] for row in found["missing"]} == {"spare_room", "inner"}, "what a hook touches counts"
 
 
 def test_a_reason_is_of_the_member_or_of_every_class_that_touches_it(
@@ -217,9 +217,9 @@ def test_a_reason_is_of_the_member_or_of_every_class_that_touches_it(
 ) -> None:
     code = """
         class A(TokenToKVPoolAllocator):
-            def f(self): self.room
+            def f(self): self.spare_room
         class B(TokenToKVPoolAllocator):
-            def f(self): self.room
+            def f(self): self.spare_room
     """
     monkeypatch.setitem(refused.SUBCLASSES, "A", "because of A")
     (row,) = rows(tmp_path, code)["missing"]
@@ -227,7 +227,7 @@ def test_a_reason_is_of_the_member_or_of_every_class_that_touches_it(
     monkeypatch.setitem(refused.SUBCLASSES, "B", "because of B")
     (row,) = rows(tmp_path, code)["missing"]
     assert row["reason"] == "because of A; because of B"
-    monkeypatch.setitem(refused.REFUSED, ("TokenToKVPoolAllocator", "room"), "on purpose")
+    monkeypatch.setitem(refused.REFUSED, ("TokenToKVPoolAllocator", "spare_room"), "on purpose")
     (row,) = rows(tmp_path, code)["missing"]
     assert row["reason"] == "on purpose"
 
@@ -248,19 +248,19 @@ def test_the_exit_code_is_1_where_a_reason_is_missing(
 ) -> None:
     package, out = tmp_path / "sglang", tmp_path / "out.json"
     (package / "srt" / "mem_cache").mkdir(parents=True)
-    code = textwrap.dedent(ALLOCATORS) + "\ndef f(x: TokenToKVPoolAllocator): x.room\n"
+    code = textwrap.dedent(ALLOCATORS) + "\ndef f(x: TokenToKVPoolAllocator): x.spare_room\n"
     (package / "srt" / "mem_cache" / "allocators.py").write_text(code)
     words = ("sglang", "--source", str(tmp_path), "--json", str(out))
     assert run(monkeypatch, *words) == codes.BROKEN
     (row,) = json.loads(out.read_text())["missing"]
     assert {key: row[key] for key in ("class", "member", "reason")} == {
         "class": "TokenToKVPoolAllocator",
-        "member": "room",
+        "member": "spare_room",
         "reason": "",
     }
     assert row["used_in"][0].startswith("srt/mem_cache/allocators.py:")
-    assert "room" in capsys.readouterr().out
-    monkeypatch.setitem(refused.REFUSED, ("TokenToKVPoolAllocator", "room"), "on purpose")
+    assert "spare_room" in capsys.readouterr().out
+    monkeypatch.setitem(refused.REFUSED, ("TokenToKVPoolAllocator", "spare_room"), "on purpose")
     assert run(monkeypatch, *words) == codes.HOLDS
     assert "on purpose" in capsys.readouterr().out
 

@@ -418,7 +418,7 @@ def test_the_schema_and_the_document_name_every_field() -> None:
     assert row["change"]["enum"] == [*CHANGES]
     assert row["kind"]["enum"] == [*KINDS]
     text = (ROOT / "docs" / "json.md").read_text("utf-8")
-    part = text[text.index("## `slotproof diff`") : text.index("## Other commands")]
+    part = text[text.index("## `slotproof diff`") : text.index("## `slotproof campaign`")]
     told = [
         f"| `{name}` | {of['description']} |" for fields in (SCHEMA["properties"], row) for name, of in fields.items()
     ]

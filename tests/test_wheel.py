@@ -92,7 +92,11 @@ REPORT = """
 from slotproof import documents, report
 from slotproof.proofs import prover
 report.FAULTS, report.STEMS = {}, ("allocator",)
-report.stories_of = lambda release, names: {}
+
+def absent(*_, **__):
+    raise report.EngineError("there is no network")
+
+report.rows_elsewhere = absent
 prover.prove = lambda *_: []
 report.show_all = lambda *_: []
 """
@@ -105,7 +109,9 @@ def test_the_report_has_the_findings(installed: Installed) -> None:
     done = installed.run("-c", code)
     assert done.returncode == 0, done.stderr
     page = (installed.user / "page" / "index.html").read_text()
-    assert all(f'id="{name}"' in page for name in json.loads((ROOT / "docs" / "findings.json").read_text())["traces"])
+    assert "there is no network" in (installed.user / "page" / "findings" / "insert_under_reader.html").read_text()
+    kept = json.loads((ROOT / "docs" / "findings.json").read_text())["traces"]
+    assert all(f'<th scope="row">{name}</th>' in page for name in kept)
     (installed.user / "page" / "index.html").unlink()
     gone = installed.run("-c", code.replace("report.run", LOST + "report.run"))
     assert "docs/findings.json is missing" in gone.stdout
