@@ -1,15 +1,15 @@
 """A concrete example for a failed obligation: a small lawful state, a lawful call, and the law that breaks after it.
 
 In a small world of two or three pages every quantifier is written out, so that the solver decides, and its model is a
-state that the finite reading executes. Only what the finite reading confirms is reported. The state need not be
-reachable: ``classify`` searches for a shortest path from the first state.
+state that the finite reading executes. Its numbers are made as small as they can be. Only what the finite reading
+confirms is reported. The state need not be reachable: ``classify`` searches for a shortest path from the first state.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from spec.lengths import Length
 from spec.logic import Change, Step
 
 REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
+LITTLE = 2_000_000  # of z3's steps, in which a number is made smaller or stays
+FEW = 8  # a greater number is tried with these values: in the small world nothing counts further
 ALONE, FIRST, WITH = "alone", "first", "with laws that it rests on"  # how a mutant breaks its law
 
 
@@ -44,35 +46,101 @@ class Counterexample:
 
 
 def find(
-    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = ()
+    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = (), smallest: bool = True
 ) -> Counterexample | None:
-    """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one."""
-    made, model = _small(hints, name, transition, invariant, kept)
+    """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one.
+
+    ``smallest``: its numbers are made as small as they can be, see ``_numbers_of``, which takes about a second.
+    """
+    made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
+    if invariant == ANSWERED:
+        return None  # no single model shows that a call has no lawful answer at all
+    assertions = _broken(hints, made, invariant, kept)
+    model = _model(assertions, least=_numbers_of(hints, made) if smallest else ())
     return None if model is None else _execute(hints, name, transition, made, model)
 
 
 def refutes(hints: Hints, name: str, transition: Transition, invariant: str, limit: int) -> bool:
     """A small lawful state is found, in ``limit`` of z3's steps, from which the transition breaks the invariant."""
-    return _small(hints, name, transition, invariant, (), limit)[1] is not None
-
-
-def _small(
-    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str], limit: int = 0
-) -> tuple[obligations.SymbolicCall, Any]:
-    """The call in the small world, and a model in which it breaks the invariant, if there is one.
-
-    That a call has no lawful answer at all is shown by no single model.
-    """
     made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
-    return made, None if invariant == ANSWERED else _model(_broken(hints, made, invariant, kept), limit)
+    return invariant != ANSWERED and _model(_broken(hints, made, invariant, ()), limit) is not None
 
 
-def _model(assertions: Sequence[Any], limit: int = 0) -> Any:
+def _model(assertions: Sequence[Any], limit: int = 0, least: Sequence[Any] = ()) -> Any:
+    """A model of the assertions, found in ``limit`` of z3's steps; ``None`` if there is none.
+
+    ``least``: numbers that are then made as small as they can be, each beside those that stand before it.
+    """
     solver = z3.SimpleSolver()
     solver.set("rlimit", limit or 2**32 - 1)
     solver.set("arith.solver", 2)  # on written-out quantifiers the older one is many times faster
     solver.add(*assertions)
-    return solver.model() if solver.check() == z3.sat else None
+    if solver.check() != z3.sat:
+        return None
+    model = solver.model()
+    solver.set("rlimit", LITTLE)
+    for number in least:
+        model = _lessened(solver, number, model)
+    return model
+
+
+def _lessened(solver: z3.Solver, number: Any, model: Any) -> Any:
+    """A model with the smallest value of ``number`` from 0 on; later models of the solver have no greater one."""
+    value = _value_in(model, number)
+    for less in range(min(value, FEW)):
+        solver.push()
+        solver.add(number == less)
+        if solver.check() == z3.sat:
+            found = solver.model()
+            solver.pop()
+            solver.add(number == less)
+            return found
+        solver.pop()
+    solver.add(number <= value)
+    return model
+
+
+def _value_in(model: Any, number: Any) -> int:
+    return int(model.eval(number, model_completion=True).as_long())
+
+
+def _numbers_of(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
+    """What a reader reads in a counterexample, as numbers: first the arguments of the call; then the maps of the state,
+    which are 0 where a page is free and where nothing is held; then its sets; then its other numbers, since a smaller
+    count of free pages is no simpler state.
+    """
+    largest = max(hints.sizes.values())
+    given = [number for value in made.arguments.values() for _, number in _numbers(value, largest)]
+    state = sorted(_numbers(made.pre, largest), key=lambda ranked: ranked[0])
+    return [number for number in [*given, *(number for _, number in state)] if not z3.is_int_value(number)]
+
+
+def _numbers(symbol: Any, largest: int) -> Iterator[tuple[int, Any]]:
+    """Each number of a symbol with its rank: 0 the value of a map, 1 the member of a set, 2 a number or truth."""
+    if is_dataclass(symbol):
+        for part in fields(symbol):
+            yield from _numbers(getattr(symbol, part.name), largest)
+    elif isinstance(symbol, Length):
+        yield from ((2, lift(number)) for number in (symbol.pages, symbol.rest))
+    elif isinstance(symbol, SymSeq):
+        yield 2, lift(symbol.length)
+        yield from ((2, _as_number(symbol.at(k))) for k in range(largest))
+    elif isinstance(symbol, SymSet):
+        yield from ((1, _as_number(symbol.has(*key))) for key in symbol._keys())
+    elif isinstance(symbol, SymMap):
+        yield from ((0, _as_number(symbol(*key))) for key in _keys(symbol, largest))
+    elif isinstance(symbol, Term):
+        yield 2, _as_number(symbol)
+
+
+def _as_number(value: Any) -> Any:
+    truth = lift(value)
+    return z3.If(truth, z3.IntVal(1), z3.IntVal(0)) if z3.is_bool(truth) else truth
+
+
+def _keys(symbol: SymMap, largest: int) -> Iterator[tuple[int, ...]]:
+    """The keys of a map in the small world."""
+    return itertools.product(range(largest + 1), repeat=symbol.arity)
 
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
@@ -82,7 +150,8 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
     """
     laws = [*hints.stem.invariants, *hints.stem.changes]
     if (known := hints.stem.invariants.get(mutant.invariant)) is not None and known.derived:
-        return WITH if find(hints, mutant.transition, mutant.wrong, mutant.invariant) is not None else None
+        found = find(hints, mutant.transition, mutant.wrong, mutant.invariant, smallest=False)
+        return None if found is None else WITH
     place = laws.index(mutant.invariant)
     made = obligations.call(hints, mutant.wrong, World(dict(hints.sizes)), mutant.transition)
     first = _broken(hints, made, mutant.invariant, laws[:place])
@@ -228,15 +297,14 @@ class Reader:
     def _items(self, symbol: SymMap) -> Any:
         import immutables
 
-        keys = itertools.product(range(self.largest + 1), repeat=symbol.arity)
-        return immutables.Map({self._plain(k): self._number(symbol(*k)) for k in keys})
+        return immutables.Map({self._plain(k): self._number(symbol(*k)) for k in _keys(symbol, self.largest)})
 
     @staticmethod
     def _plain(key: tuple[int, ...]) -> Any:
         return key if len(key) > 1 else key[0]
 
     def _number(self, term: Any) -> int:
-        return int(self.model.eval(lift(term), model_completion=True).as_long())
+        return _value_in(self.model, lift(term))
 
     def _truth(self, term: Any) -> bool:
         return bool(z3.is_true(self.model.eval(lift(term), model_completion=True)))

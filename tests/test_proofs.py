@@ -21,6 +21,7 @@ from spec.allocator import Allocator
 from spec.cache_state import CacheState
 from spec.lengths import Length
 from spec.logic import Number, Seq, Stem, Step, Truth, but, call, ite, number
+from spec.pool import HELD
 
 MUTANTS = [pytest.param(stem, m, id=f"{stem}-{m.name}") for stem in STEMS for m in hints_of(stem).mutants]
 
@@ -142,7 +143,7 @@ def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant)
         counterexample.WITH: [],
     }
     assert how in kept
-    found = counterexample.find(hints, mutant.transition, mutant.wrong, mutant.invariant, kept[how])
+    found = counterexample.find(hints, mutant.transition, mutant.wrong, mutant.invariant, kept[how], smallest=False)
     assert found is not None
     broken = {law for law, _ in found.broken}
     assert mutant.invariant in broken
@@ -172,7 +173,7 @@ def test_what_the_mutant_changed_was_proved(stem: str, mutant: Mutant) -> None:
     else:
         formula = preserved(hints, right, mutant.invariant)
     assert prover.prove_formula(formula) == ("unsat", "unsat")
-    assert counterexample.find(hints, mutant.transition, right, mutant.invariant) is None
+    assert counterexample.find(hints, mutant.transition, right, mutant.invariant, smallest=False) is None
 
 
 def half_done(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
@@ -189,6 +190,17 @@ def test_a_refused_call_that_changes_something_is_refuted() -> None:
     found = counterexample.find(hints, "alloc_extend", half_done, obligations.ATOMIC)
     assert found is not None
     assert (obligations.ATOMIC, "") in found.broken
+
+
+def test_a_counterexample_has_small_numbers() -> None:
+    """Row 0 has nothing and wants one token. It is refused, since row 1 holds all pages, with one token in the last."""
+    found = counterexample.find(hints_of("allocator"), "alloc_extend", half_done, obligations.ATOMIC)
+    assert found is not None
+    assert str(found).startswith("alloc_extend(row=0, to=0p+1, chosen=[])")
+    now = found.before.now
+    assert [(now.place(page), now.owner(page)) for page in now.pages.items()] == [(HELD, 1)] * 3
+    assert [(now.whole(row), now.rest(row)) for row in (0, 1)] == [(0, 0), (2, 1)]
+    assert (found.before.group, found.before.backed_up) == (0, False)
 
 
 # A call that is made only where a condition holds, with the wrong condition.
