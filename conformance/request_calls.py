@@ -586,6 +586,7 @@ class RequestCalls:
         if known.session and upto > len(known.tokens):
             raise Misuse("a turn of a session puts only its input into the tree")
         yield Call("checkpoint", lambda: self.engine.checkpoint(request, upto))
+        known.cached = max(known.cached, upto)
         self._slid_before(request)
         self.run.share(request, self.row_of[request])
 
@@ -618,11 +619,17 @@ class RequestCalls:
 
     @operation
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
-        """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all)."""
+        """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all).
+
+        Where an answer is cut, the engine has just sampled the tokens behind the cut: it looks for the end in each step.
+        So what a checkpoint put into the tree before is no part of them.
+        """
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not 0 <= out <= len(known.sampled):
             raise Misuse("sent must be between 0 and the length of the answer")
+        if len(known.tokens) + out < known.cached:
+            raise Misuse(f"the first {known.cached} tokens of the request are in the tree: sent must not end before")
         yield Call("finish", lambda: self.engine.finish(request, out))
         self.passes.ended(request)
         self._left(request, known.tokens + known.sampled[:out])

@@ -362,7 +362,7 @@ class RequestRules(StemMachine):
         """A request ends, and the last ``lost`` tokens of its answer do not reach the caller."""
         self.settle(request)
         known = self.calls.requests[request]
-        sent = max(0, len(known.sampled) - lost)
+        sent = max(0, known.cached - len(known.tokens), len(known.sampled) - lost)
         if not lost or (known.session and self.cuts_window(request, len(known.tokens) + sent)):
             self.do("finish", request=request)
         else:

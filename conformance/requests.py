@@ -14,6 +14,7 @@ class Request:
     ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text
     differs from that of other forks. ``sampled``: its answer so far. ``mark``: what else its computation depends on,
     such as a LoRA adapter or a salt; 0 for nothing. Each token id of its text has the mark in its high part (``MARK``).
+    ``cached``: as many tokens of its text are in the tree by a checkpoint.
     """
 
     session: int
@@ -21,6 +22,7 @@ class Request:
     fork: int
     sampled: list[int] = field(default_factory=list)
     mark: int = 0
+    cached: int = 0
 
     @property
     def text(self) -> list[int]:

@@ -321,6 +321,20 @@ def test_a_request_checkpoints_while_it_decodes() -> None:
     lock.do("quiesce")
 
 
+def test_an_answer_is_not_cut_before_its_checkpoint() -> None:
+    """An engine looks for the end of the answer in each step: it has put nothing into the tree that it then cuts off."""
+    lock = begun()
+    lock.do("admit", request=0, more=3)
+    for _ in range(5):
+        lock.do("decode", requests=[0])
+    lock.do("checkpoint", request=0, upto=5)
+    lock.do("checkpoint", request=0, upto=4)
+    with pytest.raises(Misuse, match="the first 5 tokens"):
+        lock.do("finish", request=0, sent=1)
+    lock.do("finish", request=0, sent=2)
+    lock.do("quiesce")
+
+
 def test_a_turn_checkpoints_its_input_alone() -> None:
     lock = begun()
     lock.do("admit", request=0, more=4, session=1)
