@@ -621,8 +621,8 @@ class RequestCalls:
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all).
 
-        Where an answer is cut, the engine has just sampled the tokens behind the cut: it looks for the end in each step.
-        So what a checkpoint put into the tree before is no part of them.
+        An engine looks for the end of an answer in each step. So the tokens behind a cut were sampled in the last step,
+        and no checkpoint has put them into the tree.
         """
         known = self.running(request)
         out = len(known.sampled) if sent is None else sent

@@ -9,15 +9,18 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.sglang import download
 from conformance.lockstep import Finding, LockStep
+
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"  # `make soak`: everything, with many more random runs
+T = TypeVar("T")
 
 
 class Variant:
@@ -54,8 +57,12 @@ def some(releases: Sequence[str]) -> tuple[str, ...]:
     """The oldest and the newest of these releases, and all of them in ``make soak``: each costs a process that imports
     it. ``make engines`` checks all releases.
     """
-    whole = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
-    return tuple(releases) if whole else tuple(dict.fromkeys((releases[0], releases[-1])))
+    return tuple(releases) if SOAK else tuple(dict.fromkeys((releases[0], releases[-1])))
+
+
+def sampled(cases: Iterable[T], one_in: int) -> list[T]:
+    """One in ``one_in`` of the cases, and all of them in ``make soak``: another command looks at each case, too."""
+    return [*cases][:: 1 if SOAK else one_in]
 
 
 def have(release: str) -> Path:

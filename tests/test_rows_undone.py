@@ -322,7 +322,7 @@ def test_a_request_checkpoints_while_it_decodes() -> None:
 
 
 def test_an_answer_is_not_cut_before_its_checkpoint() -> None:
-    """An engine looks for the end of the answer in each step: it has put nothing into the tree that it then cuts off."""
+    """An engine looks for the end of the answer in each step: it puts nothing into the tree that it cuts off later."""
     lock = begun()
     lock.do("admit", request=0, more=3)
     for _ in range(5):

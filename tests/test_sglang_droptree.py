@@ -6,13 +6,11 @@ page numbers. And its own trees under the calls of requests, with every policy o
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from driven import driven, have
+from driven import SOAK, driven, have
 
 RELEASES = ("0.5.14", "0.5.23")
-STEPS = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 40
+STEPS = 10_000 if SOAK else 40
 POLICIES = ("lru", "lfu", "mru", "priority", "slru", "fifo", "filo", "tlru")
 # In the older tree of 0.5.14 the upper part of a node that is cut counts as new; the law leaves the order open.
 LEFT_OUT = {("0.5.14", "radix"): ("fifo", "filo", "tlru"), ("0.5.14", "unified"): ("tlru",)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from driven import SOAK
 from test_house import SMALL
 from trace_fuzz import Json, damaged, originals, well_formed
 
@@ -23,7 +23,6 @@ from conformance.stems import STEMS, start
 from slotproof import cli
 
 KEPT = Path(traces.__file__).parent / "engines" / "sglang" / "traces" / "insert_under_reader.json"
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 FILES, SEED = (10_000, 2) if SOAK else (500, 1)
 MISUSED = "what no caller may send"
 HANGS = 60  # seconds: a guard against a replay that does not end, no measurement

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import SOAK, sampled
 
 from conformance.engines.protocol import EngineError
 from conformance.engines.vllm import RELEASES
@@ -73,7 +74,7 @@ def between(release: str, first: str, last: str) -> bool:
 
 def releases(*always: str) -> Sequence[str]:
     """These releases, and all of them in ``make soak``: each costs a process."""
-    return RELEASES if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else always
+    return RELEASES if SOAK else always
 
 
 EVERY_FAMILY = """
@@ -93,7 +94,7 @@ EVERY_FAMILY = """
 """
 
 
-@pytest.mark.parametrize("release", CLEAN if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else CLEAN[::2])
+@pytest.mark.parametrize("release", sampled(CLEAN, 2))
 def test_nothing_is_wrong_in_drawn_runs_of_every_family(release: str) -> None:
     """Counts, free queue, prefix cache, contents, and rest at the end; and the runs do what they are there for."""
     told = answer(release, EVERY_FAMILY, str(DRAWS))
