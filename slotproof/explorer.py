@@ -69,10 +69,12 @@ def _side(law: Panels, now: Panels, compared: bool) -> Side | None:
 
 
 def words_of(steps: Sequence[Step]) -> Iterator[str]:
-    """The sentences of what broke, and the titles of the panels."""
+    """The sentences of what broke, the titles of the panels, and what is said of rows."""
     for step in steps:
         yield from (text for found in step.broken for text in (found["sentence"], found["detail"]))
         yield from (panel["title"] for panel in step.panels)
+        rows = (item for panel in step.panels if panel["kind"] == "rows" for item in panel["items"])
+        yield from (fact["name"] for row in rows for fact in row["facts"])
 
 
 def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:

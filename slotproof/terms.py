@@ -84,6 +84,11 @@ TERMS = (
         "How many tokens of the row have slots; drafts of speculative decoding are allocated before they are computed.",
     ),
     Term(
+        "protected length",
+        "protected length",
+        "How many tokens at the beginning of the row the tree owns: the row reads them, and never frees them.",
+    ),
+    Term(
         "cursor",
         "(?:SWA )?cursor",
         "How many tokens of the row have left the window and lost their SWA slots.",
@@ -91,7 +96,8 @@ TERMS = (
     Term(
         "held",
         "held|holds?|holder[s']*",
-        "In use: a row, a tree node or a request has it, and nobody else may write it. Held by nobody means leaked.",
+        "In use: a row, a tree node or a request has it, and nobody else may write it. A page or a state slot that is "
+        "held by nobody and is not free has leaked.",
     ),
     Term(
         "free",
@@ -101,7 +107,7 @@ TERMS = (
     Term(
         "slot",
         "(?:full |SWA )?slots?",
-        "The memory of one token. Slot n is in page n divided by the page size. Slot 0 stands for nothing.",
+        "The memory of one token. Slot n is in page n / (page size), rounded down. Slot 0 stands for nothing.",
     ),
     Term(
         "page",

@@ -33,6 +33,7 @@ from proofs.registry import STEMS, hints_of
 from slotproof import cli, documents, report
 from slotproof.finding_pages import Finding
 from slotproof.proving import mutants
+from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import but
@@ -179,6 +180,15 @@ def test_a_frame_says_who_owns_what_and_what_maps_where() -> None:
     assert swa["items"][0]["facts"]["place"] == "held by row 1, page 0 of it"
     assert rows["items"][0]["facts"]["length"] == "1 tokens"
     assert not any(item["wrong"] for item in (*full["items"], *swa["items"]))
+
+
+def test_a_page_in_two_tables_names_both_rows() -> None:
+    first = allocator.initial(page_size=2, size=2, rows=2, need_sort=False)
+    taken = allocator.alloc_extend(first, 1, Length(0, 1), Seq([2])).then
+    page = frame(but(taken, now=but(taken.now, table=taken.now.table.put((0, 3), 2))))["panels"][0]["items"][1]
+    assert page["facts"]["place"] == "held by row 1, page 0 of it"
+    assert page["facts"]["also in the table of"] == "row 0"
+    assert page["wrong"] == ["also in the table of"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
 from spec.rows import IDLE, Rows
 from spec.swa_mapping import SwaMapping
 
+LENGTHS = {name: f"{name} length" for name in ("protected", "committed", "allocated")}
 LOOKS = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
 
 
@@ -42,7 +43,7 @@ def of_rows(st: Rows, names: Names, more: Mapping[int, Json]) -> list[Json]:
             "sessions",
             "Streaming sessions",
             (
-                item(f"session {s}", f"session {s}", {"keeps": names.row(slot - 1) if slot else "no row"})
+                item(f"session {s}", f"session {s}", {"has": names.row(slot - 1) if slot else "no row"})
                 for s, slot in slots
             ),
         ),
@@ -90,15 +91,22 @@ def _page(pool: Pool, side: str, page: int, names: Names, pair: Pair | None = No
     if place == HELD:
         said = f"held by {names.row(row)}, page {index} of it" if owned else "held by nobody"
     facts = {"place": said}
+    if others := _also_in(pool, page, row if owned else None):
+        facts["also in the table of"] = listed(map(names.row, others))
     if owned and pool.page_size > 1:
         facts["used"] = f"{filled(pool, page)} of {pool.page_size} slots"
-    wrong = ["place"] if look == "lost" else []
+    wrong = ["place"] * (look == "lost") + ["also in the table of"] * bool(others)
     for offset in pool.offsets.items() if pair else ():
         target, slot = _target(pair, page, offset), f"slot {page * pool.page_size + offset} maps to"
         if target != (PADDING, 0):
             facts[slot] = f"SWA slot {target[0] * pool.page_size + target[1]}"
             wrong += [slot] * _is_wrong(pair, page, offset, target)
     return item(f"{side}page {page}", f"{side}page {page}", facts, look, wrong=wrong)
+
+
+def _also_in(pool: Pool, page: int, owner: int | None) -> list[int]:
+    """The rows whose table has the page, though they do not own it."""
+    return sorted({r for (r, _), at in pool.table.items() if at == page and r != owner})
 
 
 def _target(pair: Pair | None, page: int, offset: int) -> tuple[int, int]:
@@ -119,7 +127,7 @@ def _is_wrong(pair: Pair | None, page: int, offset: int, target: tuple[int, int]
 def _row(st: Rows, row: int, names: Names, more: Mapping[int, Json]) -> Json:
     turn = {"session": f"session {st.session(row)}"} if st.session(row) else {}
     phase = PHASES.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist")
-    lengths = {name: f"{n} tokens" for name, n in lengths_of(st, row)._asdict().items()}
+    lengths = {LENGTHS.get(name, name): f"{n} tokens" for name, n in lengths_of(st, row)._asdict().items()}
     facts = {"phase": phase, **turn, **lengths, **_holdings(st.pools, row), **more.get(row, {})}
     return item(f"row {row}", names.row(row), facts)
 

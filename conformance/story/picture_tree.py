@@ -46,7 +46,7 @@ def _node(st: Tree, n: int, names: Names, unit: str, lost: bool) -> Json:
         facts["state"] = "there" if st.mamba(n) else "none"
         facts["state lock"] = str(st.mamba_ref(n))
     holders = [_hold(st, h, n, names) for h in st.handles.items() if holds_full(st, h, n)]
-    facts["held by"] = ", ".join(holders) or "nobody"
+    facts["locked by"] = ", ".join(holders) or "nobody"
     if lost:
         facts["place"] = f"not below the root: its parent is {names.node(st.parent(n))}"
     look = "lost" if lost else "tombstone" if st.windowed and not st.swa(n) else "node"
@@ -63,7 +63,7 @@ def _hold(st: Tree, h: int, n: int, names: Names) -> str:
 def _handle(st: Tree, h: int, names: Names) -> Json:
     facts = {"locks": f"{names.node(st.node(h))} and all above it"}
     if st.windowed:
-        facts["window up to"] = names.node(st.top(h)) if st.top(h) != ROOT else "holds no SWA part"
+        facts["SWA locks up to"] = names.node(st.top(h)) if st.top(h) != ROOT else "none"
     if st.stateful:
         facts["state lock"] = HOW.get(st.state(h), "held")
     return item(f"handle {h}", names.handle(h), facts)
