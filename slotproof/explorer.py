@@ -79,7 +79,8 @@ def words_of(steps: Sequence[Step]) -> Iterator[str]:
 
 def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
     """The explorer of a trace on an engine. ``row``: what the trace shows there, with its story, see
-    ``conformance.replay.row``. ``more``: other values of the template.
+    ``conformance.replay.row``. ``more``: other values of the template; ``plain``, for a page that will be packed: the
+    command that shows the run without a script.
     """
     steps = steps_of(row["story"])
     broken = next((n for n, step in enumerate(steps) if n == row["step"]), len(steps) - 1)
@@ -90,6 +91,7 @@ def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
         "first": broken,
         "terms": met_in(words_of(steps)),
         "bug": None,
+        "plain": "",
         **more,
     }
     text: str = templates.get_template("explorer.html.j2").render(values)

@@ -35,6 +35,7 @@ from slotproof.finding_pages import BROKEN, Finding, of_engine
 from slotproof.headlines import assumptions, theorems
 from slotproof.marking import marked
 from slotproof.output import write_text
+from slotproof.packing import packed
 from slotproof.proving import mutants, vacuity
 from slotproof.remembering import remembered
 from slotproof.screen import progress, say
@@ -63,10 +64,12 @@ def run(folder: Path) -> int:
         for release, names in wanted.items():
             stories |= stories_of(release, names)
             bar.advance(replaying)
-    _write(folder, {**dict(explorer.files()), **_pages(verdicts, faults, kept, findings, stories)})
+    files = {**dict(explorer.files()), **packed(_pages(verdicts, faults, kept, findings, stories))}
+    _write(folder, files)
     if not kept:
         say(NO_FINDINGS)
-    say(f"written: {folder / 'index.html'}")
+    size = sum(len(text.encode()) for text in files.values())
+    say(f"written: {folder / 'index.html'} ({len(files)} files, {size / 1e6:.2f} MB)")
     return HOLDS
 
 
@@ -242,6 +245,7 @@ def _finding(templates: Any, finding: Finding, row: Json) -> str:
     kept = finding.kept
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"]) if row["law"] else ""
     more = {"up": "../", "home": True, "title": finding.title, "test": test, "rows": finding.rows}
+    more["plain"] = f"slotproof report --trace {kept.name}"
     return explorer.page(templates, kept, {**row, "story": shortened(row["story"])}, **more)
 
 
@@ -255,6 +259,7 @@ def _bug(templates: Any, fault: Json) -> str:
     row = {"engine": registry.own().name, "release": None, "verdict": "", "harm": None, "missing": "", **fault}
     row["story"] = shortened(fault["story"])
     more = {"up": "../", "home": True, "title": f"Known bug {fault['name']}", "test": "", "rows": [], "bug": fault}
+    more["plain"] = f"slotproof faults {fault['name']}"
     return explorer.page(templates, kept, row, **more)
 
 

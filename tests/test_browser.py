@@ -21,6 +21,7 @@ from conformance.story.tell import tell
 from conformance.traces import Kept, Trace
 from slotproof import explorer, report
 from slotproof.documents import environment
+from slotproof.packing import packed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVERS = ("playwright", "axe_playwright_python")
@@ -43,6 +44,7 @@ def shown_by_a_fault(trace: str, fault: str) -> tuple[Kept, list[Any]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the report writes it, with an explorer of pools and one of a tree."""
     place = tmp_path_factory.mktemp("report")
+    pages = {}
     for name, text in explorer.files():
         (place / name).write_text(text, encoding="utf-8")
     for name, (trace, fault) in SHOWN.items():
@@ -50,6 +52,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         row = {"engine": "ours", "release": "1", "verdict": VIOLATION, "step": len(story), "harm": None, "story": story}
         more = {"up": "", "home": True, "title": "", "test": "assert False", "rows": []}
         (place / f"{name}.html").write_text(explorer.page(environment(html=True), kept, row, **more), encoding="utf-8")
+        more |= {"up": "../", "plain": "slotproof report --trace run.json"}
+        pages[f"packed/{name}.html"] = explorer.page(environment(html=True), kept, row, **more)
+    for path, text in packed(pages).items():
+        (place / path).parent.mkdir(exist_ok=True)
+        (place / path).write_text(text, encoding="utf-8")
     (place / "index.html").write_text(report.index([], [], [], [], []), encoding="utf-8")
     return place
 
@@ -151,6 +158,26 @@ def test_without_a_script_all_steps_are_there(opened: Any) -> None:
     page = opened("tree", java_script_enabled=False)
     assert page.locator(".step:visible").count() == len(shown_by_a_fault(*SHOWN["tree"])[1]) + 1
     assert not page.locator("#controls").is_visible()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_packed_page_shows_what_the_plain_page_shows(name: str, opened: Any) -> None:
+    plain, other = (opened(page) for page in (name, f"packed/{name}"))
+    other.locator("#controls").wait_for()
+    parts = [
+        page.eval_on_selector_all("main > section, main > details", "all => all.map(e => e.outerHTML)")
+        for page in (plain, other)
+    ]
+    assert parts[0] == parts[1]
+    assert len(parts[0]) > 3
+    assert other.locator("#plain").count() == 0
+    other.keyboard.press("Home")
+    assert step_of(other) == ["step-0"]
+
+
+def test_a_packed_page_says_how_it_is_read_without_a_script(opened: Any) -> None:
+    page = opened("packed/tree", java_script_enabled=False)
+    assert page.locator("#plain").inner_text().endswith("Without one, see slotproof report --trace run.json.")
 
 
 def test_paper_has_all_steps(opened: Any) -> None:

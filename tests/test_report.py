@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import zlib
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -108,18 +111,30 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
 
 
+def unpacked(folder: Path) -> list[str]:
+    """The pages of a report as a browser shows them, the first page first."""
+    begun = b64decode(re.findall('"(.*)"', (folder / "sample.js").read_text())[0])
+
+    def text(path: Path) -> str:
+        before, data, after = re.split('<script id="packed".*>(.*)</script>', path.read_text())
+        whole = zlib.decompressobj(wbits=-zlib.MAX_WBITS).decompress(begun + b64decode(data)).decode()
+        return before + whole.partition("\0")[2] + after
+
+    first = folder / "index.html"
+    return [text(first), *(text(path) for path in sorted(folder.rglob("*.html")) if path != first)]
+
+
 @pytest.mark.usefixtures("proved", "replayed")
 def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert report.run(tmp_path / "deep" / "folder") == 0
-    page = (tmp_path / "deep" / "folder" / "index.html").read_text()
+    page, *pages = unpacked(tmp_path / "deep" / "folder")
     laws = [law.name for stem in STEMS for law in documents.own_laws(hints_of(stem).stem)]
     shown = [fault.name for fault in FEW.values()]
     assert [word for word in (*laws, *shown, *STEMS) if word not in page] == []
     assert [name for name in json.loads(documents.FINDINGS.read_text())["traces"] if name not in page] == []
     assert page.count('<td class="open" title="places: z3 unknown') == 2, "of the allocator and of the two pools"
     assert page.count('title="promises_of_free_pages: z3 unknown') == 1
-    pages = [path.read_text() for path in (tmp_path / "deep" / "folder").rglob("*.html")]
-    assert all("``" not in text for text in pages)
+    assert all("``" not in text for text in (page, *pages))
     told = [text for text in pages if f"sglang {TOLD}, stem" in " ".join(text.split())]
     assert any("✗ broken here" in text and "def test_found_by_slotproof" in text for text in told)
     assert sum(f"No pictures: sglang {ABSENT} could not be loaded here: no network" in text for text in pages) > 1

@@ -1,5 +1,14 @@
-// Shows one step at a time. Without it the page shows all steps below each other.
-(() => {
+// Unpacks a page that is packed, and shows one step at a time. Without it a plain page shows all steps below each other.
+(async () => {
+  const packed = document.getElementById("packed");
+  if (packed) {
+    // The packed part goes on where the sample ends, which all pages share.
+    const parts = [SAMPLE, packed.textContent].map((text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
+    const text = await new Response(new Blob(parts).stream().pipeThrough(new DecompressionStream("deflate-raw"))).text();
+    packed.insertAdjacentHTML("afterend", text.slice(text.indexOf("\0") + 1));
+    document.getElementById("plain").remove();
+  }
+
   // A copy of a panel or an item without the marks of what changed in it.
   const settled = (panel) => {
     const copy = panel.cloneNode(true);
