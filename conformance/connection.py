@@ -151,6 +151,10 @@ class Served:
                     stream.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
+    def alive(self) -> bool:
+        """The process that forks has not ended."""
+        return self.process.poll() is None
+
     def kill(self) -> None:
         """Ends the process and its children at once."""
         with suppress(ProcessLookupError, PermissionError):

@@ -72,6 +72,7 @@ class SessionTrimExclusion(StrEnum):
     GROUP = "session_trim.group"  # free groups
     OVERLAPPING_TURN = "session_trim.overlapping_turn"  # a second request of a session
     UNSUPPORTED_TURN = "session_trim.unsupported_turn"  # a request that streaming sessions do not serve
+    SLIDE_OF_PART_PAGES = "session_trim.slide_of_part_pages"  # windows that move, where a window is no whole pages
     TAIL_WITHOUT_ROOM = "session_trim.tail_without_room"  # a computed prompt for which not both pools have room
     TAIL_OF_PART_PAGES = "session_trim.tail_of_part_pages"  # a computed prompt where a window is no whole pages
     TAIL_BEHIND_PREFIX = "session_trim.tail_behind_prefix"  # a computed prompt of which the tree may have a part

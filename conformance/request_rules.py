@@ -237,9 +237,12 @@ class RequestRules(StemMachine):
     def tail_is_known(self, long: int) -> bool:
         """The admission of a prompt of ``long`` tokens that is computed elsewhere is a known difference."""
         short = self.excludes(Exclusion.TAIL_WITHOUT_ROOM) and not self.calls.fits([(0, long)])
-        parts = int(self.run.config["window"]) % self.calls.page_size > 0
         behind = self.excludes(Exclusion.TAIL_BEHIND_PREFIX) and self.run.tree.grown()
-        return short or behind or (self.excludes(Exclusion.TAIL_OF_PART_PAGES) and parts)
+        return short or behind or self.part_pages(Exclusion.TAIL_OF_PART_PAGES)
+
+    def part_pages(self, difference: Exclusion) -> bool:
+        """The window is no whole pages, and this known difference comes of it."""
+        return self.excludes(difference) and int(self.run.config["window"]) % self.calls.page_size > 0
 
     @rule(more=lengths, session=sessions, fork=forks, chunk=chunks, drawn=picks)
     @precondition(started)

@@ -26,7 +26,7 @@ from conformance.campaign import coverage, store, trial, workers
 from conformance.campaign.coverage import Known
 from conformance.campaign.store import Store, replace_text
 from conformance.campaign.workers import Loaded, lost
-from conformance.connection import Subject
+from conformance.connection import EngineDied, Subject
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.engines.toy import ToyAllocator
@@ -374,6 +374,26 @@ def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: Loade
     server.process.wait()
     done = toy.trial(asked(1))
     assert (done["lost"], done["runs"] >= 20, toy.served is server) == (None, True, False)
+
+
+def test_a_trial_that_waits_for_a_dead_server_is_begun_again(toy: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of the server keeps its socket open for a moment, so that the trial is connected to nobody."""
+    server = toy.served
+
+    class Reset:
+        def __enter__(self) -> Reset:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def ask(self, *_: object) -> None:
+            server.process.kill()
+            server.process.wait()
+            raise EngineDied("Connection reset by peer")
+
+    monkeypatch.setattr(server, "connect", Reset)
+    done = toy.trial(asked(1))
+    assert (done["lost"], done["findings"], toy.served is server) == (None, [], False)
 
 
 def test_a_crash_and_a_hang_are_findings_with_their_seed(engines: Callable[[str], Subject], tmp_path: Path) -> None:

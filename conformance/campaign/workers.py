@@ -69,7 +69,9 @@ class Loaded:
                     result: Json = connection.ask(asked, lambda said: _heard(hears, said))
                     return {**result, "lost": None}
             except EngineDied as error:
-                return self._died(served, asked, str(error))
+                if file.exists() or served.alive():
+                    return self._died(served, asked, str(error))
+                self._again(served)  # the trial waited for a child of the process that has ended: nothing was sent
             except EngineError as error:
                 return lost(NO_VERDICT, str(error), run_in(file))
             except ToolError as error:
@@ -112,7 +114,9 @@ class Loaded:
                     shown = Outcome.from_json(connection.ask(request))
                     return shown if shown.first else None
             except EngineDied:
-                return died(trace)
+                if served.alive():
+                    return died(trace)
+                self._again(served)
             except OSError:
                 self._again(served)
         return None
