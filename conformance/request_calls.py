@@ -486,19 +486,25 @@ class RequestCalls:
 
         yield Call("cache", send)
         known.sampled += [] if sampled is None else [sampled]
-        self._slid_before(request)
-        self.run.share(request, row)
+        self._shared(request, row)
 
-    def _slid_before(self, request: int) -> None:
-        """Explains that the window moved in a call that put pages into the tree, before it did that.
+    def _shared(self, request: int, row: int) -> None:
+        """The law's steps for a call that put pages of a row into the tree, and in which the window may have moved.
 
-        The pages that lost their SWA slots tell it, since a cursor inside the cached prefix means nothing.
+        The pages that lost their SWA slots tell how far it moved, since a cursor inside the cached prefix means
+        nothing. Where the tree has such a page by now, the window moved over it before the tree took it. The window
+        moved over the others afterwards: SGLang does so where a request puts the beginning of its prompt alone into the
+        tree, because another prompt goes on from there otherwise.
         """
-        row, view, size = self.row_of[request], self.view(request), self.page_size
+        view, size = self.view(request), self.page_size
         known, mapping = lengths_of(self.run.rows, row), self.run.rows_seen.pools.mapping
         first = max(known.cursor, known.protected) // size
         bare = [i for i in range(first, view.lengths.cursor // size) if not swa_slot(mapping, view.slots[i * size])]
-        if bare:
+        before = [i for i in bare if i < view.lengths.protected // size]
+        if before:
+            self.law.engine_step("slide", row, before[-1] + 1)
+        self.run.share(request, row)
+        if len(bare) > len(before):
             self.law.engine_step("slide", row, bare[-1] + 1)
 
     def grow(self, name: str, request: int, upto: int) -> None:
@@ -587,8 +593,7 @@ class RequestCalls:
             raise Misuse("a turn of a session puts only its input into the tree")
         yield Call("checkpoint", lambda: self.engine.checkpoint(request, upto))
         known.cached = max(known.cached, upto)
-        self._slid_before(request)
-        self.run.share(request, self.row_of[request])
+        self._shared(request, self.row_of[request])
 
     @operation
     def commit(self, request: int, count: Tokens) -> Calls:

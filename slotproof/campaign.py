@@ -123,10 +123,10 @@ def report_of(options: Options) -> Json:
         store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
         try:
             campaign = Campaign(options, stems, store)
-            with view.of(hello["label"], store):
+            known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
+            with view.of(hello["label"], store, known):
                 for asked, result in runs(campaign.asked()):
                     view.ended(asked, result, store.add(asked, result))
-            known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
             return _report(options, hello, at_a_time, campaign, view, known)
         finally:
             store.close()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 
 from rich.console import Group
 from rich.live import Live
 
+from conformance.campaign import coverage
+from conformance.campaign.coverage import Known
 from conformance.campaign.store import Store
 from conformance.contents.harm_found import lines_of
 from conformance.engines.protocol import Json
@@ -35,9 +37,9 @@ class View:
         self.live: Live | None = None
 
     @contextmanager
-    def of(self, label: str, store: Store) -> Iterator[None]:
-        """Shows the campaign of the engine ``label`` until the end of the block."""
-        self.label, self.store, self.begun = label, store, time.monotonic()
+    def of(self, label: str, store: Store, known: Mapping[str, Mapping[str, Known]]) -> Iterator[None]:
+        """Shows the campaign of the engine ``label`` until the end of the block. ``known``: each stem's transitions."""
+        self.label, self.store, self.known, self.begun = label, store, known, time.monotonic()
         if not screen.console.is_terminal:
             yield
             return
@@ -68,19 +70,24 @@ class View:
         with self.lock:
             steps = self.steps + sum(self.under_way.values())
         took = max(time.monotonic() - self.begun, 0.1)
-        items = sum(len(stem.counts) for stem in self.store.stems.copy().values())
-        did = f"{self.trials} trials, {steps:,} operations ({steps / took:,.0f} a second), {items} items covered"
+        did = f"{self.trials} trials, {steps:,} operations ({steps / took:,.0f} a second), reached {self._reached()}"
         return f"{self.label}: {took:.0f} of {self.seconds:.0f} s, {did}, findings: {len(self.store.findings)}"
+
+    def _reached(self, *stems: str) -> str:
+        """How much of what runs of these stems, or of all, can reach was reached."""
+        looked = {name: one.counts for name, one in self.store.stems.copy().items() if not stems or name in stems}
+        tables = [coverage.table(name, self.known[name], counts.copy()) for name, counts in looked.items()]
+        return f"{sum(one['reached'] for one in tables)} of {sum(one['items'] for one in tables)}"
 
     def _drawn(self) -> Group:
         rows = [
             (
-                *(name, stem.trials, f"{stem.steps:,}", len(stem.counts), len(stem.covering)),
+                *(name, stem.trials, f"{stem.steps:,}", self._reached(name), len(stem.covering)),
                 sum(f["stem"] == name for f in self.store.findings),
             )
             for name, stem in sorted(self.store.stems.copy().items())
         ]
-        columns = ("stem", "trials", "operations", "items", "kept", "findings")
+        columns = ("stem", "trials", "operations", "reached", "kept", "findings")
         return Group(plain(self._line()), table("", columns, rows))
 
 

@@ -77,7 +77,7 @@ def test_listings_are_complete(stem: str, strict: None) -> None:
     del strict
     hints, seen = hints_of(stem), Counter[tuple[str, bool]]()
 
-    @settings(max_examples=settings().max_examples // 5)
+    @settings(max_examples=settings().max_examples // 10)
     @given(walks(stem, 1, 12))
     def run(walk: tuple[str, bool, list[int]]) -> None:
         state = state_before(stem, walk[0], walk[1])
@@ -168,7 +168,7 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
 def test_both_readings_agree(stem: str) -> None:
     hints, seen = hints_of(stem), Counter[tuple[str, bool]]()
 
-    @settings(max_examples=settings().max_examples // 3)
+    @settings(max_examples=settings().max_examples // 8)
     @given(walks(stem, 2, 6))
     def run(walk: tuple[str, bool, list[int]]) -> None:
         state, name = state_before(stem, walk[0], walk[1]), walk[0]
@@ -185,7 +185,7 @@ def test_both_readings_agree(stem: str) -> None:
     for name in hints.stem.transitions:
         for path in witnesses(stem)[name].values():
             seen[name, agree(stem, name, path[-1].before, path[-1].arguments)] += 1
-    assert seen.total() >= 60
+    assert seen.total() >= 30
     assert {name for name, granted in seen if granted} == set(hints.stem.transitions)
     assert any(not granted for _, granted in seen)
 

@@ -70,6 +70,38 @@ def test_what_is_lawful_is_followed(release: str) -> None:
     )
 
 
+# Requests of which the newest goes on from the middle of what the tree has, or had: the tree gets the shared page with
+# its SWA page, and the window moves afterwards.
+BRANCHES = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    config = {"page_size": 1, "size": 6, "size_swa": 5, "window": 2, "need_sort": False, "rows": 3, "sessions": 1,
+              "components": ["full", "swa"], "tree": "unified"}
+    said = []
+    for earlier in ([(4, 1)], [(3, 1), (3, 0)]):
+        run = start("cache", make, config, strict=True)
+        for more, fork in earlier:
+            run.do("admit", request=0, more=more, fork=fork)
+            run.do("finish", request=0)
+        run.do("admit", request=0, more=5, fork=2)
+        row = run.run.calls.view(0).lengths
+        said.append([row.protected, row.cursor])
+        run.do("quiesce")
+    print(json.dumps(said))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", some(("0.5.20", "0.5.21", "0.5.22", "0.5.23")))
+def test_a_window_may_move_after_the_tree_took_the_beginning_of_a_prompt(release: str) -> None:
+    """``SWAComponent.cleanup_after_caching_req``: the tree's page has its SWA page, though the cursor is behind it."""
+    said: list[Any] = driven(release, BRANCHES)
+    assert said == [[1, 2], [1, 2]]
+
+
 # A request whose prompt is computed elsewhere, another one that reads its pages, and one that is refused. What the rows
 # and the pools look like after every step.
 TAILS = """
@@ -105,7 +137,7 @@ TAILS = """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", ["0.5.18", "0.5.20", "0.5.21", "0.5.22", "0.5.23"])
+@pytest.mark.parametrize("release", some(["0.5.18", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]))
 def test_a_prompt_that_is_computed_elsewhere_has_swa_slots_for_its_tail_alone(release: str) -> None:
     first, *later = driven(release, TAILS)
     if release < "0.5.19":
