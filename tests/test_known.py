@@ -68,6 +68,7 @@ SEEDS: dict[StrEnum, int] = {
     SessionTrimExclusion.CLOSE_RUNNING: 4,
     SessionTrimExclusion.RETRACT_TWICE: 7,
     SessionTrimExclusion.ONE_TOKEN: 7,
+    CacheExclusion.EARLY_RELEASE_OF_ANSWER: 12,
 }
 
 

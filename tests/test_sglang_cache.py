@@ -102,6 +102,45 @@ def test_a_window_may_move_after_the_tree_took_the_beginning_of_a_prompt(release
     assert said == [[1, 2], [1, 2]]
 
 
+# A request that runs puts a state into the tree where no state slot is free: it gives up the state of its own lock, and
+# the tree evicts that.
+FULL = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    sizes = {"page_size": 1, "size": 4, "size_swa": 4, "window": 1, "need_sort": False, "rows": 1, "sessions": 1}
+    kinds = {"lazy": {"buffered": True, "doubled": True, "lazy": True}, "one": {"buffered": True, "doubled": False,
+             "lazy": False}}
+    runs = [
+        ("lazy", ["admit 2", "boundary", "track", "checkpoint 2"]),
+        ("lazy", ["admit 2", "decode", "track", "boundary", "checkpoint 2"]),
+        ("one", ["admit 1", "decode", "release_swa", "evict", "track", "checkpoint 1"]),
+    ]
+    said = []
+    for kind, steps in runs:
+        config = {**sizes, **kinds[kind], "size_mamba": 4, "components": ["full", "swa", "mamba"], "tree": "unified"}
+        run = start("cache", make, config, strict=True)
+        for step in steps:
+            op, *number = step.split()
+            more = {"admit": "more", "checkpoint": "upto"}.get(op)
+            named = {"decode": {"requests": [0]}, "evict": {"states": 1}}.get(op, {"request": 0})
+            run.do(op, **named, **({more: int(number[0])} if more else {}))
+        counts = run.run.law.counts
+        said.append([counts[name, "done"] for name in ("release_state", "state_evict", "state_swap")])
+        run.do("quiesce")
+    print(json.dumps(said))
+"""
+
+
+@pytest.mark.engine
+def test_a_request_may_give_up_the_state_of_its_lock_for_its_next_track() -> None:
+    """``MambaComponent._alloc_mamba_slot`` of 0.5.23."""
+    said: list[Any] = driven("0.5.23", FULL)
+    assert said == [[1, 1, 2]] * 3, "given up, evicted, and given to the tree in exchange for the next track"
+
+
 # A request whose prompt is computed elsewhere, another one that reads its pages, and one that is refused. What the rows
 # and the pools look like after every step.
 TAILS = """

@@ -127,7 +127,7 @@ class CacheNodes:
         for key, number in self.at.items():
             if key in self.seen and self.state.tree.swa(number) == 1 and not self._has(key, "swa"):
                 self.law.engine_step("evict_swa", number)
-            if key in self.seen and self.state.tree.mamba(number) == 1 and not self._has_state(key, number):
+            if key in self.seen and self.state.tree.mamba(number) == 1 and not self.has_state(key, number):
                 self.law.engine_step("state_evict", number)
 
     def replaced(self) -> set[Key]:
@@ -176,8 +176,8 @@ class CacheNodes:
         part = self.seen[key].parts.get(side)
         return part is not None and part.slots is not None
 
-    def _has_state(self, key: Key, number: int) -> bool:
-        """The node has the state that it had before. It may have lost that one and got another."""
+    def has_state(self, key: Key, number: int) -> bool:
+        """The engine's node has the state that the law's node has. It may have lost that one and got another."""
         part, st = self.seen[key].parts["mamba"], self.state.states
         return part.slots == [st.table(st.first_node + number, OWN)]
 

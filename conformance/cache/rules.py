@@ -183,9 +183,11 @@ class CacheMachine(RequestRules):
 
     def early_release_breaks(self, request: int) -> bool:
         """That this request gives back a part of its lock is a known difference, at once or when its session ends."""
-        turn = bool(self.calls.requests[request].session) and self.excludes(LockRefExclusion.SESSION_AFTER_EARLY)
+        known = self.calls.requests[request]
+        turn = bool(known.session) and self.excludes(LockRefExclusion.SESSION_AFTER_EARLY)
         state = self.run.stateful and self.excludes(LockRefExclusion.EARLY_RELEASE_STATE)
-        return turn or state or self.excludes(LockRefExclusion.EARLY_RELEASE)
+        answers = known.cached > len(known.tokens) and self.excludes(CacheExclusion.EARLY_RELEASE_OF_ANSWER)
+        return turn or state or answers or self.excludes(LockRefExclusion.EARLY_RELEASE)
 
     @rule(drawn=picks)
     @some("answering")

@@ -233,10 +233,12 @@ class CacheRun:
         the tree.
         """
         self.tree.split()
+        self._gave_up_state(row)
         self.tree.lose(self.tree.replaced())
         text, upto = self.calls.requests[request].text, self.calls.view(request).lengths.protected
         upto //= self.tree.page_size
-        if not self.tree.new(text) and upto == self.rows.protected(row):
+        given = self.stateful and self.tree.given()
+        if not self.tree.new(text) and not given and upto == self.rows.protected(row):
             if self.stateful:
                 self.states.kept_for_want(row)
                 self.states.renew(request)
@@ -248,6 +250,18 @@ class CacheRun:
             self.states.share(request)
         old = self.law.state.handle(row)
         self.law.engine_step("continue_prefill", row, old, *self._lock(request, row, upto, "continue_prefill"))
+
+    def _gave_up_state(self, row: int) -> None:
+        """Explains that a row gave back the state of its lock, and the tree evicted that state: no state slot was free
+        for the next one. The row locks a state again when it goes on.
+        """
+        handle, st = self.law.state.handle(row), self.law.state.tree
+        if not self.stateful or not handle or st.state(handle) != 1:
+            return
+        node = st.node(handle)
+        key = next(key for key, number in self.tree.at.items() if number == node)
+        if key in self.tree.seen and not self.tree.has_state(key, node):
+            self.law.engine_step("release_state", row, handle)
 
     def save_row(self, row: int, session: int, text: list[int]) -> None:
         """Explains that a session's slot has the row and its states. A state cannot be cut, so the row may be cut
