@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-import zlib
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packed_pages import unpacked
 
 from conformance import traces
 from conformance.check import Result
@@ -112,23 +110,17 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
 
 
-def unpacked(folder: Path) -> list[str]:
+def pages_of(folder: Path) -> list[str]:
     """The pages of a report as a browser shows them, the first page first."""
-    begun = b64decode(re.findall('"(.*)"', (folder / "sample.js").read_text())[0])
-
-    def text(path: Path) -> str:
-        before, data, after = re.split('<script id="packed".*>(.*)</script>', path.read_text())
-        whole = zlib.decompressobj(wbits=-zlib.MAX_WBITS).decompress(begun + b64decode(data)).decode()
-        return before + whole.partition("\0")[2] + after
-
     first = folder / "index.html"
-    return [text(first), *(text(path) for path in sorted(folder.rglob("*.html")) if path != first)]
+    others = (path for path in sorted(folder.rglob("*.html")) if path != first)
+    return [unpacked(path, folder / "sample.js") for path in (first, *others)]
 
 
 @pytest.mark.usefixtures("proved", "replayed")
 def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert report.run(tmp_path / "deep" / "folder") == 0
-    page, *pages = unpacked(tmp_path / "deep" / "folder")
+    page, *pages = pages_of(tmp_path / "deep" / "folder")
     laws = [law.name for stem in STEMS for law in documents.own_laws(hints_of(stem).stem)]
     shown = [fault.name for fault in FEW.values()]
     assert [word for word in (*laws, *shown, *STEMS) if word not in page] == []

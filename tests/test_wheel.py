@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from packed_pages import unpacked
 
 from build_backend.wheel_layout import MOVED, moved
 
@@ -108,14 +109,15 @@ def test_the_report_has_the_findings(installed: Installed) -> None:
     code = REPORT + "from pathlib import Path; report.run(Path('page'))"
     done = installed.run("-c", code)
     assert done.returncode == 0, done.stderr
-    page = (installed.user / "page" / "index.html").read_text()
-    assert "there is no network" in (installed.user / "page" / "findings" / "insert_under_reader.html").read_text()
+    folder = installed.user / "page"
+    page = unpacked(folder / "index.html", folder / "sample.js")
+    assert "there is no network" in unpacked(folder / "findings" / "insert_under_reader.html", folder / "sample.js")
     kept = json.loads((ROOT / "docs" / "findings.json").read_text())["traces"]
     assert all(f'<th scope="row">{name}</th>' in page for name in kept)
-    (installed.user / "page" / "index.html").unlink()
+    (folder / "index.html").unlink()
     gone = installed.run("-c", code.replace("report.run", LOST + "report.run"))
     assert "docs/findings.json is missing" in gone.stdout
-    assert "docs/findings.json is missing" in (installed.user / "page" / "index.html").read_text()
+    assert "docs/findings.json is missing" in (folder / "index.html").read_text()
 
 
 def test_a_process_of_a_release_is_started(installed: Installed) -> None:
