@@ -47,8 +47,9 @@ class Match(NamedTuple):
 class SessionCache:
     """What an engine has in place of its prefix cache, its session slots and its ``req_to_token`` bookkeeping.
 
-    ``allocator``: both pools, or the one pool of a model without sliding window attention. ``rows``, ``max_tokens``,
-    ``window``: as for ``RequestRows``; with both pools the window has at least one token. ``states``: for a model with
+    ``allocator``: both pools, or the one pool of a model without sliding window attention, or of one that has no other
+    layers. ``rows``, ``max_tokens``, ``window``: as for ``RequestRows``; with both pools the window has at least one
+    token. ``states``: for a model with
     recurrent layers, the states of these rows and of the tree, for this cache alone. ``copy_state``: called with two
     ``[n]`` int64 tensors of state slots; it copies the contents of the first to the second.
 
@@ -77,6 +78,9 @@ class SessionCache:
             self._check_rows(request_rows, rows, max_tokens, window)
         # A node has at least one page, so the tree cannot be full before the pool is.
         nodes, stateful = allocator.full_pool.num_pages, states is not None
+        if stateful and self.rows.has_gaps:
+            raise ValueError("states must be None where every layer has a sliding window: no layer is recurrent there")
+        window = window if allocator.windowed else 0  # over one pool a node has one part, held up to the root
         if tree is not None and locks is not None:
             raise ValueError("locks must be the given tree's own: give either tree or locks")
         self.tree = tree or RadixTree(
@@ -331,7 +335,7 @@ class SessionCache:
         """
         batch = self.rows.batch(rows, RUNNING)
         least = self.rows.committed[batch] if self.tree.stateful else self.rows.protected[batch] + self.rows.window
-        bare = [self.tree.stateful or b for b in self._bare(batch)]
+        bare = [self.tree.stateful or (self.tree.windowed and b) for b in self._bare(batch)]
         cut = torch.minimum(numbers("to", to, batch.numel()), self.rows.committed[batch])
         valid = ~torch.tensor(bare, dtype=torch.bool) | (least <= cut)
         require(valid, "to", lambda i: f"expected at least {int(least[i])} tokens of row {int(batch[i])}", cut)
@@ -456,7 +460,7 @@ class SessionCache:
 
     def _upto(self, row: int) -> int:
         """How many tokens of the row the tree can get."""
-        return self.mamba.upto(row, self._whole(row))
+        return self.mamba.upto(row, int(self.rows.donatable(torch.tensor([row]))[0]))
 
     # The states of running requests.
 
@@ -589,13 +593,16 @@ class SessionCache:
 
     def _row_pages(self, row: int) -> Tensor:
         """The pages that the row owns. What it reads of the tree must be the slots of the node that it holds."""
-        protected, _, _, allocated, _ = self.rows.lengths[:, row].tolist()
+        protected, cursor, _, allocated, _, gap = self.rows.lengths[:, row].tolist()
         slots = self.rows.req_to_token[row, :allocated].to(torch.int64)
         node = self.handles[row].node if row in self.handles else ROOT
         expect(f"row {row}: length of the tree's part", protected, self.tree.entries[node].stop)
         path = torch.cat([slots[:0], *(self.tree.entries[n].slots for n in self.tree.path(node))])
         expect(f"row {row}: slots of the tree's part", slots[:protected].tolist(), path.tolist())
-        return slots[protected :: self.page_size] // self.page_size
+        own = slots[protected:]
+        if self.rows.has_gaps and gap < cursor:
+            own = torch.cat([slots[protected:gap], slots[cursor:]])
+        return own[:: self.page_size] // self.page_size
 
     def _node_pages(self, node: int) -> Tensor:
         """The pages that the node owns: whole ones, with their SWA slots unless the node is a tombstone."""

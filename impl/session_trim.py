@@ -26,7 +26,7 @@ from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 __all__ = ["LENGTHS", "RequestRows"]
 
-LENGTHS = ("protected", "cursor", "committed", "allocated", "text")
+LENGTHS = ("protected", "cursor", "committed", "allocated", "text", "gap")
 
 
 class RequestRows:
@@ -34,14 +34,16 @@ class RequestRows:
 
     Stands in for SGLang's ``ReqToTokenPool`` and the session slots of its session-aware cache. ``max_tokens``: the
     length of a row of the table. ``window``: tokens of sliding window attention that the next token reads; 0 for a
-    model without such layers, whose allocator has one pool. ``device``: that of the allocator.
+    model without such layers, whose allocator has one pool. With a window and one pool every layer has this window: a
+    token that left it keeps no slot at all. ``device``: that of the allocator.
 
     Tables to read, which only the calls write. ``req_to_token``: ``[rows, max_tokens]`` int32 on the device, the full
     slot of each token; beyond the allocated length it means nothing. On the host, ``[rows]`` int64: ``phase``, and
     lengths in tokens. ``protected``: the part that the tree owns (whole pages). ``cursor``: the tokens before it have
     no SWA slots of the row's own (whole pages). ``committed``: computed. ``allocated``: with slots. ``text``: what the
-    next input of a saved session begins with. ``slot``: the row of each session that has one; ``session``: the session
-    of each row, None for none.
+    next input of a saved session begins with. ``gap``: where every layer has a window, the tokens from ``gap`` to
+    ``cursor`` gave their slots back (whole pages; none if both are equal). ``slot``: the row of each session that has
+    one; ``session``: the session of each row, None for none.
 
     ``rows``, ``to`` and other lengths in arguments: sequences of ints, or ``[n]`` integer tensors on the host; the rows
     are different, and there is one length for each. Bad input is a ValueError (TypeError for what is not an integer)
@@ -55,15 +57,13 @@ class RequestRows:
         self.allocator, self.page_size, self.device = allocator, allocator.page_size, torch.device(device)
         self.rows, self.max_tokens = checks.integer("rows", rows, 1), checks.integer("max_tokens", max_tokens, 1)
         self.window = checks.integer("window", window, 0)
-        if window and not allocator.windowed:
-            raise ValueError(f"window must be 0 over an allocator without an SWA pool, got {window}")
         if not checks.same_device(torch.device(allocator.device), self.device):
             raise ValueError(f"device must be the allocator's, {allocator.device}, got {self.device}")
         self._check_content = allocator.debug or self.device.type == "cpu"
         self.token_slots = TokenSlots(rows, max_tokens, self.device)
         self.req_to_token = self.token_slots.table
         self.lengths = torch.zeros((len(LENGTHS), rows), dtype=torch.int64)
-        self.protected, self.cursor, self.committed, self.allocated, self.text = self.lengths.unbind(0)
+        self.protected, self.cursor, self.committed, self.allocated, self.text, self.gap = self.lengths.unbind(0)
         self.phase = torch.full((rows,), IDLE)
         self.slot: dict[Hashable, int] = {}
         self.session: list[Hashable] = [None] * rows
@@ -75,6 +75,24 @@ class RequestRows:
         if not isinstance(self.allocator, SWATokenToKVPoolAllocator):
             raise ValueError("the allocator of these rows has no SWA pool, so no token can be in a window or leave it")
         return self.allocator
+
+    @property
+    def slides(self) -> bool:
+        """Some layer has a window, so that tokens can leave it."""
+        return self.window > 0 or self.allocator.windowed
+
+    @property
+    def has_gaps(self) -> bool:
+        """Every layer has the window, over one pool: what leaves the window of a row is a gap in its slots."""
+        return self.window > 0 and not self.allocator.windowed
+
+    def donatable(self, rows: Tensor) -> Tensor:
+        """How far the tree can get the tokens of ``rows``: ``[n]`` int64 on the host, whole pages in tokens.
+
+        That is what is committed, and where every layer has a window, no token beyond the first that left it.
+        """
+        whole = self.page_floor(self.committed[rows])
+        return torch.where(self.gap[rows] < self.cursor[rows], self.gap[rows], whole) if self.has_gaps else whole
 
     # A request.
 
@@ -213,10 +231,10 @@ class RequestRows:
         """Move the attention window on: give back the SWA pages before ``window_reach``, in one free.
 
         Nothing is given back before the cursor or of the tree's part. Returns ``[n]`` int64 on the host, the new
-        cursors. Without an SWA pool nothing moves.
+        cursors. Without a window nothing moves. Where every layer has a window, the full pages are given back.
         """
         batch = self.batch(rows, RUNNING)
-        if not self.allocator.windowed:
+        if not self.slides:
             return self.cursor[batch]
         cursor, reach = self.cursor[batch], self.window_reach(batch)
         moves = reach >= torch.maximum(cursor, self.protected[batch])
@@ -234,9 +252,11 @@ class RequestRows:
         """Move the attention window on: give back the SWA pages of the tokens before ``to``, in one free.
 
         ``to``: whole pages, at least the cursor and the tree's part, at most the committed length less the window.
-        Returns ``[n]`` int64 on the host, the new cursors. ValueError over an allocator without an SWA pool.
+        Where every layer has a window, the full pages are given back. Returns ``[n]`` int64 on the host, the new
+        cursors. ValueError for rows without a window.
         """
-        self.pools  # noqa: B018 - a ValueError over one pool
+        if not self.slides:
+            raise ValueError("rows: expected rows with a window, these have none, so no token can leave it")
         batch = self.batch(rows, RUNNING)
         least, most = torch.maximum(self.cursor[batch], self.protected[batch]), self.committed[batch] - self.window
         cursor = self._lengths("to", to, least, most, "past cursor and tree's part, the window is kept")
@@ -320,7 +340,8 @@ class RequestRows:
         committed, cursor = self.cut_back(batch, torch.minimum(text, self.committed[batch]))
         allocated = torch.where(over, committed, torch.minimum(text, self.allocated[batch]))
         self.trim_overshoot(batch, allocated)
-        self._set(batch, phase=SAVED, cursor=cursor, committed=committed, allocated=allocated, text=text)
+        self._set(batch, phase=SAVED, committed=committed, allocated=allocated, text=text)
+        self._set(batch, cursor=cursor, gap=torch.minimum(self.gap[batch], cursor))
         self._done()
 
     def restore(self, sessions: Sequence[Hashable], prefix: Numbers) -> Tensor:
@@ -334,7 +355,8 @@ class RequestRows:
         most, why = self.committed[rows], "the tree's part and what is committed"
         committed, cursor = self.cut_back(rows, self._lengths("prefix", prefix, self.protected[rows], most, why))
         self.free_tail(rows, committed)
-        self._set(rows, cursor=cursor, committed=committed, allocated=committed)
+        self._set(rows, committed=committed, allocated=committed)
+        self._set(rows, cursor=cursor, gap=torch.minimum(self.gap[rows], cursor))
         self._done()
         return committed
 
@@ -389,6 +411,10 @@ class RequestRows:
     def free_unused(self, rows: Tensor, to: Tensor) -> None:
         """``roll_back`` gives back the pages that have no token before ``to``; a page that has one stays."""
         self._give_back(rows, self.page_ceil(to), self.allocated[rows])
+
+    def free_left(self, rows: Tensor, start: Tensor, stop: Tensor) -> None:
+        """``slide`` gives back the pages of the tokens ``start..stop``, which left the window of every layer."""
+        self._free_spans(rows, start, stop)
 
     def undo(self, saved: Backup, slots: Tensor) -> None:
         """After an error: ``slots``, which were handed out since ``saved``, are free again. A subclass may override it.
@@ -445,6 +471,8 @@ class RequestRows:
     def _slide(self, rows: Tensor, to: Tensor) -> Tensor:
         start = torch.maximum(self.cursor[rows], self.protected[rows])
         stop = torch.maximum(start, to)
+        if self.has_gaps:
+            return self._slide_all(rows, start, stop)
         lens = (stop - start).tolist()
         if any(lens) and self.allocator.frees_in_one_launch:
             self.pools.free_swa_at(self.token_slots.flat, self.token_slots.heads(rows, start, stop, self.page_size))
@@ -454,13 +482,33 @@ class RequestRows:
         self._done()
         return to
 
+    def _slide_all(self, rows: Tensor, start: Tensor, stop: Tensor) -> Tensor:
+        """``_slide`` where every layer has a window: the tokens ``start..stop`` give their slots back."""
+        self.free_left(rows, start, stop)
+        whole, moves = self.gap[rows] == self.cursor[rows], start < stop
+        gap = torch.where(moves & whole, start, self.gap[rows])
+        cursor = torch.where(moves, stop, self.cursor[rows])
+        self._set(rows, gap=gap, cursor=cursor)
+        self._done()
+        return cursor
+
     def _give_back(self, rows: Tensor, start: Tensor, stop: Tensor) -> None:
         """Free the rows' own pages of the tokens ``start..stop`` at once; ``start`` is whole pages."""
+        if self.has_gaps:  # each row in two parts: what is before its gap, and what is behind
+            stop = torch.stack([torch.minimum(stop, self.gap[rows]), stop]).T.reshape(-1)
+            start = torch.stack([start, torch.maximum(start, self.cursor[rows])]).T.reshape(-1)
+            rows = rows.repeat_interleave(2)
+        self._free_spans(rows, start, stop)
+
+    def _free_spans(self, rows: Tensor, start: Tensor, stop: Tensor) -> None:
+        """Free the pages of the tokens ``start..stop`` of ``rows`` at once; a row can be there twice."""
         stop = torch.maximum(start, stop)
         lens = (stop - start).tolist()
         if not any(lens):
             return
-        mapped = (stop - torch.maximum(start, self.cursor[rows])).clamp(min=0).tolist()
+        mapped = lens
+        if self.allocator.windowed:
+            mapped = (stop - torch.maximum(start, self.cursor[rows])).clamp(min=0).tolist()
         if self.allocator.frees_in_one_launch:
             heads = self.token_slots.heads(rows, start, stop, self.page_size)
             self.allocator.free_at(self.token_slots.flat, heads, mapped_spans(lens, mapped, self.page_size))
@@ -521,8 +569,9 @@ class RequestRows:
     def _part(self, row: int, upto: int) -> tuple[Tensor, Tensor, Tensor]:
         """A row that runs or is leaving, the end of its tree's part, and ``upto``, the new one (``[1]`` each)."""
         rows = self.batch([row], RUNNING, LEAVING)
-        first, whole = self.protected[rows], self.page_floor(self.committed[rows])
-        last = self._lengths("upto", [upto], first, whole, "committed whole pages past the tree's part")
+        why = "committed whole pages past the tree's part" + ", before those that left the window" * self.has_gaps
+        first, last = self.protected[rows], self.donatable(rows)
+        last = self._lengths("upto", [upto], first, last, why)
         self._check_aligned("upto", last)
         return rows, first, last
 
@@ -568,7 +617,8 @@ class RequestRows:
         return self._held(torch.maximum(self.protected, self.cursor)) if self.allocator.windowed else 0
 
     def _held(self, start: Tensor) -> int:
-        return sum(((self.page_ceil(self.allocated) - start) * (self.phase == SAVED)).tolist())
+        gaps = self.cursor - self.gap if self.has_gaps else torch.zeros_like(self.gap)
+        return sum(((self.page_ceil(self.allocated) - start - gaps) * (self.phase == SAVED)).tolist())
 
     def session_held_req_count(self) -> int:
         """How many rows are in session slots."""
@@ -594,28 +644,32 @@ class RequestRows:
         expect("rows of sessions", self.slot, inverse)
 
     def _check_lengths(self, row: int) -> None:
-        protected, cursor, committed, allocated, text = self.lengths[:, row].tolist()
+        protected, cursor, committed, allocated, text, gap = self.lengths[:, row].tolist()
         phase = int(self.phase[row])
         idle = phase != IDLE or (not any(self.lengths[:, row].tolist()) and self.session[row] is None)
         expect(f"row {row}: if it is idle, it has nothing", idle, True)
         order = 0 <= cursor <= committed <= allocated <= self.max_tokens and 0 <= protected <= committed
         expect(f"row {row}: cursor, protected <= committed <= allocated <= max_tokens", order, True)
-        rest = (protected % self.page_size, cursor % self.page_size)
-        expect(f"row {row}: tokens of protected and cursor beyond whole pages", rest, (0, 0))
+        rest = (protected % self.page_size, cursor % self.page_size, gap % self.page_size)
+        expect(f"row {row}: tokens of protected, cursor and gap beyond whole pages", rest, (0, 0, 0))
+        behind = not self.has_gaps or gap == cursor <= protected or protected <= gap < cursor
+        expect(f"row {row}: its gap is behind the tree's part", behind, True)
         kept = phase == LEAVING or cursor <= protected or cursor + self.window <= committed
-        expect(f"row {row}: its window is in the SWA pool", kept, True)
+        expect(f"row {row}: its window has its slots", kept, True)
         saved = phase != SAVED or (self.session[row] is not None and committed <= text)
         expect(f"row {row}: if it is saved, it has a session, whose text it does not exceed", saved, True)
 
     def _check_slots(self, row: int) -> tuple[list[int], list[int]]:
         """The pages that the row owns in the full pool, and in the SWA pool."""
-        protected, cursor, _, allocated, _ = self.lengths[:, row].tolist()
+        protected, cursor, _, allocated, _, gap = self.lengths[:, row].tolist()
         slots = self.req_to_token[row, protected:allocated].to(torch.int64)
+        if self.has_gaps and gap < cursor:
+            slots = torch.cat([slots[: gap - protected], slots[cursor - protected :]])
         pages = slots[:: self.page_size] // self.page_size
         whole = self.allocator.full_pool.slots(pages)[: slots.numel()]
         expect(f"row {row}: slots of each page in order", slots.tolist(), whole.tolist())
         if not self.allocator.windowed:
-            expect(f"row {row}: cursor in a cache without an SWA pool", cursor, 0)
+            expect(f"row {row}: cursor of a row without a window", cursor * (self.window == 0), 0)
             return pages.tolist(), []
         swa = self.pools.translate_loc_from_full_to_swa(slots)
         lost = (torch.arange(protected, allocated, device=self.device) < cursor).tolist()

@@ -23,7 +23,8 @@ class TreeInsert:
         A span with a tombstone's node that is ``live`` is to be revived; spans with node ``ROOT`` are new leaves. New
         tokens that have all left the row's window are left out: a match cannot end in a tombstone.
         """
-        cursor, protected = int(self.rows.cursor[row]), int(self.rows.protected[row])
+        cursor = int(self.rows.cursor[row]) if self.tree.windowed else 0  # a tree without SWA parts has no tombstones
+        protected = int(self.rows.protected[row])
         spans = self.tree.walk(text[:upto])
         plan = [part for span in spans for part in self._revived(span, cursor, protected)]
         end = spans[-1].stop if spans else 0

@@ -41,13 +41,23 @@ SIZES = {
 def small() -> tuple[CacheState, ...]:
     """Three full and two SWA pages of one slot, one request row, two nodes, one session, a window of one token.
 
-    Three state slots; track buffers of two slots, once with both slots from the start and once lazy.
+    Three state slots; track buffers of two slots, once with both slots from the start and once lazy. The last world has
+    one pool and no states: every layer has a sliding window.
     """
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False)
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
-    return tuple(law.initial(empty, tree, one, isolation.stories()) for one in slots)
+    return *(law.initial(empty, tree, one, isolation.stories()) for one in slots), all_sliding()
+
+
+def all_sliding() -> CacheState:
+    """A window of one token in every layer: the sizes are those of the other worlds, SWA pages and states are unused."""
+    pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False, windowed=False)
+    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0), all_sliding=True)
+    tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=False, stateful=False)
+    slots = mamba_slots.initial(3, 1, 1, nodes=3, kind=(False, False, False))
+    return law.initial(empty, tree, slots, isolation.stories())
 
 
 def _path_pages(st: CacheState, node: int) -> Seq:
@@ -130,6 +140,7 @@ MOVES = {
     "reserve": _of_rows("reserve"),
     "commit": _of_rows("commit"),
     "slide": _of_rows("slide"),
+    "leave_window": _of_rows("leave_window"),
     "roll_back": _of_rows("roll_back"),
     "release_swa": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
     "release_state": lambda st: ((r, st.handle(r)) for r in requests(st.rows, RUNNING)),
@@ -159,6 +170,7 @@ ROUTES = {
     "release_swa": f"{CACHED} admit extend",
     "release_swa granted": "admit_tail finish insert_leaf continue_prefill",  # of a row that began with its tail
     "restore": f"{CACHED} admit extend release_swa save",
+    "leave_window": "admit extend",
     "release_state": f"{mamba_in_cache.ENDED} admit",
     "admit": CACHED,
     "continue_prefill": f"{CACHED} admit finish",
@@ -291,6 +303,13 @@ def slides_into_window(st: CacheState, row: Number, to: Number) -> Step[CacheSta
     return unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
 
 
+def leaves_the_window_of_a_reader(
+    st: CacheState, row: Number, first: Number, to: Number, later: Truth
+) -> Step[CacheState]:
+    """Where every layer has a sliding window, a running request gives back pages that its next token reads."""
+    return unasked(law.leave_window(st, row, first, to, later), "the window before the next token keeps its pages")
+
+
 def reads_past_its_lock(
     st: CacheState, row: Number, session: Number, story: Number, handle: Number, node: Number, top: Number,
     counting: Truth, pages: Seq, start: Number, to: Length, full_pages: Seq, swa_pages: Seq,
@@ -314,6 +333,7 @@ PAST_THE_LOCK = {"routes": {"admit_tail": CACHED}, "moves": {**MOVES, "admit_tai
 
 MUTANTS = (
     Mutant("slides_into_window", "slide", "reads_own_window", slides_into_window),
+    Mutant("leaves_the_window_of_a_reader", "leave_window", "reads_held_pages", leaves_the_window_of_a_reader),
     *idlers(
         law.stem,
         decode="row_gets_the_chosen_pages",
@@ -366,7 +386,7 @@ def two_texts() -> tuple[CacheState, ...]:
     pools = swa_mapping.initial(page_size=1, size=4, size_swa=4, rows=4, need_sort=False)
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
-    slots = mamba_slots.initial(1, 1, 1, nodes=3, kind=(False, False, False))
+    slots = mamba_slots.initial(3, 1, 1, nodes=3, kind=(False, False, False))
     return (law.initial(empty, tree, slots, isolation.stories()),)
 
 
@@ -397,7 +417,7 @@ UNDER_WINDOW_ROUTES = {"release_swa": f"{CACHED} admit"}
 # On which laws the proofs rest. Most promises of calls follow from the caller's own promises.
 READS = "one_owner cursor_committed_allocated keys_follow"
 NODES = "one_owner row_ends cursor_committed_allocated parent_is_next others_are_nodes"
-OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases"
+OWN_PAGES = "one_owner cursor_committed_allocated full_positions phases gap_is_behind_the_prefix window_is_kept"
 TREE_PAGES = "request_holds_its_prefix handles_stand path_has_every_page node_owns_its_key others_are_nodes"
 WINDOWS = "swa_positions tokens_map window_is_kept window_is_locked held_is_no_tombstone node_owns_its_window row_ends"
 WRITES = "one_owner row_ends cursor_committed_allocated full_positions phases reads_what_it_owns"
@@ -512,6 +532,7 @@ ANSWERS = {
     **dict.fromkeys(("reserve", "extend"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
+    "leave_window": lambda *_: {"later": False},
     "free_group_begin": answers.opens,
     "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
     "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),

@@ -14,7 +14,7 @@ from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
-from spec.logic import Number, Step, but, call, requires
+from spec.logic import Number, Step, Truth, but, call, requires
 from spec.pair import give
 from spec.pool import cut, in_range, some_open
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
@@ -28,10 +28,11 @@ SIZES = {
 def small() -> tuple[Rows, ...]:
     """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window.
 
-    The second is a model without sliding-window layers, which uses no SWA page.
+    The second is a model without sliding-window layers, the third one that has no other layers: they use no SWA page.
     """
     pools = [swa_mapping.initial(2, size=3, size_swa=2, rows=3, need_sort=False, windowed=w) for w in (True, False)]
-    return tuple(law.initial(one, limit=1, sessions=1, window=Length(0, 1)) for one in pools)
+    kinds = ((pools[0], False), (pools[1], False), (pools[1], True))
+    return tuple(law.initial(one, limit=1, sessions=1, window=Length(0, 1), all_sliding=every) for one, every in kinds)
 
 
 def requests(st: Rows, *phases: int) -> list[int]:
@@ -105,6 +106,9 @@ MOVES = {
     "commit": lambda st: ((r, to) for r in requests(st, RUNNING) for to in (allocated(st, r), NOTHING)),
     "roll_back": _roll_backs,
     "slide": lambda st: ((r, n) for r in requests(st, RUNNING) for n in range(st.committed(r) + 1)),
+    "leave_window": lambda st: (
+        (r, first, to, False) for r in requests(st, RUNNING) for to in range(st.committed(r) + 1) for first in range(to)
+    ),
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
@@ -198,7 +202,41 @@ def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
 
 def slides_without_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
     """A row's cursor moves in a model that has no sliding-window layers."""
-    return unasked(law.slide(st, row, to), "the model has sliding-window layers")
+    return unasked(law.slide(st, row, to), "the model has an SWA pool")
+
+
+def leaves_too_early(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+    """Where every layer has a sliding window, pages of the current window are given back."""
+    inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
+    step = unasked(law.leave_window(st, row, first, to, later), "the window before the next token keeps its pages")
+    return but(step, promises=(*step.promises, inside))
+
+
+def leaves_without_window(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+    """A row gives back pages of its text in a model that has layers without a sliding window."""
+    return unasked(law.leave_window(st, row, first, to, later), "every layer of the model has a sliding window")
+
+
+def leaves_pages_behind(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+    """Where every layer has a sliding window, the cursor moves on, and the pages below it are not given back."""
+    step = law.leave_window(st, row, first, to, later)
+    return but(step, calls=(), then=but(step.then, pools=st.pools))
+
+
+def leaves_the_prompt(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+    """Pages below the first that was named are given back, too: the tree can never take them."""
+    step = law.leave_window(st, row, st.protected(row), to, later)
+    return but(step, promises=(*step.promises, requires(first <= to, "the first page is not behind the cursor")))
+
+
+def gives_the_gap_back(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+    """The tree has these tokens already: a row gives back pages that left its window before, a second time."""
+    return unasked(law.dedupe(st, row, pages), "no page was given back since its tokens left the window")
+
+
+def donates_the_gap(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+    """A row gives the tree pages that it has not: they left its window, and were given back before."""
+    return unasked(law.donate(st, row, to, pages), "no page was given back since its tokens left the window")
 
 
 def starts_at_prefix(
@@ -301,6 +339,7 @@ MUTANTS = (
         law.stem,
         decode="row_gets_the_chosen_pages",
         slide="slides_behind_the_prefix",
+        leave_window="leaves_the_window_behind",
         roll_back="keeps_what_is_committed",
     ),
     Mutant("forgets_the_row", "finish", "life_of_a_row", forgets_the_row),
@@ -321,6 +360,12 @@ MUTANTS = (
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
     Mutant("slides_too_far", "slide", "window_is_kept", slides_too_far),
     Mutant("slides_without_window", "slide", "no_cursor_without_window", slides_without_window),
+    Mutant("leaves_too_early", "leave_window", "window_is_kept", leaves_too_early),
+    Mutant("leaves_without_window", "leave_window", "no_cursor_without_window", leaves_without_window),
+    Mutant("leaves_pages_behind", "leave_window", "full_positions", leaves_pages_behind),
+    Mutant("leaves_the_prompt", "leave_window", "leaves_the_window_behind", leaves_the_prompt),
+    Mutant("donates_the_gap", "donate", "gap_is_behind_the_prefix", donates_the_gap),
+    Mutant("gives_the_gap_back", "dedupe", "gap_is_behind_the_prefix", gives_the_gap_back),
     Mutant("starts_at_prefix", "admit_tail", "swa_positions", starts_at_prefix),
     Mutant("tail_too_short", "admit_tail", "window_is_kept", tail_too_short),
     Mutant("takes_back_into_window", "roll_back", "window_is_kept", takes_back_into_window),
@@ -378,7 +423,7 @@ def frees_from(st: Rows, row: Number, first: Number, to: Length) -> swa_mapping.
 
 RELEVANT_LAWS = {
     "cursor_committed_allocated": "cursor_is_aligned",
-    "full_positions": "one_owner cursor_committed_allocated phases",
+    "full_positions": "one_owner cursor_committed_allocated phases gap_is_behind_the_prefix",
     "swa_positions": "one_owner cursor_committed_allocated phases window_is_kept",
     "tokens_map": "one_owner row_ends same_lengths others_are_whole phases cursor_committed_allocated "
     "full_positions swa_positions",
@@ -387,7 +432,8 @@ RELEVANT_LAWS = {
     "promises_of_alloc_extend": "cursor_committed_allocated full_positions swa_positions",
     "promises_of_trim": "cursor_committed_allocated row_ends",
     **dict.fromkeys(
-        ("promises_of_slide", "promises_of_hand_over", "promises_of_free_pages"), "cursor_committed_allocated"
+        ("promises_of_slide", "promises_of_hand_over", "promises_of_free_pages", "promises_of_free_window"),
+        "cursor_committed_allocated",
     ),
 }
 
@@ -399,6 +445,7 @@ ANSWERS = {
     **dict.fromkeys(("reserve", "extend"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.pools),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st.pools),
+    "leave_window": lambda *_: {"later": False},
     "free_group_begin": answers.opens,
 }
 
@@ -415,6 +462,7 @@ HINTS = Hints(
     refusable=frozenset({"admit_tail", "reserve", "extend", "decode"}),
     routes={
         "slide": "admit extend",
+        "leave_window": "admit extend",
         "save": "admit extend slide",
         "restore": "admit extend slide save",
         "donate_swa": "admit extend donate drop_swa finish release admit extend",

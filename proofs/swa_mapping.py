@@ -97,6 +97,7 @@ MOVES = {
     "trim": lambda st: cuts(st.now.full),
     "slide": _slide,
     "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
+    "free_window": lambda st: ((r, 0, to, later) for r, to in _slide(st) for later in (False, True)),
     "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
     "hand_over": _hand_over,
     "hand_over_swa": _hand_over,
@@ -272,6 +273,11 @@ def settles_what_is_held(st: SwaMapping, done: Set, available: Truth) -> Step[Sw
     return unchosen(step, "each of these SWA pages waits for the end of the group")
 
 
+def waits_without_group(st: SwaMapping, row: Number, first: Number, last: Number, later: Truth) -> Step[SwaMapping]:
+    """Pages that left the window of every layer wait for the end of a free group, and none is open."""
+    return unchosen(law.free_window(st, row, first, last, later), "pages wait only while a free group is open")
+
+
 def frees_mapped_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
     """A full page is given back alone while its slots still map into an SWA page that is held."""
     step = law.free_full(st, gone, slots, later)
@@ -402,6 +408,7 @@ MUTANTS = (
         free_swa="frees_the_swa_pages_of_what_is_named",
         hand_over="pages_go_to_the_receiver",
         free_pages="a_range_is_passed_on",
+        free_window="frees_what_left_the_window",
     ),
     Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
     Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
@@ -440,6 +447,7 @@ MUTANTS = (
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
     Mutant("takes_unused_swa", "alloc_extend", "no_swa_without_window", takes_unused_swa),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
+    Mutant("waits_without_group", "free_window", "pending_in_group", waits_without_group),
 )
 
 
@@ -516,7 +524,7 @@ ANSWERS = {
         pick, st.now, length(st.now.full, given["row"]).pages, given["start"], given["to"]
     ),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st),
-    "free_full": lambda *_: {"later": False},
+    **dict.fromkeys(("free_full", "free_window"), lambda *_: {"later": False}),
     "free_group_begin": answers.opens,
 }
 

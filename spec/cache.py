@@ -41,7 +41,7 @@ from spec.cache_state import (
 from spec.lengths import Length, shortest, touched
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has_states
-from spec.rows import LEAVING, allocated, back_to, committed, full_pool
+from spec.rows import LEAVING, allocated, back_to, committed, full_pool, is_whole
 from spec.tree import ROOT, begin, between, end, lives
 
 stem = Stem("cache", state=CacheState, start=start)
@@ -226,6 +226,15 @@ def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
 
 
 @stem.transition
+def leave_window(st: CacheState, row: Number, first: Number, to: Number, later: Truth) -> Step[CacheState]:
+    """The window moves on where every layer has one: the row gives back its pages from ``first`` up to ``to``.
+
+    ``later``: see ``swa_mapping.free_window``.
+    """
+    return rows_only(st, call("rows", session_trim.leave_window, st.rows, row, first, to, later))
+
+
+@stem.transition
 def roll_back(st: CacheState, row: Number, to: Length) -> Step[CacheState]:
     """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back."""
     cut = call("rows", session_trim.roll_back, st.rows, row, to)
@@ -286,6 +295,10 @@ def fresh_leaf(st: CacheState, row: Number, leaf: Number, pages: Number) -> tupl
             (st.rows.protected(row) < pages) & (pages <= st.rows.committed(row)),
             "the leaf takes at least one page, and only whole committed pages",
         ),
+        requires(
+            is_whole(st.rows, row) | (pages <= st.rows.gap(row)),
+            "no page of the leaf was given back since its tokens left the window",
+        ),
     )
 
 
@@ -342,7 +355,7 @@ def insert_leaf(
 ) -> Step[CacheState]:
     """A leaving row donates whole pages to a new leaf; pages below the cursor make a leaf that is a tombstone.
 
-    In a model without sliding-window layers no leaf has an SWA part, and ``live`` has no meaning.
+    In a model with one pool no leaf has an SWA part, and ``live`` has no meaning.
     """
     grown = call("tree", lock_ref.add_leaf, st.tree, under, leaf, pages, st.inserts + 1, live, False)
     given = call("rows", session_trim.donate, st.rows, row, home(st, leaf), pages)

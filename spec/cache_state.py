@@ -242,7 +242,7 @@ def window_in(st: CacheState, node: Number, first: Number, to: Length, held: Cal
     """``held`` is true of each node on the path to ``node`` of which a token is read before the token at ``to``.
 
     Of the path the pages before the index ``first`` are read. A node is behind the window where a whole window of
-    tokens fits between what is read of the node and ``to``. A model without sliding-window layers has no window.
+    tokens fits between what is read of the node and ``to``. The tree of a model with one pool has no SWA part.
     """
 
     def kept(n: Number) -> Truth:
@@ -300,8 +300,7 @@ def reads_what_it_owns(st: CacheState) -> Truth:
     full, rows = full_pool(st.rows), st.rows
 
     def own(r: Number, i: Number) -> Truth:
-        there = (rows.protected(r) <= i) & (i < touched(allocated(rows, r)))
-        return implies(there, st.reads(r, i) == full.table(r, i))
+        return implies(request_rows.is_owned(rows, r, i), st.reads(r, i) == full.table(r, i))
 
     return request_rows.each_row(rows, lambda r: full.indices.all(lambda i: own(r, i)))
 

@@ -14,7 +14,19 @@ from spec.lengths import Length, at_most, covers, touched
 from spec.logic import Domain, Number, Truth, implies, ite, no
 from spec.pair import waits
 from spec.pool import PADDING, held
-from spec.rows import IDLE, RUNNING, SAVED, allocated, committed, each_request, each_row, full_pool, swa_pool
+from spec.rows import (
+    IDLE,
+    RUNNING,
+    SAVED,
+    allocated,
+    committed,
+    each_request,
+    each_row,
+    full_pool,
+    is_owned,
+    may_be_read,
+    swa_pool,
+)
 from spec.states import ABSENT, each_role, is_held, is_request
 from spec.tree import lives
 
@@ -76,13 +88,15 @@ def rows_of(st: CacheState) -> Domain:
 def reads_held_pages(st: CacheState, r: Number) -> Truth:
     """At each index up to its allocated length, a row that is read shows a page that is held: its own, or the tree's.
 
-    So no request reads a full page after it was freed.
+    So no request reads a full page after it was freed. Where every layer has a sliding window, pages behind the window
+    are not read: of these it is said within the cached prefix alone.
     """
     full = full_pool(st.rows)
 
     def shown(i: Number) -> Truth:
         page = full.table(place_of(st, r, i), i)
-        there = reader(st, r) & (i < touched(allocated(st.rows, r)))
+        read = (i < st.rows.protected(r)) | may_be_read(st.rows, r, i)
+        there = reader(st, r) & (i < touched(allocated(st.rows, r))) & read
         return implies(there, (st.reads(r, i) == page) & held(full, page))
 
     return implies(r < st.rows.limit, full.indices.all(shown))
@@ -113,8 +127,8 @@ def each_token(st: CacheState, law: Callable[[Number, Number], Truth]) -> Truth:
 def reads_held_window(st: CacheState, r: Number) -> Truth:
     """In its cached prefix, a token in the window of a row that is read maps into an SWA page that the tree holds.
 
-    So no request reads an SWA page of the tree after it was freed. This is said of models with sliding-window layers,
-    since others have no SWA pages.
+    So no request reads an SWA page of the tree after it was freed. This is said of models with an SWA pool, since
+    others have no SWA pages.
     """
 
     def shared(i: Number, o: Number) -> Truth:
@@ -138,7 +152,9 @@ def reads_own_window(st: CacheState, r: Number) -> Truth:
 
 
 def frees_what_it_owns(st: CacheState) -> Truth:
-    """At each index behind its cached prefix, a row in use shows a full page that this row alone holds, there alone.
+    """At each index where it owns a page, a row in use shows a full page that this row alone holds, there alone.
+
+    A row owns a page at each index behind its cached prefix, but for those that left the window of every layer.
 
     A token of this page maps to nothing, into an SWA page that this row alone holds there, or into an SWA page that was
     freed in the open group. So a caller that reads off its row which slots it frees names each of its pages once, and
@@ -150,9 +166,8 @@ def frees_what_it_owns(st: CacheState) -> Truth:
         page = st.reads(r, i)
         mapped = rows.pools.now.to_page(page, o)
         mine = held(swa, mapped) & (swa.owner(mapped) == r) & (swa.index(mapped) == i)
-        there = (rows.protected(r) <= i) & (i < touched(allocated(rows, r)))
         return implies(
-            there,
+            is_owned(rows, r, i),
             held(full, page)
             & (full.owner(page) == r)
             & (full.index(page) == i)

@@ -17,7 +17,7 @@ from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, positions
 from spec.logic import Map, Number, Requirement, Truth, but, implies, no, requires
 from spec.pool import PADDING, held
-from spec.rows import allocated, committed, each_row, full_pool, swa_pool, text
+from spec.rows import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
 from spec.tree import end
 
 
@@ -136,11 +136,11 @@ def texts_are_known(st: CacheState) -> Truth:
 
 
 def own_pages_hold_own_text(st: CacheState) -> Truth:
-    """At each committed token behind its cached prefix, the page that a row owns was computed for the row's text."""
+    """At each committed token of a page that a row owns, the page was computed for the row's text."""
     full = full_pool(st.rows)
 
     def own(r: Number, i: Number, o: Number) -> Truth:
-        there = (st.rows.protected(r) <= i) & covers(committed(st.rows, r), i, o)
+        there = is_owned(st.rows, r, i) & covers(committed(st.rows, r), i, o)
         return implies(there, st.contents.full(full.table(r, i), o) == told(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))
@@ -212,11 +212,12 @@ def reads_own_text(st: CacheState, r: Number) -> Truth:
     """At each committed token, the slot that a row shows was computed for the row's own text up to this token.
 
     This is said of each row that is read, of its cached prefix and of its own pages. So no request reads a full page
-    that was computed for another text, or for a draft that was not verified.
+    that was computed for another text, or for a draft that was not verified. Where every layer has a sliding window,
+    this is said of the pages in the window.
     """
 
     def own(i: Number, o: Number) -> Truth:
-        there = reader(st, r) & covers(committed(st.rows, r), i, o)
+        there = reader(st, r) & covers(committed(st.rows, r), i, o) & may_be_read(st.rows, r, i)
         return implies(there, holds_own(st, st.contents.full, st.reads(r, i), o, r, i, o))
 
     return implies(r < st.rows.limit, each_token(st, own))

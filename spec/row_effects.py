@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from spec import pool_effects
 from spec.lengths import Length, at_most, same, shortest
-from spec.logic import Number, Seq, Truth, implies
+from spec.logic import Number, Seq, Truth, implies, ite
+from spec.pool import PADDING
 from spec.rows import (
     IDLE,
     LEAVING,
@@ -67,6 +68,21 @@ def slides_behind_the_prefix(was: Rows, now: Rows, row: Number, to: Number) -> T
     return (
         same(cursor(now, row), Length(to, 0)) & (was.protected(row) <= to) & at_most(cursor(was, row), cursor(now, row))
     )
+
+
+def leaves_the_window_behind(was: Rows, now: Rows, row: Number, first: Number, to: Number) -> Truth:
+    """Where every layer has a sliding window, a row gives back its pages up to the new cursor ``to``, and no more.
+
+    Pages below ``first`` stay, but for those that left the window before: a tree may take them when the request ends.
+    """
+    moved = same(cursor(now, row), Length(to, 0)) & at_most(cursor(was, row), cursor(now, row))
+    full, still = full_pool(was), full_pool(now)
+
+    def kept(i: Number) -> Truth:
+        there = (first <= i) & (i < to)
+        return still.table(row, i) == ite(there, PADDING, full.table(row, i))
+
+    return (was.protected(row) <= first) & moved & full.indices.all(kept)
 
 
 def keeps_what_is_committed(was: Rows, now: Rows, row: Number, to: Length) -> Truth:

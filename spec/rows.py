@@ -7,6 +7,9 @@ cursor <= committed <= allocated and protected <= committed. The allocated lengt
 ``text`` is the length of the text that the next turn's input begins with. A session's slot keeps the session's row
 between two turns: ``slot(s)`` is this row plus one, 0 where the session has no row. Rows from ``limit`` on belong to no
 request: the pages of tree nodes stand there.
+
+Where every layer has a sliding window (``all_sliding``) there is one pool, the full pool, and a token that left the
+window needs no page at all. Such a row has a gap: it gave back its pages at the indices from ``gap`` up to the cursor.
 """
 
 from __future__ import annotations
@@ -29,18 +32,21 @@ IDLE, RUNNING, SAVED, LEAVING = 0, 1, 2, 3
 class Rows:
     """The pools, and for each row its phase, its lengths and its session.
 
-    A length is a number of whole pages and, in the field ``..._rest``, the tokens after them.
+    A length is a number of whole pages and, in the field ``..._rest``, the tokens after them. ``all_sliding``: every
+    layer of the model has a sliding window.
     """
 
     pools: SwaMapping
     limit: Number = constant("number", shared="limit")
     window: Number = constant("count", shared="window_pages")
     window_rest: Number = constant("count", shared="window_rest")
+    all_sliding: Truth = constant("truth", shared="all_sliding")
     sessions: Domain = constant("pages", shared="sessions")
     phase: Map = total(1)
     protected: Map = total(1)
     cursor: Map = total(1)
     cursor_rest: Map = total(1)
+    gap: Map = total(1)
     committed: Map = total(1)
     committed_rest: Map = total(1)
     text: Map = total(1)
@@ -50,15 +56,15 @@ class Rows:
 
 
 MAPS = (
-    *("phase", "protected", "cursor", "cursor_rest", "committed", "committed_rest"),
+    *("phase", "protected", "cursor", "cursor_rest", "gap", "committed", "committed_rest"),
     *("text", "text_rest", "session", "slot"),
 )
 
 
-def initial(pools: SwaMapping, limit: int, sessions: int, window: Length) -> Rows:
+def initial(pools: SwaMapping, limit: int, sessions: int, window: Length, all_sliding: bool = False) -> Rows:
     """``limit`` idle rows over ``pools``, and ``sessions`` sessions without a row (finite reading)."""
     maps = {name: FiniteMap(1) for name in MAPS}
-    return Rows(pools, limit, window.pages, window.rest, Range(1, sessions), **maps)
+    return Rows(pools, limit, window.pages, window.rest, all_sliding, Range(1, sessions), **maps)
 
 
 def start(st: Rows) -> Rows:
@@ -113,8 +119,38 @@ def protected(st: Rows, row: Number) -> Length:
     return Length(st.protected(row), 0)
 
 
+def has_gaps(st: Rows) -> Truth:
+    """Every layer of the model has a sliding window, and one pool has the slots of all of them."""
+    return st.all_sliding & no(st.pools.windowed)
+
+
+def is_whole(st: Rows, row: Number) -> Truth:
+    """The row has no gap: no page of it was given back because its tokens left the window."""
+    return no(has_gaps(st)) | (st.gap(row) == st.cursor(row))
+
+
+def in_gap(st: Rows, row: Number, index: Number) -> Truth:
+    """The row has given back its page at this index, since the tokens of the page left the window of every layer."""
+    return has_gaps(st) & (st.gap(row) <= index) & (index < st.cursor(row))
+
+
+def is_owned(st: Rows, row: Number, index: Number) -> Truth:
+    """The row owns a page at this index: behind its cached prefix, not in its gap, within its allocated length."""
+    behind = (st.protected(row) <= index) & (index < touched(allocated(st, row)))
+    return behind & no(in_gap(st, row, index))
+
+
+def may_be_read(st: Rows, row: Number, index: Number) -> Truth:
+    """A layer may still read a token in the row's page at this index: a layer without a window may read every token.
+
+    Where every layer has a window, a page is behind it if a whole window of committed tokens follows the page.
+    """
+    behind = at_most(Length(index + 1 + st.window, st.window_rest), committed(st, row))
+    return no(has_gaps(st) & behind)
+
+
 def resumable(st: Rows, row: Number, to: Length) -> Truth:
-    """A request may go on at ``to`` tokens: the window before ``to`` has its SWA slots, in the row or in the tree."""
+    """A request may go on at ``to`` tokens: the window before ``to`` has its slots, in the row or in the tree."""
     return (st.cursor(row) <= st.protected(row)) | at_most(Length(st.cursor(row) + st.window, st.window_rest), to)
 
 
@@ -136,6 +172,7 @@ def cut_back(st: Rows, row: Number, to: Length) -> Rows:
         kept,
         cursor=st.cursor.put(row, ite(going, st.cursor(row), st.protected(row))),
         cursor_rest=st.cursor_rest.put(row, ite(going, st.cursor_rest(row), 0)),
+        gap=st.gap.put(row, ite(going, st.gap(row), st.protected(row))),
     )
 
 
@@ -148,6 +185,7 @@ def emptied(st: Rows, row: Number) -> Rows:
         protected=st.protected.put(row, 0),
         cursor=st.cursor.put(row, 0),
         cursor_rest=st.cursor_rest.put(row, 0),
+        gap=st.gap.put(row, 0),
         text=st.text.put(row, 0),
         text_rest=st.text_rest.put(row, 0),
         session=st.session.put(row, 0),
@@ -208,15 +246,27 @@ def cursor_is_aligned(st: Rows) -> Truth:
 
 def no_cursor_without_window(st: Rows) -> Truth:
     """In a model without sliding-window layers no token has left a window: the cursor of each row is 0."""
-    return each_row(st, lambda r: st.pools.windowed | same(cursor(st, r), NOTHING))
+    return each_row(st, lambda r: st.pools.windowed | st.all_sliding | same(cursor(st, r), NOTHING))
+
+
+def gap_is_behind_the_prefix(st: Rows) -> Truth:
+    """Where every layer has a sliding window, what a row gave back lies between its cached prefix and its cursor."""
+
+    def lies(r: Number) -> Truth:
+        none = (st.gap(r) == st.cursor(r)) & (st.cursor(r) <= st.protected(r))
+        return implies(has_gaps(st), none | ((st.protected(r) <= st.gap(r)) & (st.gap(r) < st.cursor(r))))
+
+    return each_row(st, lies)
 
 
 def full_positions(st: Rows) -> Truth:
-    """A row owns a full page at each index from its cached prefix to its allocated length, and at no other index."""
+    """A row owns a full page at each index from its cached prefix to its allocated length, and at no other index.
+
+    Where every layer has a sliding window, it owns no page at the indices that left the window and were given back.
+    """
 
     def owned(r: Number, i: Number) -> Truth:
-        mine = (st.protected(r) <= i) & (i < touched(allocated(st, r)))
-        return mine == (full_pool(st).table(r, i) != PADDING)
+        return is_owned(st, r, i) == (full_pool(st).table(r, i) != PADDING)
 
     return each_place(st, owned)
 
@@ -224,7 +274,7 @@ def full_positions(st: Rows) -> Truth:
 def swa_positions(st: Rows) -> Truth:
     """A row owns an SWA page where it owns a full page that is not below the cursor, and at no other index.
 
-    In a model without sliding-window layers it owns no SWA page.
+    In a model with one pool it owns no SWA page.
     """
 
     def owned(r: Number, i: Number) -> Truth:
@@ -247,7 +297,10 @@ def tokens_map(st: Rows) -> Truth:
 
 
 def window_is_kept(st: Rows) -> Truth:
-    """The window before the next token has its SWA slots: no SWA page is given back before its last reader."""
+    """The window before the next token has its slots: no page is given back before its last reader.
+
+    Where some layers have a sliding window, these are the SWA slots. Where every layer has one, these are all slots.
+    """
     return each_row(st, lambda r: resumable(st, r, committed(st, r)))
 
 
@@ -317,6 +370,7 @@ LAWS = (
     cursor_committed_allocated,
     cursor_is_aligned,
     no_cursor_without_window,
+    gap_is_behind_the_prefix,
     full_positions,
     swa_positions,
     tokens_map,

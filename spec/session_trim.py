@@ -24,9 +24,11 @@ from spec.rows import (
     cut_back,
     emptied,
     full_pool,
+    has_gaps,
     initial,
     is_other,
     is_row,
+    is_whole,
     protected,
     resumable,
     start,
@@ -86,6 +88,7 @@ def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
             protected=st.protected.put(row, pages),
             cursor=st.cursor.put(row, 0),
             cursor_rest=st.cursor_rest.put(row, 0),
+            gap=st.gap.put(row, 0),
             session=st.session.put(row, session),
             slot=st.slot.where(lambda s: (s == session) & (session != 0), row + 1, lambda: [session]),
         ),
@@ -231,6 +234,38 @@ def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
 
 
 @stem.transition
+def leave_window(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+    """The window moves on where every layer has one: the row gives back its pages from ``first`` up to ``to``.
+
+    ``to`` is the new cursor. A row that gave back pages before goes on where it stopped. The window before the next
+    token keeps its pages. ``later``: see ``swa_mapping.free_window``.
+    """
+    freed = call("pools", swa_mapping.free_window, st.pools, row, first, to, later)
+    return Step(
+        calls=(freed,),
+        promises=(
+            at_work(st, row),
+            requires(has_gaps(st), "every layer of the model has a sliding window"),
+            requires(
+                (st.protected(row) <= first) & (first < to), "the pages are behind the cached prefix, at least one"
+            ),
+            requires(is_whole(st, row) | (first == st.cursor(row)), "the pages begin where those that left before end"),
+            requires(
+                at_most(Length(to + st.window, st.window_rest), committed(st, row)),
+                "the window before the next token keeps its pages",
+            ),
+        ),
+        choice=freed.step.choice,
+        then=but(
+            st,
+            pools=freed.then,
+            cursor=st.cursor.put(row, to),
+            gap=st.gap.put(row, ite(is_whole(st, row), first, st.gap(row))),
+        ),
+    )
+
+
+@stem.transition
 def finish(st: Rows, row: Number) -> Step[Rows]:
     """A request that ends, is aborted or is retracted stops reading: its row is leaving.
 
@@ -279,6 +314,7 @@ def passing(st: Rows, row: Number, pages: Number) -> tuple[Requirement, ...]:
     return (
         requires(is_row(st, row) & busy, "the row's request is running or leaving"),
         requires(whole, "the pages are whole, committed, and behind the cached prefix"),
+        requires(is_whole(st, row) | (pages <= st.gap(row)), "no page was given back since its tokens left the window"),
     )
 
 
@@ -485,6 +521,7 @@ stem.change(only=("extend", "decode"))(row_effects.commits_what_it_gets)
 stem.change()(row_effects.no_draft_in_the_next_turn)
 stem.change(only=("roll_back",))(row_effects.keeps_what_is_committed)
 stem.change(only=("slide",))(row_effects.slides_behind_the_prefix)
+stem.change(only=("leave_window",))(row_effects.leaves_the_window_behind)
 stem.change(only=("admit_tail", "reserve", "extend", "decode"))(row_effects.row_gets_the_chosen_pages)
 
 __all__ = ["Rows", "initial", "stem"]

@@ -1,6 +1,7 @@
 """The SWA mapping: every token has a slot in the full pool; a token in the window also has one in the SWA pool.
 
-A model without sliding-window layers (``windowed`` is false) uses the full pool alone: no token has an SWA slot.
+A model whose layers all have a sliding window, or none of them, has one pool, the full pool (``windowed`` is false): no
+token has an SWA slot.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ stem = Stem("swa_mapping")
 class SwaMapping:
     """The pair of pools, a copy of it from the last backup, and how deep free groups are nested.
 
-    ``windowed``: the model has sliding-window layers.
+    ``windowed``: the model has layers with a sliding window and others, and so two pools.
     """
 
     now: Pair
@@ -132,7 +133,7 @@ def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages
 def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
     """A row grows to ``to`` tokens in both pools, and every new token is mapped.
 
-    Without sliding-window layers no new token is mapped. If either pool has too few pages, nothing changes.
+    In a model with one pool no new token is mapped. If either pool has too few pages, nothing changes.
     """
     full, swa = st.now.full, st.now.swa
     old = length(full, row)
@@ -209,8 +210,8 @@ def room(
 
 
 def has_window(st: SwaMapping) -> Requirement:
-    """Only in a model with sliding-window layers can a token be in the window or leave it."""
-    return requires(st.windowed, "the model has sliding-window layers")
+    """Only in a model with two pools does a token in the window have an SWA slot, and lose it when it leaves."""
+    return requires(st.windowed, "the model has an SWA pool")
 
 
 @stem.transition
@@ -339,6 +340,23 @@ def free_pages(st: SwaMapping, row: Number, first: Number, last: Number) -> Step
             requires(last <= pair.full.whole(row), "only whole pages are given back"),
         ),
         then=but(st, now=give(pair, full_gone, swa_gone, st.group > 0), backed_up=False),
+    )
+
+
+@stem.transition
+def free_window(st: SwaMapping, row: Number, first: Number, last: Number, later: Truth) -> Step[SwaMapping]:
+    """Pages that left the window are given back where every layer has one: those from ``first`` to ``last`` (excluded).
+
+    In a free group the engine chooses, as for the SWA pages of other models: at once, or when the group ends
+    (``later``).
+    """
+    full = st.now.full
+    step = free_pages(st, row, first, last)
+    gone = in_range(full, row, first, last)
+    return Step(
+        promises=(*step.promises, requires(no(st.windowed), "the model has one pool")),
+        choice=(requires(no(later) | (st.group > 0), "pages wait only while a free group is open"),),
+        then=but(st, now=but(st.now, full=drop(full, gone, ite(later, PENDING, resting(full)))), backed_up=False),
     )
 
 
@@ -530,7 +548,7 @@ def pending_in_group(st: SwaMapping) -> Truth:
 
 @stem.invariant()
 def no_swa_without_window(st: SwaMapping) -> Truth:
-    """In a model without sliding-window layers every SWA page can be handed out, and is never handed out."""
+    """In a model with one pool every SWA page can be handed out, and is never handed out."""
     swa, saved = st.now.swa, st.saved.swa
     return st.windowed | (swa.pages.all(lambda s: open_to(swa, s)) & saved.pages.all(lambda s: open_to(saved, s)))
 
@@ -548,12 +566,13 @@ def backup_still_holds(st: SwaMapping) -> Truth:
 # The laws of two states.
 
 
-@stem.change(besides=("restore_state", "free_full"))
+@stem.change(besides=("restore_state", "free_full", "free_window"))
 def freed_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
     """While a free group is open no full page becomes available: what is freed waits until the outermost group ends.
 
     A restore may give back at once the pages that were handed out since the backup, and an engine may give back at once
-    full pages whose SWA pages were given back before (``free_full``).
+    full pages whose SWA pages were given back before (``free_full``), and pages that left the window of every layer
+    (``free_window``).
     """
     return waits_for_the_end(was.now.full, now.now.full, was.group, now.group)
 
@@ -615,7 +634,7 @@ def row_is_cut(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Tru
 
 @stem.change(besides=("adopt", "hand_over", "hand_over_swa", "alloc_extend_swa_tail"))
 def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
-    """With sliding-window layers a row that grows owns an SWA page wherever it has a new token.
+    """In a model with two pools a row that grows owns an SWA page wherever it has a new token.
 
     Of tokens that were computed elsewhere only the tail has SWA slots (``alloc_extend_swa_tail``).
     """
@@ -651,6 +670,14 @@ def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone:
     Of a full page that loses its SWA page every mapped slot is named.
     """
     return pool_effects.gives_back_swa(was.now, now.now, gone, slots)
+
+
+@stem.change(only=("free_window",))
+def frees_what_left_the_window(
+    was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number, later: Truth
+) -> Truth:
+    """Exactly the pages of the row at these indices are given back: they wait, or can be handed out at once."""
+    return pool_effects.gives_back_range(was.now.full, now.now.full, row, (first, last), later)
 
 
 @stem.change(only=("merge_and_sort_free",))

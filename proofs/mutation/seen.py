@@ -15,10 +15,10 @@ from proofs.symbols import SymMap, Term, World
 from spec.blocks import NO_HASH
 from spec.kv_events import somewhere
 from spec.lengths import touched
-from spec.logic import Truth, but
+from spec.logic import Truth, but, no
 from spec.pool import held
 from spec.rows import IDLE as NOT_IN_USE
-from spec.rows import SAVED, allocated, is_row
+from spec.rows import SAVED, allocated, has_gaps, in_gap, is_row
 from spec.states import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
 from spec.tree import ROOT, lives, over
 
@@ -42,7 +42,8 @@ def _role(k: Any) -> Truth:
 
 
 def _shown(st: Any, r: Any, i: Any) -> Truth:
-    return _in_use(st.rows, r) & (i >= 0) & (i < touched(allocated(st.rows, r)))
+    there = (i >= 0) & (i < touched(allocated(st.rows, r)))
+    return _in_use(st.rows, r) & there & no(in_gap(st.rows, r, i))
 
 
 def _placed(st: Any, b: Any) -> Truth:
@@ -78,6 +79,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
     "Rows": {
         **dict.fromkeys(("phase", "protected"), is_row),
         **dict.fromkeys(("cursor", "cursor_rest", "committed", "committed_rest", "session"), _in_use),
+        "gap": lambda st, r: _in_use(st, r) & has_gaps(st),
         **dict.fromkeys(("text", "text_rest"), lambda st, r: is_row(st, r) & (st.phase(r) == SAVED)),
         "slot": lambda st, s: st.sessions.has(s),
     },
