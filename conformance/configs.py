@@ -56,15 +56,30 @@ def _one_of(*known: list[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-FULL, WINDOWED = ["full"], ["full", "swa"]
+FULL, WINDOWED, SLIDING = ["full"], ["full", "swa"], ["swa"]
 STATEFUL, ALL = ["full", "mamba"], ["full", "swa", "mamba"]
 TreeComponents = Annotated[list[str], _one_of(FULL, WINDOWED, STATEFUL, ALL)]
-RowComponents = Annotated[list[str], _one_of(FULL, WINDOWED)]
+RowComponents = Annotated[list[str], _one_of(FULL, WINDOWED, SLIDING)]
+CacheComponents = Annotated[list[str], _one_of(FULL, WINDOWED, STATEFUL, ALL, SLIDING)]
 
 
 def is_windowed(config: Mapping[str, Any]) -> bool:
-    """The model of a configuration has sliding-window layers. A configuration that names no components has them."""
-    return "swa" in config.get("components", WINDOWED)
+    """The model of a configuration has layers with a sliding window and others, so that there are two pools. A
+    configuration that names no components has both.
+    """
+    return {"full", "swa"} <= set(config.get("components", WINDOWED))
+
+
+def is_all_sliding(config: Mapping[str, Any]) -> bool:
+    """Every layer of the model has a sliding window: there is one pool, and a token that left the window needs no
+    page.
+    """
+    return list(config.get("components", WINDOWED)) == SLIDING
+
+
+def is_prefill_aware(config: Mapping[str, Any]) -> bool:
+    """Every layer of the model reads the whole prompt, and a window of the answer."""
+    return is_all_sliding(config) and bool(config.get("prefill_aware"))
 
 
 def swa_size(config: Mapping[str, Any]) -> int:
@@ -125,8 +140,10 @@ class SessionTrimConfig(TypedDict):
     ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``rows``: how many
     requests can run. ``sessions``: how many there are, numbered from 1. ``need_sort``: freed pages go to a release
     list. ``tree``: which of several trees, for an engine that has them; without it the newest. ``components``: a model
-    with ``swa`` among them has sliding-window layers, as it has where they are not named. Without such layers there is
-    one pool, and ``size_swa`` and ``window`` mean nothing.
+    with ``full`` and ``swa`` among them has layers with a sliding window and others, as it has where they are not
+    named. With ``full`` or ``swa`` alone there is one pool, and ``size_swa`` means nothing; without ``swa`` the
+    ``window`` means nothing, too. ``prefill_aware``: with ``swa`` alone, the layers read the whole prompt, and a window
+    of the answer; without it they read a window.
     """
 
     page_size: PageSize
@@ -138,6 +155,7 @@ class SessionTrimConfig(TypedDict):
     need_sort: bool
     tree: NotRequired[Tree]
     components: NotRequired[RowComponents]
+    prefill_aware: NotRequired[bool]
 
 
 @exact
@@ -175,7 +193,8 @@ class CacheConfig(TypedDict):
     window: Tokens
     need_sort: bool
     tree: NotRequired[Tree]
-    components: TreeComponents
+    components: CacheComponents
+    prefill_aware: NotRequired[bool]
     size_mamba: NotRequired[States]
     buffered: NotRequired[bool]
     doubled: NotRequired[bool]

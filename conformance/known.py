@@ -72,6 +72,10 @@ class SessionTrimExclusion(StrEnum):
     GROUP = "session_trim.group"  # free groups
     OVERLAPPING_TURN = "session_trim.overlapping_turn"  # a second request of a session
     UNSUPPORTED_TURN = "session_trim.unsupported_turn"  # a request that streaming sessions do not serve
+    # Models whose layers all have a sliding window and do not read the whole prompt.
+    GAP_IN_TREE = "session_trim.gap_in_tree"
+    # Retracts of a request whose layers all have a sliding window, before anything has left the window.
+    RETRACT_BEFORE_WINDOW = "session_trim.retract_before_window"
     SLIDE_OF_PART_PAGES = "session_trim.slide_of_part_pages"  # windows that move, where a window is no whole pages
     TAIL_WITHOUT_ROOM = "session_trim.tail_without_room"  # a computed prompt for which not both pools have room
     TAIL_OF_PART_PAGES = "session_trim.tail_of_part_pages"  # a computed prompt where a window is no whole pages

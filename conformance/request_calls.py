@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from conformance.configs import is_windowed, swa_size
+from conformance.configs import is_all_sliding, is_prefill_aware, is_windowed, swa_size
 from conformance.contents.passes import RequestPasses
 from conformance.contents.shadow import Shadow
 from conformance.engines.protocol import Json, Misuse, RowSnapshot, RowsSnapshot, Unsupported
@@ -32,6 +32,7 @@ from conformance.pool_calls import row_pages
 from conformance.requests import Request, token
 from conformance.session_trim.seen import ROW_OWNED, ROW_SENTENCE, lengths_of
 from conformance.swa_mapping.seen import swa_slot
+from spec import rows as noun
 from spec.finite import Seq
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import length
@@ -154,8 +155,9 @@ class RequestCalls:
         # runs an input of one token, which it aborts later.
         self.turned_away: dict[int, int] = {}
         self.ended = False  # ``quiesce`` was sent
-        window = config["window"] if is_windowed(config) else None
-        self.passes = RequestPasses(run.shadow, self.page_size, window, lambda: run.rows_seen)
+        window = config["window"] if is_windowed(config) or is_all_sliding(config) else None
+        kind = {"alone": is_all_sliding(config), "prompts": is_prefill_aware(config)}
+        self.passes = RequestPasses(run.shadow, self.page_size, window, lambda: run.rows_seen, **kind)
         self.operations = operations_of(self)
 
     # Where requests and sessions are.
@@ -497,6 +499,10 @@ class RequestCalls:
         tree, because another prompt goes on from there otherwise.
         """
         view, size = self.view(request), self.page_size
+        if not self.run.rows.pools.windowed:
+            self.run.share(request, row)
+            self._window_moved(request)
+            return
         known, mapping = lengths_of(self.run.rows, row), self.run.rows_seen.pools.mapping
         first = max(known.cursor, known.protected) // size
         bare = [i for i in range(first, view.lengths.cursor // size) if not swa_slot(mapping, view.slots[i * size])]
@@ -614,11 +620,20 @@ class RequestCalls:
             self._window_moved(request)
 
     def _window_moved(self, request: int) -> None:
-        """The law's step for a window that the engine has moved."""
-        row, at = self.row_of[request], self.view(request).lengths.cursor
-        known = lengths_of(self.run.rows, row)
-        if at > max(known.cursor, known.protected):
+        """The law's step for a window that the engine has moved. Where every layer has a window, the row's gap says
+        from which page on the full pages were given back.
+        """
+        row, view, rows = self.row_of[request], self.view(request), self.run.rows
+        known, at = lengths_of(rows, row), view.lengths.cursor
+        if at <= max(known.cursor, known.protected):
+            return
+        if not noun.has_gaps(rows):
             self.law.engine_step("slide", row, at // self.page_size)
+        elif view.gap < at:
+            first = (view.gap if noun.is_whole(rows, row) else known.cursor) // self.page_size
+            lists = self.run.rows_seen.pools.full
+            at_once = full_pool(rows).table(row, first) in {*lists.free, *lists.released}
+            self.law.engine_step("leave_window", row, first, at // self.page_size, rows.pools.group > 0 and not at_once)
 
     # A request leaves.
 

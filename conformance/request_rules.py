@@ -55,21 +55,43 @@ class RequestRules(StemMachine):
 
     def drawn(self, config: Json) -> Json:
         """A drawn configuration, of a model with or without sliding-window layers as the search asks for it."""
-        return config if self.parts is None else {**config, "windowed": "swa" in self.parts}
+        return config if self.parts is None else {**config, "windowed": {"full", "swa"} <= set(self.parts)}
 
     def set_up(self, config: Json) -> bool:
         """Starts a run of a drawn size. False if the engine does not support it.
 
-        A model without sliding-window layers is told by its ``components``, and has an older tree of its own.
+        A model without sliding-window layers is told by its ``components``, and has an older tree of its own. In some
+        runs it is replaced by one that has no other layers, where the engine has such models.
         """
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
         known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
         known["window"] = self.scaled(config["window"], page_size)
         if not known.pop("windowed"):
+            if self._all_sliding(known) and self._begin_sliding(known, config["window"]):
+                return True
             parts = known["components"] = known.get("components", ["full"])
             older = "mamba_radix" if "mamba" in parts else "radix"
             known["tree"] = "unified" if known["tree"] == "unified" else older
         return self.begin(known)
+
+    def _all_sliding(self, known: Json) -> bool:
+        """The model of a drawn configuration without sliding-window layers is to have no other layers."""
+        if self.parts is not None:
+            return self.parts == ("swa",)
+        stateful = "mamba" in known.get("components", ())
+        return not stateful and known["tree"] != "unified" and (known["size"] + known["need_sort"]) % 2 == 0
+
+    def _begin_sliding(self, known: Json, window: int) -> bool:
+        """Starts a run of a model whose layers all have a sliding window: of the drawn size, or else with pages of one
+        token: then there are twice as many, and the window is one that a short answer leaves. Such a model has no
+        sessions.
+        """
+        first = {name: value for name, value in known.items() if name != "tree"}
+        first |= {"components": ["swa"], "sessions": 0}
+        tokens = {"page_size": 1, "size": 2 * known["size"], "window": min(window, 2)}
+        aware = known["size_swa"] % 2 == 0 or self.excludes(Exclusion.GAP_IN_TREE)
+        kinds = [aware, *([False] if aware and not self.excludes(Exclusion.GAP_IN_TREE) else [])]
+        return any(self.begin({**first, **more, "prefill_aware": kind}) for kind in kinds for more in ({}, tokens))
 
     def do(self, op: str, **arguments: Any) -> None:
         """Sends one operation. The window stays where it is, where its move is a known difference."""
@@ -159,7 +181,8 @@ class RequestRules(StemMachine):
         """The arguments of a new request; ``None`` if none may come. Where it has no session, its text has a mark for
         some drawn numbers.
         """
-        session = 0 if self.without_session(session) else session
+        none = session > self.run.config["sessions"] or self.without_session(session)
+        session = 0 if none else session
         known = len(self.calls.texts.get(session, []))
         more = min(self.tokens(more), self.most - known)
         nothing = self.excludes(Exclusion.NO_NEW_TOKEN) and not more
@@ -389,8 +412,15 @@ class RequestRules(StemMachine):
         within = bool(known.session) and long <= held and self.excludes(Exclusion.WITHIN_TREE)
         fits = 0 < long <= self.most
         left_out = within or self.forgets(request, long) or (unknown and self.excludes(Exclusion.OVERLAP))
+        left_out = left_out or self.before_window(request)
         if fits and not left_out and not self.cuts_window(request, long - 1) and self.offers("retract"):
             self.do("retract", request=request, **({"sent": sent} if unknown else {}))
+
+    def before_window(self, request: int) -> bool:
+        """A retract of this request is a known difference: each of its layers has a window, which nothing has left."""
+        rows, row = self.run.rows, self.calls.row_of[request]
+        whole = noun.has_gaps(rows) and noun.is_whole(rows, row)
+        return bool(whole) and self.excludes(Exclusion.RETRACT_BEFORE_WINDOW)
 
     @rule(drawn=picks)
     @precondition(lambda self: started(self) and bool(self.calls.row_of))
@@ -452,9 +482,13 @@ class RequestRules(StemMachine):
         self.do("end_group")
 
     def step_first(self, slide: bool) -> None:
-        """One decode step of the first request that can go on, if it fits."""
-        first = self.decoding[:1]
-        if first and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, first)]):
+        """One decode step of the first request that can go on, if it fits.
+
+        ``slide``: its window moves, and a free group is open. No engine evicts from its tree there, so that a page more
+        must fit: engines ask for a page for each request that decodes.
+        """
+        first, more = self.decoding[:1], 1 + slide * self.calls.page_size
+        if first and self.calls.fits([(n, n + more) for n in map(self.calls.computed, first)]):
             self.do("decode", requests=first, slide=slide)
 
     @rule(kind=st.sampled_from(BAD), drawn=picks)
@@ -480,7 +514,7 @@ class RequestRules(StemMachine):
     def unsupported_turn(self, drawn: int, session: int) -> None:
         """A client sends a request that its session does not serve, in some runs."""
         overlaps = self.excludes(Exclusion.OVERLAPPING_TURN) and self.calls.turns(session)
-        left_out = self.excludes(Exclusion.UNSUPPORTED_TURN) or overlaps
+        left_out = self.excludes(Exclusion.UNSUPPORTED_TURN) or overlaps or session > self.run.config["sessions"]
         if drawn == 5 and self.free and not left_out and self.offers("overlapping_turn"):
             self.do("overlapping_turn", request=self.free[0], session=session, unsupported=True)
 

@@ -240,7 +240,8 @@ def test_neighbours_are_ranges() -> None:
 def test_a_window_too_far_is_found_at_any_page_size_and_the_run_shrinks() -> None:
     sizes = set()
     for seed in (0, 1):  # where a page of one run fills just so, one of half its size needs another run
-        result = check("session_trim", FAULTS["window_too_far"].make, Search(page_sizes=(4,), seed=seed))
+        search = Search(page_sizes=(4,), seed=seed, parts=("full", "swa"))
+        result = check("session_trim", FAULTS["window_too_far"].make, search)
         assert (result.verdict, result.law) == (VIOLATION, "slide")
         assert isinstance(result.trace, Trace)
         assert len(result.trace.steps) <= 6

@@ -288,7 +288,7 @@ class Both:
     def same_row(self, row: int) -> None:
         law_rows, r = self.state.rows, self.cache.rows
         of = [in_tokens(f(law_rows, row), self.page) for f in (protected, cursor, committed, allocated, text)]
-        assert [int(r.phase[row]), *r.lengths[:, row].tolist()] == [law_rows.phase(row), *of]
+        assert [int(r.phase[row]), *r.lengths[:5, row].tolist()] == [law_rows.phase(row), *of]
         pages = (r.req_to_token[row, : int(r.allocated[row]) : self.page] // self.page).tolist()
         assert pages == [self.state.reads(row, i) for i in range(len(pages))]
         handle = self.cache.handles.get(row)
@@ -315,6 +315,7 @@ class Both:
 # Of what an engine can do with states ours gives the tree none that it has already, and always its newest one.
 STATEFUL = {transition.__name__ for transition in mamba_in_cache.TRANSITIONS} - {"state_renew", "state_turn_lazy"}
 ALONE = {"state_renew", "state_turn_lazy", "release_state"}  # what only other engines do
+ALL_SLIDING = {"leave_window"}  # where every layer has a window: tests/test_all_sliding.py
 WINDOWS = (0.4, 1, 1.5, 2.3)  # in pages
 
 
@@ -337,7 +338,7 @@ def walked(page: int, windows: float, kind: Kind | None) -> set[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_each_step_is_lawful_and_all_is_given_back(page: int) -> None:
     taken = set[str]().union(*(walked(page, windows, None) for windows in WINDOWS))
-    assert taken == set(law.stem.transitions) - STATEFUL - ALONE
+    assert taken == set(law.stem.transitions) - STATEFUL - ALONE - ALL_SLIDING
 
 
 @pytest.mark.parametrize("page", PAGES)

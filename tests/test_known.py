@@ -64,7 +64,7 @@ READ: list[tuple[str, StrEnum]] = [
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
 SEEDS: dict[StrEnum, int] = {
-    SessionTrimExclusion.RETRACT_ABORT: 3,
+    SessionTrimExclusion.RETRACT_ABORT: 5,
     SessionTrimExclusion.CLOSE_RUNNING: 4,
     SessionTrimExclusion.RETRACT_TWICE: 7,
     SessionTrimExclusion.ONE_TOKEN: 7,

@@ -100,7 +100,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
         'config.windw: no key "windw": did you mean window?',
     ),
     "no states": (written(lambda t: t["config"].update(components=["full", "swa", "mamba"])), "needs size_mamba"),
-    "components": (written(lambda t: t["config"].update(components=["swa"])), "config.components: expected one of"),
+    "components": (written(lambda t: t["config"].update(components=["mamba"])), "config.components: expected one of"),
     "no such stem": (written(lambda t: t.update(stem="cahce")), 'stem: no stem "cahce": did you mean cache?'),
     "no steps": (written(lambda t: t.update(steps=[])), "steps: expected a list with an entry"),
     "too many steps": (written(lambda t: t.update(steps=t["steps"] * 200)), "steps: expected at most 200 entries"),

@@ -10,6 +10,7 @@ from conformance.lock_ref.seen import shown_locks
 from conformance.pool_calls import whole_pages
 from spec.cache_state import CacheState, home
 from spec.logic import but
+from spec.rows import in_gap
 from spec.tree import HELD, Tree
 
 SIDES = ("full", "swa")
@@ -123,7 +124,7 @@ def _with_readers(st: CacheState, view: CacheView) -> CacheState:
     reads, handle = st.reads, st.handle
     for row, seen in view.rows.items():
         for i, page in enumerate(whole_pages(seen.slots, view.page_size, f"row {row}")):
-            if reads(row, i) != page:
+            if reads(row, i) != page and not in_gap(st.rows, row, i):
                 reads = reads.put((row, i), page)
         if handle(row) and view.held[row] == NOTHING:
             handle = handle.put(row, 0)

@@ -12,11 +12,13 @@ class Pools(NamedTuple):
     """What a pass needs to know of the pools.
 
     ``mapping``: the SWA slot of each full slot, 0 where there is none; ``None`` in a model without sliding-window
-    layers. ``window``: how many tokens before a token its sliding-window layers read.
+    layers, and in one that has no other layers. ``window``: how many tokens before a token its sliding-window layers
+    read. ``alone``: all layers are such layers, so that no token before the window is read.
     """
 
     mapping: Sequence[int] | None = None
     window: int = 0
+    alone: bool = False
 
     def swa(self, slots: Sequence[int]) -> list[int]:
         """The SWA slots of full slots."""
@@ -31,7 +33,8 @@ def forward(
 
     ``prefixes``, ``slots``: the number of the prefix, and the full slot, of each token of ``who`` up to ``upto``. In
     each layer a pass first writes the slots of the new tokens. Then it reads all full slots up to ``upto``, and the SWA
-    slots of the new tokens and of the window before them. Returns the first slot that does not hold what the pass
+    slots of the new tokens and of the window before them. Where all layers have a window, it reads of the full slots
+    those in the window. Returns the first slot that does not hold what the pass
     needs.
     """
     write(shadow, who, prefixes, slots, computed, upto, pools)
@@ -51,9 +54,10 @@ def reads(
     reads. ``upto``: as for ``forward``; with ``None`` the slots of the tokens before the pass are looked at alone.
     """
     last = computed if upto is None else upto
-    wrong = shadow.read(FULL, slots[:last], prefixes[:last], who)
+    first = max(0, computed - pools.window)
+    begin = first if pools.alone else 0
+    wrong = shadow.read(FULL, slots[begin:last], prefixes[begin:last], who, begin)
     if wrong is None and pools.mapping is not None:
-        first = max(0, computed - pools.window)
         wrong = shadow.read(SWA, pools.swa(slots[first:last]), prefixes[first:last], who, first)
     return wrong
 

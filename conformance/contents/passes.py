@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from conformance.contents.forward import Pools, reads, write
-from conformance.contents.shadow import EMPTY, STATES, Shadow
+from conformance.contents.shadow import EMPTY, FULL, STATES, Shadow
 from conformance.engines.protocol import RowSnapshot, RowsSnapshot, SlotNames, StatesSnapshot
 from conformance.requests import Request
 
@@ -25,12 +25,24 @@ class RequestPasses:
     """What requests compute.
 
     ``window``: the tokens that the sliding-window layers read before a token; ``None`` in a model without such layers.
+    ``alone``: the model has no other layers, so that there is one pool, the full one. ``prompts``: its layers read the
+    whole prompt, too.
     ``seen``: asks for the last snapshot of rows and pools. ``computed``: how many tokens of each request that runs are
     computed, as its passes have it.
     """
 
-    def __init__(self, shadow: Shadow, page_size: int, window: int | None, seen: Callable[[], RowsSnapshot]) -> None:
+    def __init__(
+        self,
+        shadow: Shadow,
+        page_size: int,
+        window: int | None,
+        seen: Callable[[], RowsSnapshot],
+        *,
+        alone: bool = False,
+        prompts: bool = False,
+    ) -> None:
         self.shadow, self.page_size, self.window, self._seen = shadow, page_size, window, seen
+        self.alone, self.prompts = alone, prompts
         self.computed: dict[int, int] = {}
         self.states: StatesSnapshot | None = None  # as the engine shows them, in a cache with mamba states
         self._names: dict[int, str] = {}
@@ -81,8 +93,10 @@ class RequestPasses:
             prefixes, slots = self._prefixes(known, upto), self._slots(request, upto)
             now, who = self.computed.get(request, 0), self.name(request)
             write(shadow, who, prefixes, slots, now, upto, pools)
-            done.append((request, who, prefixes, slots, now, upto))
-        for request, who, prefixes, slots, now, upto in done:
+            prompt = min(len(known.tokens), now) if self.prompts else 0
+            done.append((request, who, prefixes, slots, now, upto, prompt))
+        for request, who, prefixes, slots, now, upto, prompt in done:
+            shadow.note(shadow.read(FULL, slots[:prompt], prefixes[:prompt], who))
             shadow.note(reads(shadow, who, prefixes, slots, now, pools, upto))
             self._advance(request, prefixes, now, upto)
             self.computed[request] = upto
@@ -110,7 +124,9 @@ class RequestPasses:
     # What a pass needs to know.
 
     def _pools(self) -> Pools:
-        return Pools() if self.window is None else Pools(self._seen().pools.mapping, self.window)
+        if self.window is None:
+            return Pools()
+        return Pools(None if self.alone else self._seen().pools.mapping, self.window, self.alone)
 
     def _prefixes(self, known: Request, upto: int) -> list[int]:
         """The numbers of the prefixes of a request's text. A token that its text does not have is nobody's."""

@@ -554,7 +554,7 @@ class Lengths(NamedTuple):
     """The lengths of a row, all in tokens.
 
     ``protected``: the cached prefix, whose slots the tree owns. ``cursor``: swa_evicted_seqlen, below which the row
-    has freed its SWA slots. ``committed``: tokens that are computed. ``allocated``: tokens that have slots.
+    has freed the slots of its window. ``committed``: tokens that are computed. ``allocated``: tokens that have slots.
     """
 
     protected: int
@@ -567,12 +567,15 @@ class Lengths(NamedTuple):
 class RowSnapshot:
     """One row in use.
 
-    ``row``: the engine's number for it. ``slots``: its first ``allocated`` full slots in ``req_to_token``.
+    ``row``: the engine's number for it. ``slots``: its first ``allocated`` full slots in ``req_to_token``. ``gap``:
+    where every layer has a sliding window, the row gave back the slots of its tokens from ``gap`` up to the cursor;
+    none where ``gap`` is not below the cursor.
     """
 
     row: int
     lengths: Lengths
     slots: list[int]
+    gap: int = 0
 
 
 @dataclass(frozen=True)

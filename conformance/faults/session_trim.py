@@ -121,12 +121,31 @@ class SlidesWithoutWindow(RequestRows):
 
     def slide(self, rows: Numbers) -> Tensor:
         """Moves the cursor as far as it can."""
-        if self.allocator.windowed:
+        if self.window:
             return super().slide(rows)
         batch = self.batch(rows, RUNNING)
         reach = torch.maximum(self.window_reach(batch), self.cursor[batch])
         self.cursor[batch] = reach
         return reach
+
+
+class LeavesPagesBehind(RequestRows):
+    """Where every layer has a sliding window, the cursor moves on, and what left the window is not given back."""
+
+    def free_left(self, rows: Tensor, start: Tensor, stop: Tensor) -> None:
+        """Frees nothing."""
+
+
+class DonatesFreedPages(RequestRows):
+    """Where every layer has a sliding window, a request that ends gives the tree the pages that left its window.
+
+    They are free already, so that another request gets them, and the tree hands them to every prompt that matches. Seen
+    in SGLang's PureSWARadixCache from 0.5.15 to 0.5.23, for models that are not prefill-aware (SGLang PR 31486).
+    """
+
+    def donatable(self, rows: Tensor) -> Tensor:
+        """All that is committed."""
+        return self.page_floor(self.committed[rows])
 
 
 class CutsIntoTree(RequestRows):
@@ -220,6 +239,21 @@ FAULTS = (
         sentence="A window moves in a model that has no sliding-window layers.",
         spec={"slide": wrong.slides_without_window},
         parts={"rows": SlidesWithoutWindow},
+    ),
+    Fault(
+        name="left_pages_stay",
+        stem="session_trim",
+        sentence="Where every layer has a sliding window, the pages that left the window are not given back.",
+        spec={"leave_window": wrong.leaves_pages_behind},
+        parts={"rows": LeavesPagesBehind},
+    ),
+    Fault(
+        name="left_pages_go_to_the_tree",
+        stem="session_trim",
+        sentence="Where every layer has a sliding window, the tree gets pages that left it and were given back.",
+        spec={"donate": wrong.donates_the_gap},
+        parts={"rows": DonatesFreedPages},
+        search={"routes": {"donate": "admit extend leave_window"}},
     ),
     Fault(
         name="tail_starts_at_prefix",

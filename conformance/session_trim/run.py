@@ -5,7 +5,7 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
-from conformance.configs import is_windowed, swa_size
+from conformance.configs import is_all_sliding, is_windowed, swa_size
 from conformance.contents.shadow import Shadow
 from conformance.diff import Change
 from conformance.engines.protocol import Json, PairSnapshot, RowEngine, RowsSnapshot
@@ -30,7 +30,7 @@ def first_rows(config: Json, others: int) -> Rows:
     sizes = (config["page_size"], config["size"], swa_size(config), config["rows"] + others, config["need_sort"])
     window = in_pages(config["window"], config["page_size"])
     pools = swa_mapping.initial(*sizes, windowed=is_windowed(config))
-    return noun.initial(pools, config["rows"], config["sessions"], window)
+    return noun.initial(pools, config["rows"], config["sessions"], window, is_all_sliding(config))
 
 
 def with_lists_sorted(rows: Rows, seen: PairSnapshot) -> Rows:

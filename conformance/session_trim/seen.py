@@ -12,7 +12,7 @@ from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import but
 from spec.pair import Pair, waits
 from spec.pool import Pool
-from spec.rows import Rows, allocated, committed, cursor, full_pool, swa_pool, window_is_kept
+from spec.rows import Rows, allocated, committed, cursor, full_pool, has_gaps, swa_pool, window_is_kept
 
 ROW_OWNED = "every_row_has_one_owner"
 ROW_SENTENCE = "Every row is idle, or belongs to one request or to one session's slot."
@@ -52,7 +52,7 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
     meaning there.
     """
     size, law, seen, pair = full_pool(st).page_size, lengths_of(st, row), view.lengths, st.pools.now
-    full_pages, swa_pages = _pages(pair, view, mapping)
+    full_pages, swa_pages = _pages(pair, view, mapping, has_gaps(st))
     long = in_pages(seen.allocated, size)
     full, swa = (
         _with_pages(pool, row, pages, long) for pool, pages in ((pair.full, full_pages), (pair.swa, swa_pages))
@@ -72,13 +72,16 @@ def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> 
     )
 
 
-def _pages(pair: Pair, view: RowSnapshot, mapping: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+def _pages(pair: Pair, view: RowSnapshot, mapping: Sequence[int], gaps: bool) -> tuple[dict[int, int], dict[int, int]]:
     """The full and the SWA page that a row has at each page index after its cached prefix. A slot may still map into an
-    SWA page that waits for the end of a free group; the row does not have this page any more.
+    SWA page that waits for the end of a free group; the row does not have this page any more. ``gaps``: every layer has
+    a sliding window, so that the row has no page in its gap.
     """
     size = pair.full.page_size
     full, swa = {}, {}
-    for i in range(view.lengths.protected // size, touched(in_pages(view.lengths.allocated, size))):
+    behind = range(view.lengths.protected // size, touched(in_pages(view.lengths.allocated, size)))
+    gap = range(view.gap // size, view.lengths.cursor // size) if gaps else ()
+    for i in (i for i in behind if i not in gap):
         slots = view.slots[i * size : (i + 1) * size]
         if slots:
             full[i] = slots[0] // size

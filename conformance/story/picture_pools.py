@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from conformance.diff import PHASES, PLACES, Names
 from conformance.engines.protocol import Json
@@ -10,10 +11,10 @@ from conformance.session_trim.seen import lengths_of
 from conformance.story.items import item, listed, panel
 from spec.allocator import Allocator
 from spec.cache_state import CacheState
-from spec.logic import Map
+from spec.logic import Map, Truth
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
-from spec.rows import IDLE, Rows
+from spec.rows import IDLE, Rows, in_gap, is_whole
 from spec.swa_mapping import SwaMapping
 
 LENGTHS = {name: f"{name} length" for name in ("protected", "committed", "allocated")}
@@ -55,16 +56,16 @@ def reading(st: CacheState, names: Names) -> dict[int, Json]:
     """For each row of a request the pages that it reads, and its lock handle."""
     return {
         row: {
-            "reads the pages": listed(_until_the_end(st.reads, row)),
+            "reads the pages": listed(_until_the_end(st.reads, row, partial(in_gap, st.rows, row))),
             "lock handle": names.handle(st.handle(row)) if st.handle(row) else "none",
         }
         for row in range(st.rows.limit)
     }
 
 
-def _until_the_end(table: Map, row: int) -> list[int]:
-    """The pages that a table has at the first indices of a row."""
-    shown = {index: page for (r, index), page in table.items() if r == row and page != PADDING}
+def _until_the_end(table: Map, row: int, gone: Callable[[int], Truth] = lambda _: False) -> list[int]:
+    """The pages that a table has at the indices of a row. ``gone``: the page at an index does not count."""
+    shown = {index: page for (r, index), page in table.items() if r == row and page != PADDING and not gone(index)}
     return [shown[index] for index in sorted(shown)]
 
 
@@ -128,8 +129,15 @@ def _row(st: Rows, row: int, names: Names, more: Mapping[int, Json]) -> Json:
     turn = {"session": f"session {st.session(row)}"} if st.session(row) else {}
     phase = PHASES.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist")
     lengths = {LENGTHS.get(name, name): f"{n} tokens" for name, n in lengths_of(st, row)._asdict().items()}
-    facts = {"phase": phase, **turn, **lengths, **_holdings(st.pools, row), **more.get(row, {})}
+    facts = {"phase": phase, **turn, **lengths, **_gap(st, row), **_holdings(st.pools, row), **more.get(row, {})}
     return item(f"row {row}", names.row(row), facts)
+
+
+def _gap(st: Rows, row: int) -> Json:
+    """What left the window of a row whose layers all have one."""
+    if is_whole(st, row):
+        return {}
+    return {"gave back": f"its pages {st.gap(row)} to {st.cursor(row) - 1}, which left the window of every layer"}
 
 
 def _holdings(st: Allocator | SwaMapping, row: int) -> Json:

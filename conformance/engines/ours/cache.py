@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from conformance.configs import is_windowed
+from conformance.configs import is_all_sliding, is_prefill_aware, is_windowed
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.ours.pools import pair, single
 from conformance.engines.protocol import (
@@ -238,11 +238,11 @@ class OurCache:
 
     def slide(self, request: int) -> None:
         """Moves the window as the cache itself does, which leaves a page of margin, and then as far as the window
-        allows. A cache without SWA parts moves nothing.
+        allows. A cache without a window moves nothing.
         """
         row, size = self.running[request].row, self.page_size
         self.engine.slide([row])
-        if not self.tree.windowed:
+        if not self.rows.slides:
             return
         reach = (int(self.rows.committed[row]) - self.rows.window) // size * size
         if reach >= max(int(self.rows.cursor[row]), int(self.rows.protected[row])):
@@ -347,12 +347,13 @@ class OurCache:
 
     def _rows(self) -> RowsSnapshot:
         lengths: list[list[int]] = self.rows.lengths[:4].T.tolist()
+        gaps: list[int] = self.rows.gap.tolist()
         table: list[list[int]] = self.rows.req_to_token.tolist()
         seen = self.pools.snapshot()
 
         def row_snapshot(row: int) -> RowSnapshot:
             known = Lengths(*lengths[row])
-            return RowSnapshot(row, known, table[row][: known.allocated])
+            return RowSnapshot(row, known, table[row][: known.allocated], gaps[row])
 
         return RowsSnapshot(
             requests={request: row_snapshot(one.row) for request, one in self.running.items()},
@@ -451,13 +452,17 @@ def cache(
 
     ``allocator``, ``rows``, ``locks``, ``tree`` and ``mamba`` make its parts, which may be faulty variants. With
     ``mamba`` among the ``components`` it has ``size_mamba`` states, and ``buffered``, ``doubled`` and ``lazy`` say what
-    track buffer a request has. Without ``swa`` among them it has one pool, and ``allocator`` is not asked.
+    track buffer a request has. With ``full`` or ``swa`` alone it has one pool, and ``allocator`` is not asked.
     """
+    if is_prefill_aware(config):
+        raise Unsupported("our rows keep no prompt that has left the window")
     windowed = is_windowed(config)
-    tokens, window = config["size"] * config["page_size"], config["window"] if windowed else 0
+    tokens = config["size"] * config["page_size"]
+    window = config["window"] if windowed or is_all_sliding(config) else 0
     pools: SlotAllocator = pair(config, device, allocator, **options) if windowed else single(config, device, **options)
     states = _mamba(config, device, **options) if "mamba" in config.get("components", ()) else None
-    shape = {"window": window, "windowed": windowed, "stateful": states is not None}
+    of_nodes = window if windowed else 0
+    shape = {"window": of_nodes, "windowed": windowed, "stateful": states is not None}
     pages, stateful = pools.full_pool.num_pages, states is not None
     held = locks(pages, **shape, debug=pools.debug)
     copied: list[tuple[int, int]] = []
@@ -468,7 +473,7 @@ def cache(
     engine = SessionCache(
         *(pools, config["rows"], tokens, window, states),
         copy_state=copy,
-        tree=tree(pages, pools.page_size, window, pools.device, stateful=stateful, debug=pools.debug, locks=held),
+        tree=tree(pages, pools.page_size, of_nodes, pools.device, stateful=stateful, debug=pools.debug, locks=held),
         request_rows=rows(pools, config["rows"], tokens, window, pools.device),
     )
     engine.mamba = mamba(states, engine.rows, engine.tree, copy)

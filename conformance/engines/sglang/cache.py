@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from conformance.configs import swa_size
+from conformance.configs import is_all_sliding, swa_size
 from conformance.engines.protocol import (
     Admission,
     Arrival,
@@ -45,6 +45,10 @@ def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGL
     """The memory of a server without states. Its tree is the one that the configuration names, or else the newest.
     ``core``: the core of a unified tree.
     """
+    if is_all_sliding(config):
+        if config["sessions"]:
+            raise Unsupported("a server whose model has only sliding-window layers refuses streaming sessions")
+        return _memory(release, config, "pure_swa", ("full",), {"core": core})
     components = tuple(config.get("components", ("full", "swa")))
     return _memory(release, config, _kind(release, config, components), components, {"core": core})
 
@@ -91,12 +95,12 @@ def _memory(
 
 
 class CacheEngine:
-    """Requests and sessions over one memory. ``checks_rows``: a request is matched only if there is a row for it."""
+    """Requests and sessions over one memory. ``checks_rows``, ``prefill_aware``: see ``Scheduler``."""
 
-    def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
+    def __init__(self, memory: SGLangMemory, checks_rows: bool, prefill_aware: bool = False) -> None:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
-        self.scheduler = Scheduler(memory, checks_rows)
+        self.scheduler = Scheduler(memory, checks_rows, prefill_aware)
         locks = memory.release.locks(memory.tree)
         self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
         self.undoing, self.windows = Undoing(self.scheduler), Windows(memory.window)
@@ -368,7 +372,8 @@ class CacheEngine:
         """The row of a request, or of a session's slot: both name it by fields of the same names."""
         row, lengths = records.row(holder), records.lengths(holder)
         assert row is not None, "who is shown has a row"
-        return RowSnapshot(row, Lengths(*lengths), self.memory.rows.req_to_token[row, : lengths.allocated].tolist())
+        slots = self.memory.rows.req_to_token[row, : lengths.allocated].tolist()
+        return RowSnapshot(row, Lengths(*lengths), slots, records.gap(holder) if self.scheduler.all_sliding else 0)
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         """What each session slot with a row and each request that runs holds; who holds nothing is left out."""

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from conformance.configs import is_windowed
+from conformance.configs import is_prefill_aware, is_windowed
 from conformance.engines.protocol import Json, Unsupported
 from conformance.engines.sglang import cores, dropin, droptree, pools
 from conformance.engines.sglang.cache import CacheEngine, cache_memory, row_memory
@@ -65,9 +65,13 @@ def makers(
     if options.get("tree", dropin.OWN) == dropin.STOOD_IN:
         release = droptree.with_our_tree(release)
     over_tree: dict[str, Callable[[Json, str], Any]] = {
-        "session_trim": lambda config, core: CacheEngine(row_memory(release, config, core), checks_rows=False),
+        "session_trim": lambda config, core: CacheEngine(
+            row_memory(release, config, core), checks_rows=False, prefill_aware=is_prefill_aware(config)
+        ),
         "mamba_slots": lambda config, core: state_engine(release, config, core),
-        "cache": lambda config, core: CacheEngine(cache_memory(release, config, core), checks_rows=True),
+        "cache": lambda config, core: CacheEngine(
+            cache_memory(release, config, core), checks_rows=True, prefill_aware=is_prefill_aware(config)
+        ),
     }
     if release.has_unified_tree:
         over_tree["lock_ref"] = lambda config, core: TreeEngine(tree_memory(release, config, core))

@@ -128,7 +128,7 @@ class SGLangMemory:
             pair = self.release.swa_allocator(self.size, self.size_swa, self.page_size, self.need_sort)
             return PairAdapter(pair, self.page_size, released=self.release.release_list)
         if self.kind == "pure_swa":
-            return PoolAdapter(self.release.one_pool(self.size), 1, released=self.release.release_list)
+            return PoolAdapter(self.release.one_pool(self.size, self.need_sort), 1, released=self.release.release_list)
         one = self.release.allocator(self.size, self.page_size, self.need_sort)
         return PoolAdapter(one, self.page_size, released=self.release.release_list)
 

@@ -77,6 +77,11 @@ def cursor(holder: Any) -> int:
     return next((int(to) for part, to in cursors if part.name == WINDOW), 0)
 
 
+def gap(holder: Any) -> int:
+    """Where every layer has a sliding window: the token from which on the slots before the cursor were freed."""
+    return max(int(read(holder, "cache_protected_len")), int(read(holder, "swa_evict_floor")))
+
+
 def prefix(request: Any) -> int:
     """How many tokens of its input a request has matched."""
     return len(request.prefix_indices) if hasattr(request, "prefix_indices") else int(request.prefix_len)

@@ -209,11 +209,11 @@ class Release:
             lacks.add("free_unmapped")
         return lacks
 
-    def one_pool(self, size: int) -> Any:
+    def one_pool(self, size: int, need_sort: bool) -> Any:
         """A PureSWATokenToKVPoolAllocator: one pool, for models whose layers all have a window; a page is a token."""
         self._check_device("cpu")
         found = self.imported.find_class("PureSWATokenToKVPoolAllocator", SWA_ALLOCATOR)
-        return found(size, 1, torch.bfloat16, "cpu", self.swa_pool(), False)
+        return found(size, 1, torch.bfloat16, "cpu", self.swa_pool(), need_sort)
 
     def swa_pool(self) -> Any:
         """An SWAKVPool without buffers, since bookkeeping reads the mapping alone."""
@@ -333,8 +333,10 @@ class Release:
         return self._components.ComponentType[name.upper()]
 
     def session_cache(self, tree: Any, kind: str) -> Any:
-        """The cache through which requests reach the tree. A unified tree has sessions itself; others are wrapped."""
-        if kind == "unified":
+        """The cache through which requests reach the tree. A unified tree has sessions itself; others are wrapped. A
+        server whose model has only sliding-window layers refuses sessions.
+        """
+        if kind in ("unified", "pure_swa"):
             return tree
         name, module = next(found for found in SESSION_CACHES if self.imported.has(found[1]))
         return self.imported.find_class(name, (module,))(tree)

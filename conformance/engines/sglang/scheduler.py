@@ -36,12 +36,18 @@ class _Message(SimpleNamespace):
 
 
 class Scheduler:
-    """The scheduler of one server. ``checks_rows``: it matches a request only if there is a row for it."""
+    """The scheduler of one server.
 
-    def __init__(self, memory: SGLangMemory, checks_rows: bool) -> None:
+    ``checks_rows``: it matches a request only if there is a row for it. ``prefill_aware``: its model is, see
+    ``conformance.configs``.
+    """
+
+    def __init__(self, memory: SGLangMemory, checks_rows: bool, prefill_aware: bool = False) -> None:
         self.memory, self.release, self.checks_rows = memory, memory.release, checks_rows
         self.serving, self.page_size = self.release.serving, memory.page_size
         self.windowed = "swa" in memory.components
+        self.all_sliding = memory.kind == "pure_swa"  # every layer has a sliding window: one pool
+        self.prefill_aware = prefill_aware
         self.batches = self.serving.schedule_batch
         self.cache = self.release.session_cache(memory.tree, memory.kind)
         self.sessions = self.serving.session_controller(self.cache)
@@ -107,7 +113,7 @@ class Scheduler:
         with self.serving.hold(self.cache, request.last_node):
             room = self._has_room_for(request, upto) and self._has_states_for(request)
             if room:
-                self.serving.lock(self.cache, request, self.windowed)
+                self.serving.lock(self.cache, request, self.windowed or self.all_sliding)
         if not room:
             self._take_copy_back(request)
             return Admission(found, False)
@@ -199,6 +205,9 @@ class Scheduler:
         self.serving.allocation.alloc_for_extend(batch)
         for request in requests:
             self.memory.copy_matched(request)
+        if self.prefill_aware:  # as ``get_new_batch_prefill`` does: no slot of the prompt leaves the window
+            for request, upto in zip(requests, ends, strict=True):
+                records.write(request, swa_evict_floor=upto)
         for request, upto in zip(requests, ends, strict=True):
             request.extend_batch_idx += 1
             request.is_retracted = False
@@ -267,7 +276,7 @@ class Scheduler:
         batch, steps = self.batch([request], decodes=True), request.decode_batch_idx
         request.decode_batch_idx = 1
         with self.serving.windows_move_often():
-            if self.in_group and self.windowed:
+            if self.in_group and (self.windowed or self.all_sliding):
                 batch._evict_swa(request, request.seqlen - 1)
             else:
                 batch.maybe_evict_swa()
