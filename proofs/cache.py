@@ -52,7 +52,7 @@ def small() -> tuple[CacheState, ...]:
 
 
 def all_sliding() -> CacheState:
-    """A window of one token in every layer: the sizes are those of the other worlds, SWA pages and states are unused."""
+    """A window of one token in every layer. SWA pages and states, as many as in the other worlds, are not used."""
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False, windowed=False)
     empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0), all_sliding=True)
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=False, stateful=False)

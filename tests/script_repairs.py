@@ -194,6 +194,21 @@ def cut_window_goes() -> Any:
     return wrapped(StreamingSession, "try_cache_finished_req", repaired)
 
 
+def freed_slots_stay_out_of_the_tree() -> Any:
+    """A request of a model without a floor gives the tree no token behind the first slot that left its window."""
+    from sglang.srt.mem_cache.radix_cache import RadixCache
+
+    def repaired(insert: Callable[..., Any]) -> Any:
+        def checkpoint(self: Any, request: Any, *, up_to: int) -> Any:
+            left = request.kv.max_evicted_seqlen > request.kv.cache_protected_len
+            floor = request.kv.swa_evict_floor or request.kv.cache_protected_len
+            return insert(self, request, up_to=min(up_to, floor) if left else up_to)
+
+        return checkpoint
+
+    return wrapped(RadixCache, "checkpoint", repaired)
+
+
 def waiting_turn_gives_its_copy_back() -> Any:
     """After a pass of the scheduler no request that waits without a row has a mamba state."""
     from sglang.srt.managers.scheduler import Scheduler
@@ -238,6 +253,7 @@ REPAIRS: dict[str, Repair] = {
     "decode_on_empty_swa_list": full_pages_go_back,
     "draft_tail_stays": only_computed_is_committed,
     "empty_append_to_one_token": empty_prefix_gives_the_row_back,
+    "freed_window_goes_to_tree": freed_slots_stay_out_of_the_tree,
     "nested_state_group_forgets_unified": begin_ends_the_group,
     "one_token_retract": empty_prefix_gives_the_row_back,
     "overshoot_cuts_window": cut_window_goes,

@@ -47,6 +47,7 @@ def told() -> dict[str, list[tuple[int, str]]]:
 # A decode server needs more of SGLang than fits into an issue; and a trace that another finding ends before its own.
 NO_SCRIPT = {
     *("tail_finds_no_room", "tail_finds_no_room_in_rows"),
+    "freed_window_goes_to_tree_in_rows",  # the script of freed_window_goes_to_tree shows it
     *("page_inherits_mapping_in_session", "cut_session_keeps_state"),
     "early_release_after_checkpoint",  # no function of the release sends it
 }
