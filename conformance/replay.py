@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from conformance import traces
+from conformance.collector import collect_rarely
 from conformance.contents.harm import harm
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
@@ -89,6 +90,7 @@ def main() -> int:
     """``python -m conformance.replay SUBJECT told|plain OPTIONS TRACE…`` prints a row for each trace, as JSON. SUBJECT
     is JSON too: an object with ``name``, ``release`` and ``source``; and so is OPTIONS: a list of names and values.
     """
+    collect_rarely()
     subject, how, options, *names = sys.argv[1:]
     try:
         given = tuple((name, value) for name, value in json.loads(options))

@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from conformance.collector import collect_rarely
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.isolation import isolate
@@ -33,6 +34,7 @@ from conformance.traces import Trace
 
 def main() -> None:
     """Loads an engine and serves it until the process that started this one ends."""
+    collect_rarely()
     path, scratch = sys.argv[1], Path(sys.argv[2])
     wanted = json.loads(sys.stdin.readline())
     answers = os.fdopen(os.dup(1), "w")

@@ -18,8 +18,10 @@ def main() -> None:
 
 
 def _run() -> int:
+    from conformance.collector import collect_rarely
     from slotproof import cli
 
+    collect_rarely()
     return cli.run()
 
 

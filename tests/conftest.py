@@ -10,11 +10,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from conformance.collector import collect_rarely
 from conformance.draws import by_seed_alone
 from proofs.mutation.right import right
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it once, when it is first imported
+collect_rarely()
 torch.set_num_threads(1)  # the suite runs in parallel processes
 settings.register_profile(
     "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from conformance.check import Result, Search, check
+from conformance.collector import collect_rarely
 from conformance.faults.fault import Fault
 from conformance.lockstep import ANSWERED, CONFORMS, LATENT, VIOLATION
 from proofs import counterexample, obligations
@@ -79,7 +80,7 @@ def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], 
     The processes are spawned, since torch's threads do not survive a fork.
     """
     workers = min(WORKERS, os.cpu_count() or 1, len(faults))
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=collect_rarely) as pool:
         futures = {pool.submit(show, fault, seed=seed): fault for fault in faults}
         for future in as_completed(futures):
             future.result()

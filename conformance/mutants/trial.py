@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from conformance.check import Search, draw
+from conformance.collector import collect_rarely
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import Finding
@@ -38,6 +39,7 @@ def answer(to: Connection, kind: str, folder: Path, names: Sequence[str], exampl
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY, most))
     sys.dont_write_bytecode = True
+    collect_rarely()
     torch.set_num_threads(1)
     silent = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
