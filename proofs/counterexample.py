@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -138,9 +138,9 @@ def _as_number(value: Any) -> Any:
     return z3.If(truth, z3.IntVal(1), z3.IntVal(0)) if z3.is_bool(truth) else truth
 
 
-def _keys(symbol: SymMap, largest: int) -> Iterator[tuple[int, ...]]:
-    """The keys of a map in the small world."""
-    return itertools.product(range(largest + 1), repeat=symbol.arity)
+def _keys(symbol: SymMap, largest: int, more: Iterable[int] = ()) -> Iterator[tuple[int, ...]]:
+    """The keys of a map in the small world, and those that have a number of ``more``."""
+    return itertools.product((*range(largest + 1), *more), repeat=symbol.arity)
 
 
 def killed_by(hints: Hints, mutant: Mutant) -> str | None:
@@ -236,9 +236,9 @@ def _free_keys(goal: Any) -> list[Any]:
 def _execute(
     hints: Hints, name: str, transition: Transition, made: obligations.SymbolicCall, model: Any
 ) -> Counterexample:
-    read = Reader(model, max(hints.sizes.values()))
-    before = read.value(made.pre)
-    arguments = {key: read.value(value) for key, value in made.arguments.items()}
+    largest = max(hints.sizes.values())
+    arguments = {key: Reader(model, largest).value(value) for key, value in made.arguments.items()}
+    before = Reader(model, largest, _beyond(arguments, largest)).value(made.pre)
     step = transition(before, **arguments)
     after = explore.after(step, before)
     move = Move(name, tuple(arguments.values()), before, after, bool(step.granted))
@@ -246,6 +246,12 @@ def _execute(
     if hints.stem.broken(before) or not step.kept or not found.broken:
         raise AssertionError(f"the two readings disagree on {found}")
     return found
+
+
+def _beyond(arguments: Mapping[str, Any], largest: int) -> frozenset[int]:
+    """The numbers among the arguments that are no key of the small world: a call may look them up in a map."""
+    plain = (value for value in arguments.values() if isinstance(value, int))
+    return frozenset(int(value) for value in plain if not 0 <= value <= largest)
 
 
 def _laws_broken(hints: Hints, step: Step[Any], move: Move) -> list[tuple[str, str]]:
@@ -268,10 +274,11 @@ def done_wrong(hints: Hints, move: Move) -> list[Change]:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a solver's model of a small world as finite values."""
+    """Reads a solver's model of a small world as finite values. ``more``: keys of maps beyond ``largest``."""
 
     model: Any
     largest: int
+    more: frozenset[int] = frozenset()
 
     def value(self, symbol: Any) -> Any:
         """The finite value of a symbolic state, argument, map, set, sequence, number or truth."""
@@ -297,7 +304,8 @@ class Reader:
     def _items(self, symbol: SymMap) -> Any:
         import immutables
 
-        return immutables.Map({self._plain(k): self._number(symbol(*k)) for k in _keys(symbol, self.largest)})
+        keys = _keys(symbol, self.largest, self.more)
+        return immutables.Map({self._plain(k): self._number(symbol(*k)) for k in keys})
 
     @staticmethod
     def _plain(key: tuple[int, ...]) -> Any:

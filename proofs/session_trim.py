@@ -14,7 +14,7 @@ from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
-from spec.logic import Number, Step, Truth, but, call, requires
+from spec.logic import Number, Step, Truth, but, call, no, requires
 from spec.pair import give
 from spec.pool import cut, in_range, some_open
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
@@ -214,7 +214,8 @@ def leaves_too_early(st: Rows, row: Number, first: Number, to: Number, later: Tr
 
 def leaves_without_window(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
     """A row gives back pages of its text in a model that has layers without a sliding window."""
-    return unasked(law.leave_window(st, row, first, to, later), "every layer of the model has a sliding window")
+    step = unasked(law.leave_window(st, row, first, to, later), "every layer of the model has a sliding window")
+    return but(step, promises=(*step.promises, requires(no(st.pools.windowed), "the model has one pool")))
 
 
 def leaves_pages_behind(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:

@@ -5,6 +5,7 @@ and in releases, whose tree for such a model is PureSWARadixCache.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,23 @@ def test_ours_gives_back_what_left_the_window(stem: str, page_size: int) -> None
     did = lived(started(stem, page_size=page_size))
     assert did["leave_window"] >= 2
     assert not {"slide", "admit_tail", "drop_swa", "evict_swa", "settle_swa"} & set(did)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_gap_that_an_engine_shows_wrongly_is_found(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = started("session_trim")
+    lock.do("admit", request=0, more=3)
+    for _ in range(5):
+        lock.do("decode", requests=[0], slide=True)
+    run: Any = lock.run
+    shown = run.engine.snapshot()
+    (row,) = shown.requests.values()
+    assert 0 < row.gap < row.lengths.cursor
+    wrong = replace(shown, requests={0: replace(row, gap=row.lengths.cursor if whole else row.gap + 1)})
+    monkeypatch.setattr(run.engine, "snapshot", lambda: wrong)
+    run.seen = run.snapshot()
+    with pytest.raises(Finding):
+        lock.judge("decode")
 
 
 @pytest.mark.parametrize("stem", STEMS)
