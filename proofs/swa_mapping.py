@@ -503,6 +503,7 @@ ROUTES = {
     "alloc_extend granted": "alloc_extend free",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
     "free_full": "alloc free_group_begin free_swa",
+    "free_window": "alloc_extend",
     "free_group_end": "alloc free_group_begin free_swa",
     "free_group_end granted": "alloc free_group_begin roll_back",
 }
