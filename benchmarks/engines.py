@@ -47,6 +47,9 @@ class Comparison(Protocol):
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool) -> Any:
         """Its allocator of a full and an SWA pool."""
 
+    def pages(self, allocator: Any, count: int) -> Tensor:
+        """The slots of so many new whole pages, int64, shape (count * page size), by no call that Triton interprets."""
+
     def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> Locks:
         """Its tree, with a node of ``span`` tokens at the end of each path. EngineError if it cannot be built."""
 
@@ -123,7 +126,8 @@ def measure(engine: Comparison, case: Case, device: torch.device, budget_s: floa
     if not (engine.interpreted and case.page_size > 1):  # at larger pages it allocates rows by its Triton kernels alone
         works.append(WORKS[PLAIN.get(case.call, case.call)](_allocator_of(engine, case), case, device))
     elif case.call not in INTERPRETED:
-        works.append(Free(_allocator_of(engine, case), case, device, cut=True))
+        allocator = _allocator_of(engine, case)
+        works.append(Free(allocator, case, device, pages=partial(engine.pages, allocator)))
     timing = interleaved(works, device, budget_s)
     own_us, *others = timing.medians
     engine_us = round(others[0], 2) if others else None
@@ -228,25 +232,29 @@ class Decode(_Rows):
 
 
 class Free(_Rows):
-    """Frees every row. ``by_rows``: the caller passes the lengths of the rows. ``cut``: the rows are cut from whole
-    pages of one ``alloc``, for an engine whose other calls are interpreted.
+    """Frees every row. ``by_rows``: the caller passes the lengths of the rows. ``pages``: hands out whole pages, from
+    which the rows are cut, for an engine whose calls that allocate rows are interpreted.
     """
 
     def __init__(
-        self, allocator: Any, case: Case, device: torch.device, by_rows: bool = False, cut: bool = False
+        self,
+        allocator: Any,
+        case: Case,
+        device: torch.device,
+        by_rows: bool = False,
+        pages: Callable[[int], Tensor] | None = None,
     ) -> None:
         super().__init__(allocator, case, device)
-        self.by_rows, self.cut = by_rows, cut
+        self.by_rows, self.pages = by_rows, pages
 
     def prepare(self) -> Tensor:
         """Allocates the rows."""
-        return self._cut() if self.cut else self.fill()
+        return self.fill() if self.pages is None else self._cut(self.pages)
 
-    def _cut(self) -> Tensor:
+    def _cut(self, pages: Callable[[int], Tensor]) -> Tensor:
         size, lens = self.case.page_size, self.host.tolist()
-        pages = [-(-n // size) for n in lens]
-        slots = self._granted(self.allocator.alloc(sum(pages) * size))
-        rows = torch.split_with_sizes(slots, [n * size for n in pages])
+        counts = [-(-n // size) for n in lens]
+        rows = torch.split_with_sizes(pages(sum(counts)), [n * size for n in counts])
         return torch.cat([row[:n] for row, n in zip(rows, lens, strict=True)])
 
     def call(self, slots: Tensor) -> None:

@@ -139,6 +139,54 @@ def test_each_case_is_measured_once() -> None:
 
 
 @pytest.mark.engine
+def test_calls_of_allocators_are_measured_beside_a_release() -> None:
+    """Where its Triton kernels are interpreted, a call that needs them has no peer; every other call has one."""
+    said = driven("0.5.23", ALLOCATORS, str(have("0.5.23")))
+    assert len(said) == 14
+    for row in said:
+        assert row["own_us"] > 0, row
+        if row["call"] in engines.INTERPRETED:
+            assert row["engine_us"] is None, row
+        else:
+            assert row["engine_us"] > 0, row
+            assert row["before"] == row["after"], row
+
+
+# In a process of its own: this one has not loaded the release.
+ALLOCATORS = """
+    import json, sys
+    from dataclasses import asdict
+    from pathlib import Path
+    import torch
+    from benchmarks import engines
+    from conformance.engines.sglang import release
+    from conformance.engines.sglang.comparison import Comparison
+
+    class Watched(Comparison):
+        \"\"\"It keeps the allocators that it makes, and how many slots of each are free.\"\"\"
+
+        def allocator(self, *sizes):
+            return self._kept(super().allocator(*sizes))
+
+        def swa_allocator(self, *sizes):
+            return self._kept(super().swa_allocator(*sizes))
+
+        def _kept(self, allocator):
+            self.made, self.free = allocator, allocator.available_size()
+            return allocator
+
+    other, rows = Watched(release.load(Path(sys.argv[2]), sys.argv[1]), "cpu"), []
+    for case in engines.cases():
+        if case.batch == 16 and case.tokens < 100_000:
+            row = asdict(engines.measure(other, case, torch.device("cpu"), 0))
+            if row["engine_us"] is not None:
+                row |= {"before": other.free, "after": other.made.available_size()}
+            rows.append(row)
+    print(json.dumps(rows))
+"""
+
+
+@pytest.mark.engine
 def test_calls_of_prefix_caches_are_measured() -> None:
     said = driven("0.5.23", TREES, str(have("0.5.23")))
     assert [(row["call"], row["page_size"]) for row in said] == [(call, page) for page in PAGES for call in WORKS]

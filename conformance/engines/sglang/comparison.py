@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from conformance.engines.protocol import EngineError, Misuse, Unsupported
 from conformance.engines.sglang import cores, droptree
 from conformance.engines.sglang.memory import SGLangMemory
@@ -80,6 +82,20 @@ class Comparison:
     def swa_allocator(self, size: int, size_swa: int, page_size: int, need_sort: bool) -> Any:
         """The allocator of a full and an SWA pool: the release's own object."""
         return self.release.swa_allocator(size, size_swa, page_size, need_sort, self.device)
+
+    def pages(self, allocator: Any, count: int) -> Tensor:
+        """The slots of so many new whole pages. Of two pools, each full slot is mapped to its SWA slot: the release
+        maps rows that its kernels have allocated, and ``alloc`` of its two pools hands out single tokens alone.
+        """
+        need = count * allocator.page_size
+        pools = [getattr(allocator, name, None) for name in ("full_attn_allocator", "swa_attn_allocator")]
+        found = [pool.alloc(need) for pool in pools if pool is not None] or [allocator.alloc(need)]
+        if any(slots is None for slots in found):
+            raise EngineError(f"{self.label}: the pool of the benchmark has no {count} pages left")
+        full: Tensor = found[0]
+        for swa in found[1:]:
+            allocator.full_to_swa_index_mapping[full] = swa.to(allocator.full_to_swa_index_mapping.dtype)
+        return full
 
     def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> LockTree:
         """A tree with a node of ``span`` tokens at the end of each path; a path begins below the root, and the path
