@@ -265,7 +265,9 @@ class BlockCacheConfig(TypedDict):
     their own. ``steps_in_flight``: one, or two with an asynchronous scheduler. ``threshold``: the most tokens of a
     chunk of a prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a
     request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
-    read by them.
+    read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
+    request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
+    (``fail``).
     """
 
     block_size: PageSize
@@ -282,6 +284,8 @@ class BlockCacheConfig(TypedDict):
     max_length: Annotated[int, whole(2, 256)]
     events: bool
     transfers: NotRequired[bool]
+    reoffers: NotRequired[bool]
+    failure: NotRequired[Literal["recompute", "fail"]]
 
 
 CONFIGS: dict[str, Any] = {

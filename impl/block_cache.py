@@ -14,7 +14,8 @@ Plain Python on the host: a block is a number, and no call touches a tensor. All
   the transfer into them is done. Then it waits for its first pass like others, and keeps its blocks. While a transfer
   writes or reads blocks they are kept, also when the request has ended.
 - **Preemption.** Running requests are served from the most to the least urgent one. One that lacks blocks takes them
-  from the least urgent one behind it. So nobody is preempted who has a pass in the step that is made.
+  from the least urgent one behind it, also from one that waits with transferred blocks. So nobody is preempted who has
+  a pass in the step that is made, and no two requests wait for each other's blocks.
 
 The caller sees to it that the pool has room for each request alone: one that needs more is never computed to its end.
 """
@@ -324,8 +325,11 @@ class Scheduler:
                 continue
             self._slide(request)
             while not (fits := self._fits(request, count)) and (victim := self._victim(request)):
-                self._preempt(victim)
-                preempted.append(victim)
+                if victim in self.running:
+                    self._preempt(victim)
+                    preempted.append(victim)
+                else:
+                    self._forget(victim)
             enough = enough and fits
             if fits:
                 self._launch(request, count, drafts)
@@ -381,9 +385,14 @@ class Scheduler:
         return need <= self.pool.available_size()
 
     def _victim(self, request: Request) -> Request | None:
-        """The least urgent request that has no pass in flight and is less urgent than this one."""
-        behind = self.running[self.running.index(request) + 1 :]
-        return next((one for one in reversed(behind) if not one.flying), None)
+        """Who gives up its blocks for a running request: the least urgent one that has no pass in flight and is less
+        urgent than this request, be it running or waiting with transferred blocks. Where no step is under way, nothing
+        else would free a block: then a waiting request gives up its blocks however urgent it is.
+        """
+        behind = [one for one in self.running[self.running.index(request) + 1 :] if not one.flying]
+        still = not self.flying and not self._made
+        holders = (one for one in self.waiting if one.has_blocks and (still or one.urgency > request.urgency))
+        return max((*behind, *holders), key=lambda one: one.urgency, default=None)
 
     def _preempt(self, request: Request) -> None:
         """The request gives up its blocks, and waits until it is computed again."""

@@ -61,6 +61,7 @@ READ: list[tuple[str, StrEnum]] = [
     ("cache", MambaSlotsExclusion.LAZY_SESSION),
     ("cache", MambaSlotsExclusion.SESSION_ABORT),
     ("block_cache", BlockCacheExclusion.ABORTED_LOADS),
+    ("block_cache", BlockCacheExclusion.RESET_IN_FLIGHT),
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
 SEEDS: dict[StrEnum, int] = {
@@ -157,17 +158,37 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
         {"steps_in_flight": 2, "transfers": True},
         {"steps_in_flight": 2, "transfers": False},
     ),
+    BlockCacheExclusion.STALLED_LOADS: (
+        {"transfers": True, "reoffers": True, "failure": "recompute"},
+        {"transfers": True, "reoffers": False, "failure": "recompute"},
+    ),
+    BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),
 }
 
 
 @pytest.mark.parametrize("member", AVOIDED)
 def test_a_scheduler_is_drawn_without_what_a_known_difference_needs(member: BlockCacheExclusion) -> None:
-    plain = {"policy": "fcfs", "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
+    plain = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [], "drafts": 0, "eagle": False}
+    plain |= {"transfers": False, "blocks": 10, "block_size": 4}
     drawn, avoided = ({**plain, **change} for change in AVOIDED[member])
     for exclude, expected in (({member}, avoided), (set(), drawn)):
         machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": exclude})()
         assert machine.avoiding(drawn) == expected
+
+
+@pytest.mark.parametrize(
+    ("member", "config"),
+    [
+        (BlockCacheExclusion.PRIORITY, {"policy": "priority", "caching": False}),
+        (BlockCacheExclusion.STALLED_LOADS, {"transfers": True, "reoffers": True, "failure": "fail"}),
+    ],
+)
+def test_an_exclusion_leaves_what_it_does_not_need(member: BlockCacheExclusion, config: Json) -> None:
+    drawn = {"policy": "fcfs", "caching": True, "steps_in_flight": 1, "layers": [], "drafts": 0, "transfers": False}
+    drawn |= config
+    machine: Any = type(BlockCacheMachine.__name__, (BlockCacheMachine,), {"exclude": {member}})()
+    assert machine.avoiding(drawn) == drawn
 
 
 @pytest.mark.parametrize("stem", ["allocator", "session_trim"])

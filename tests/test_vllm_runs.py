@@ -264,9 +264,15 @@ def test_transfers_are_driven(release: str) -> None:
     ("release", "seed", "law", "sought"),
     [
         ("0.15.1", "1", "finish", ["block_cache.aborted_loads"]),
-        ("0.22.1", "6", "reads_own_content", ["block_cache.transfers_in_flight", "block_cache.two_steps"]),
+        ("0.33.0", "1", "waiting_requests_run", ["block_cache.stalled_loads"]),
+        (
+            "0.22.1",
+            "15",
+            "reads_own_content",
+            ["block_cache.transfers_in_flight", "block_cache.two_steps", "block_cache.crowded_loads"],
+        ),
     ],
 )
 def test_bugs_of_transfers_are_found_without_their_traces(release: str, seed: str, law: str, sought: list[str]) -> None:
-    """vLLM pull requests 32255 and 45357."""
+    """vLLM pull requests 32255 and 45357, and a transfer that is offered again."""
     assert answer(release, TRANSFERS, seed, "60", *sought)["law"] == law

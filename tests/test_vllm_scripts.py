@@ -18,9 +18,32 @@ from conformance.engines.vllm.download import WHEELS
 
 NEWEST = RELEASES[-1]
 FILES = sorted(alone.SCRIPTS.glob("*.py"))
-MOST_LINES = 115  # of a text that is pasted into an issue
-# A request that is preempted takes the hashes of blocks with it that no step has computed.
+MOST_LINES = 125  # of a text that is pasted into an issue
+# A request that is preempted takes the hashes of blocks with it that no step has computed. A request whose transfer is
+# over is not counted among the prompts that are under way. A reset takes the hashes of blocks that a step still uses.
 REPAIRS = {
+    "load_again_waits_for_itself": """
+from vllm.v1.core.sched.scheduler import Scheduler
+update = Scheduler._update_waiting_for_remote_kv
+def repaired(self, request):
+    update(self, request)
+    self._inflight_prefills.discard(request)
+Scheduler._update_waiting_for_remote_kv = repaired
+""",
+    "reset_meets_deferred_blocks": """
+from vllm.v1.core.sched.scheduler import Scheduler
+reset = Scheduler.reset_prefix_cache
+def repaired(self, *asked, **named):
+    try:
+        return reset(self, *asked, **named)
+    except RuntimeError:
+        if any(manager.req_to_blocks for manager in self.kv_cache_manager.coordinator.single_type_managers):
+            raise
+        self.kv_cache_manager.block_pool.evict_blocks({block for _, blocks in self.deferred_frees for block in
+                                                       [block.block_id for block in blocks]})
+        return True
+Scheduler.reset_prefix_cache = repaired
+""",
     "preempted_in_its_step": """
 from vllm.v1.core.sched.scheduler import Scheduler
 preempt = Scheduler._preempt_request

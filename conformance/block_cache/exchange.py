@@ -96,9 +96,10 @@ class Exchange:
         self._completed += 1
         due = [request for request in self._received if self._incoming[request].step <= self._completed]
         received, sent = {request: self._received.pop(request) for request in due}, tuple(self._sent)
+        failed = tuple(request for request in due if received[request] < self._incoming[request].load.end)
         for request in due:
             del self._incoming[request]
         for request in sent:
             del self._outgoing[request]
         self._sent.clear()
-        return Transfers(received, sent)
+        return Transfers(received, sent, failed)

@@ -131,18 +131,27 @@ class Follower:
 
     # What a call did.
 
-    def call(self, moves: Sequence[Move], known: Mapping[int, Known], step: Launched | None = None) -> None:
-        """Explains one call. ``known``: the requests as the scheduler shows them then. ``step``: what it launched."""
+    def call(
+        self,
+        moves: Sequence[Move],
+        known: Mapping[int, Known],
+        step: Launched | None = None,
+        preempted: Sequence[int] = (),
+    ) -> None:
+        """Explains one call. ``known``: the requests as the scheduler shows them then. ``step``: what it launched.
+        ``preempted``: the requests that a call which launches nothing has preempted.
+        """
         passes: Mapping[int, Pass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
-        for request in () if step is None else step.preempted:
+        gone = preempted if step is None else step.preempted
+        for request in gone:
             if request not in again:
                 self._leaves(request)
         for move in moves:
             self._move(move, known, passes)
         for request, one in passes.items():
             self._launched(request, one, known)
-        for request in () if step is None else step.preempted:
+        for request in gone:
             self._defers(request, known)
         for request in {} if step is None else step.loads:
             for row in self.must_know(request).rows:

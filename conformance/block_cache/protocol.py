@@ -92,11 +92,13 @@ class Transfers(NamedTuple):
     """Transfers that are done, as the workers say it with a step.
 
     ``received``: by request how many tokens of its text are in its blocks, with those that were there before: less than
-    was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read.
+    was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read. ``failed``: those
+    of which a part did not come.
     """
 
     received: Mapping[int, int]
     sent: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
 
 
 NO_TRANSFERS = Transfers({})
@@ -151,7 +153,10 @@ class BlockCacheEngine(Engine, Protocol):
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, or 2 with an
     asynchronous scheduler), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs``
     or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV events, see
-    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out).
+    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
+    ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure`` (what an engine
+    that has the choice does with a request of whose transfer a part did not come: ``recompute``, if left out, or
+    ``fail``, which ends it with an error).
 
     ``moves``: what was done to blocks in the last call, in order.
     """
@@ -202,8 +207,9 @@ class BlockCacheEngine(Engine, Protocol):
     def reset(self, preempt: bool) -> bool:
         """The prefix cache is reset. ``preempt``: requests that run are preempted first.
 
-        Sent while fewer than ``steps_in_flight`` steps are in flight. ``False``, with nothing changed, while a request
-        has blocks. With ``preempt`` it must succeed.
+        Sent while fewer than ``steps_in_flight`` steps are in flight; with ``preempt`` only where no transfer is under
+        way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight;
+        then the prefix cache is as it was. What a step in flight samples for a preempted request may be dropped.
         """
 
     def snapshot(self) -> BlockCacheSnapshot:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.block_cache.protocol import FULL, MAMBA, WINDOW
-from conformance.block_cache.run import BlockCacheRun
+from conformance.block_cache.run import MOST_WITH_TRANSFERS, BlockCacheRun
 from conformance.engines.protocol import Json
 from conformance.known import BlockCacheExclusion as Exclusion
 from conformance.machine import StemMachine, started
 from conformance.requests import token
 
 MOST_LENGTH, MOST_HERE = 40, 4
+MOST_STEPS = 60  # that compute what is left at the end of a run
 ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
 LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
 DRAFTS = (
@@ -37,7 +38,10 @@ CONFIG = {
     "policy": st.sampled_from(("fcfs", "priority")),
     "caching": st.sampled_from((True, True, True, False)),
     "transfers": st.sampled_from((False, False, True)),
+    "reoffers": st.booleans(),
+    "failure": st.sampled_from(("recompute", "recompute", "fail")),
 }
+LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
 
@@ -62,6 +66,8 @@ class BlockCacheMachine(StemMachine):
         plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
         if known["transfers"]:
             known |= attention
+        else:
+            known = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
         less: list[Json] = [
             {},
             {"eagle": False},
@@ -70,7 +76,8 @@ class BlockCacheMachine(StemMachine):
             {**plain, "steps_in_flight": 1},
             {**plain, **attention, "steps_in_flight": 1},
         ]
-        kinds = [{**known, **one, "transfers": False} for one in less]
+        alone = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+        kinds = [{**alone, **one, "transfers": False} for one in less]
         for kind in [known, *kinds] if known["transfers"] else kinds:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
@@ -79,7 +86,7 @@ class BlockCacheMachine(StemMachine):
     def avoiding(self, config: Json) -> Json:
         """The configuration without what known differences need."""
         config = dict(config)
-        if self.excludes(Exclusion.PRIORITY):
+        if self.excludes(Exclusion.PRIORITY) and config["caching"]:
             config["policy"] = "fcfs"
         if self.excludes(Exclusion.TWO_STEPS):
             config["steps_in_flight"] = 1
@@ -89,6 +96,10 @@ class BlockCacheMachine(StemMachine):
             config |= {"drafts": 0, "eagle": False}
         if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
             config["transfers"] = False
+        if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
+            config["reoffers"] = False
+        if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
+            config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
         return config
 
     @property
@@ -107,8 +118,10 @@ class BlockCacheMachine(StemMachine):
 
     def drain(self) -> None:
         """Every request ends, every step in flight is done, and every transfer. Then every block is free, and a reset
-        must be done.
+        must be done. In half of the runs the scheduler first gets the time to compute every request to its end.
         """
+        if self.number % 2:
+            self._finish()
         for request in self._abortable():
             self.do("abort", request=request)
         for _ in range(2):  # the second time for those that may be aborted only after the first
@@ -124,6 +137,19 @@ class BlockCacheMachine(StemMachine):
         self.do("audit")
         self.do("reset", preempt=False)
 
+    def _finish(self) -> None:
+        """The scheduler goes on, without new requests, until it has computed all or stands still."""
+        self._complete_all()
+        for _ in range(MOST_STEPS):
+            if not self.begun.waiting():
+                return
+            for request in self.begun.exchange.incoming():
+                self.do("arrive", request=request)
+            for request in self.begun.exchange.outgoing():
+                self.do("sent", request=request)
+            self.do("schedule")
+            self._complete_all()
+
     def _complete_all(self) -> None:
         for _ in range(len(self.begun.flying)):
             self.do("complete")
@@ -138,7 +164,7 @@ class BlockCacheMachine(StemMachine):
                 self._come(length, fork, more)
             elif how == 3 and (waiting := self._abortable()):
                 self.do("abort", request=waiting[length % len(waiting)])
-            elif how in (4, 5) and self._transfers(length, more):
+            elif how in (4, 5) and self._transfers(length, LOST[(fork + more) % len(LOST)]):
                 continue
             elif self._may_complete(how):
                 self.do("complete", accept=more)
@@ -159,7 +185,7 @@ class BlockCacheMachine(StemMachine):
         """A transfer is done, if one is under way. Now and then blocks do not come."""
         incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
         if incoming and (pick % 2 or not outgoing):
-            self.do("arrive", request=incoming[pick % len(incoming)], lost=lost if pick % 3 == 0 else 0)
+            self.do("arrive", request=incoming[pick % len(incoming)], lost=lost)
         elif outgoing:
             self.do("sent", request=outgoing[pick % len(outgoing)])
         return bool(incoming or outgoing)
@@ -194,6 +220,9 @@ class BlockCacheMachine(StemMachine):
     @rule(sure=st.integers(0, 3), preempt=st.booleans())
     @precondition(started)
     def reset(self, sure: int, preempt: bool) -> None:
-        """The prefix cache is reset now and then, where no step is in flight."""
-        if sure == 0 and not self.begun.flying:
+        """The prefix cache is reset now and then."""
+        in_flight = bool(self.begun.flying) and self.begun.config.get("transfers", False)
+        if in_flight and self.excludes(Exclusion.RESET_IN_FLIGHT):
+            return
+        if sure == 0 and self._may_schedule():
             self.do("reset", preempt=preempt and not self.begun.waits_with_blocks())

@@ -32,6 +32,14 @@ from spec.logic import but
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
+PROGRESS = "waiting_requests_run"
+PROGRESS_SENTENCE = (
+    "Where requests wait, no step and no transfer is under way, and the blocks are enough for each request alone, the "
+    "scheduler makes a step."
+)
+ENDS = "ends_with_its_last_token"
+ENDS_SENTENCE = "A request ends with the last token that was asked for, and not before, unless it is aborted or fails."
+STILL = 4  # so many empty steps, one after the other, and the scheduler makes no other any more
 MOST_STORIES = 1 << 31
 MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
 
@@ -61,7 +69,9 @@ class BlockCacheRun:
         self.shadow = Shadow()
         self.flying: deque[Launched] = deque()
         self.forks: dict[int, int] = {}
-        self.outputs: dict[int, int] = {}
+        self.ends: dict[int, int] = {}  # by request the tokens with which it ends, with those of its prompt
+        self._dropped: deque[set[int]] = deque()  # for each step in flight, the requests that were preempted since
+        self._empty = 0  # the empty steps since anything else has happened
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: BlockCacheSnapshot = engine.snapshot()
         self._pool = whole(self.seen.pool, self.size)
@@ -111,7 +121,8 @@ class BlockCacheRun:
             raise Misuse(f"a run with transfers has at most {MOST_WITH_TRANSFERS} requests at a time", by_engine=True)
         if elsewhere > len(tokens):
             raise Misuse("another server has no more tokens than the prompt")
-        self.forks[request], self.outputs[request] = fork, outputs
+        self.forks[request], self.ends[request] = fork, len(tokens) + outputs
+        self._empty = 0
         more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
         self.follower.comes(request, mark, tokens, [*tokens, *more])
         self.workers.comes(request, mark)
@@ -124,6 +135,7 @@ class BlockCacheRun:
         if request in self.forks and request not in self.follower.here:
             raise Misuse(f"request {request} has ended", by_engine=True)
         self.follower.must_know(request)
+        self._empty = 0
         yield Call("abort", partial(self.engine.abort, request))
         self._explain()
 
@@ -136,17 +148,20 @@ class BlockCacheRun:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
         step: Launched = yield Call("schedule", self.engine.schedule)
         self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
+        self._preempted(step.preempted)
         if step.passes or self.config.get("transfers", False):
             self.flying.append(step)
+            self._dropped.append(set())
             self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
         self._explain(step)
+        self._must_go_on(step)
 
     @operation
     def complete(self, accept: int = 0) -> Calls:
         """The oldest step in flight is done. ``accept``: so many tokens of each draft are accepted."""
         if not self.flying:
             raise Misuse("no step is in flight", by_engine=True)
-        step = self.flying.popleft()
+        step, dropped = self.flying.popleft(), self._dropped.popleft()
         sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
                    if one.samples}  # fmt: skip
         try:
@@ -157,11 +172,12 @@ class BlockCacheRun:
         told = (transfers,) if self.config.get("transfers", False) else ()
         done: Completed = yield Call("complete", partial(self.engine.complete, sampled, *told))
         for request, one in step.passes.items():
-            if request in self.follower.here:
+            if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
         for request, tokens in done.delivered.items():
             if request in self.follower.here:
                 self.follower.here[request].tokens += tokens
+        self._must_end(transfers.failed)
         for request, tables in done.sends.items():
             self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
         for request, computed in transfers.received.items():
@@ -179,6 +195,7 @@ class BlockCacheRun:
         The scheduler is told with the next step that is done, of those that were made when the transfer began or later.
         """
         self.exchange.arrives(request, lost)
+        self._empty = 0
         yield None
 
     @operation
@@ -187,6 +204,7 @@ class BlockCacheRun:
         is done.
         """
         self.note(self.exchange.leaves(request))
+        self._empty = 0
         yield None
 
     def _sampled(self, request: int, drafts: int, accept: int) -> list[int]:
@@ -201,13 +219,21 @@ class BlockCacheRun:
 
     @operation
     def reset(self, preempt: bool) -> Calls:
-        """The prefix cache is reset. ``preempt``: the requests that run are preempted first."""
-        if self.flying and preempt:
-            raise Misuse("the prefix cache is reset with a preemption only where no step is in flight", by_engine=True)
+        """The prefix cache is reset.
+
+        ``preempt``: the requests that run are preempted first, also while a step with them is in flight. What that step
+        computes for them does not count.
+        """
+        if len(self.flying) >= self.config["steps_in_flight"]:
+            raise Misuse("as many steps are in flight as may be", by_engine=True)
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
+        self._empty = 0
+        ran = [request for request, one in self.seen.requests.items() if one.status == "running"]
         done = yield Call("reset", partial(self.engine.reset, preempt))
-        self._explain()
+        gone = [request for request in ran if self.seen.requests[request].status != "running"]
+        self._preempted(gone)
+        self._explain(preempted=gone)
         self.law.engine_step("reset", bool(done))
 
     def waits_with_blocks(self) -> bool:
@@ -226,10 +252,48 @@ class BlockCacheRun:
             raise Finding(QUIESCENT, NOTHING_HELD, f"blocks {held} are not free")
         yield None
 
+    # What no law says of a single call.
+
+    def _preempted(self, requests: Sequence[int]) -> None:
+        """What steps in flight compute for these requests does not count any more."""
+        for dropped in self._dropped:
+            dropped.update(requests)
+
+    def _must_go_on(self, step: Launched) -> None:
+        """A scheduler that makes one empty step after the other, while requests wait, will make no other."""
+        is_empty = not step.passes and not step.loads
+        under_way = any(one.passes for one in self.flying) or not self.exchange.is_quiet()
+        self._empty = self._empty + 1 if is_empty and not under_way else 0
+        if self._empty >= STILL and self.follower.here and self._fits_alone():
+            waiting = ", ".join(f"request {request}" for request in sorted(self.follower.here))
+            free = self.law.state.pool.available
+            waits = "waits" if len(self.follower.here) == 1 else "wait"
+            detail = (
+                f"{waiting} {waits}, {free} of {self.config['blocks']} blocks are free, and {STILL} steps are empty"
+            )
+            raise Finding(PROGRESS, PROGRESS_SENTENCE, detail)
+
+    def _fits_alone(self) -> bool:
+        """The pool has room for the longest request, with its drafts and their states."""
+        config, drafts = self.config, self.config["drafts"]
+        places = -(-(config["max_length"] + drafts) // self.size)
+        states = sum(group["kind"] == MAMBA for group in config["layers"])
+        return bool(places * len(config["layers"]) + states * (drafts + 1) <= config["blocks"])
+
+    def _must_end(self, failed: Collection[int]) -> None:
+        """The requests that have ended have their last token, and only they. ``failed``: those that may end earlier."""
+        for request, one in self.follower.here.items():
+            has, ends = len(one.tokens), self.ends[request]
+            ended = request not in self.seen.requests
+            if (ended and has < ends and request not in failed) or has > ends or (has == ends and not ended):
+                what = "has ended" if ended else "has not ended"
+                detail = f"request {request} {what} with {has} of {ends} tokens, its prompt among them"
+                raise Finding(ENDS, ENDS_SENTENCE, detail)
+
     # What the driver needs.
 
-    def _explain(self, step: Launched | None = None) -> None:
-        self.follower.call(self.engine.moves, self.seen.requests, step)
+    def _explain(self, step: Launched | None = None, preempted: Sequence[int] = ()) -> None:
+        self.follower.call(self.engine.moves, self.seen.requests, step, preempted)
 
     def note(self, wrong: Misread | None) -> None:
         if wrong is not None:

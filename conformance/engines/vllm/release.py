@@ -318,10 +318,10 @@ class Release:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def connector(self, scheduler: Any, size: int) -> Connector:
-        """The connector of a scheduler with transfers. ``size``: the tokens of a block."""
+    def connector(self, scheduler: Any, setup: Setup) -> Connector:
+        """The connector of a scheduler with transfers."""
         made: Connector = scheduler.connector
-        made.status, made.size = self.status, size
+        made.status, made.size, made.reoffers = self.status, setup.block_size, setup.reoffers
         return made
 
     def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int]) -> Any:

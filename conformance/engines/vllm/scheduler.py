@@ -62,7 +62,7 @@ class VLLMScheduler:
         self._size = self._manager.block_pool.hash_block_size
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
-        self._connector = release.connector(self._scheduler, self._setup.block_size) if self._setup.transfers else None
+        self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
         self._loading: dict[int, Load] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
@@ -137,6 +137,8 @@ class VLLMScheduler:
         lost: list[int] = []
         for request, end in transfers.received.items():
             load = self._loading.pop(request)
+            if end == load.first and self._connector is not None:
+                self._connector.failed(request)
             lost += [block for table in load.tables for block in table[end // self._size : -(-load.end // self._size)]
                      if end < load.end]  # fmt: skip
         return self._release.transferred([*map(str, transfers.received)], [*map(str, transfers.sent)], lost)
@@ -274,4 +276,6 @@ def _setup(config: Json) -> Setup:
         align=align,
         events=config.get("events", False),
         transfers=config.get("transfers", False),
+        reoffers=config.get("reoffers", False),
+        failure=config.get("failure", "recompute"),
     )

@@ -23,7 +23,9 @@ class Setup:
     tokens of a chunk of a prompt, 0 for any number. ``drafts``: draft tokens of a request in a step. ``eagle``: the
     drafts come from an EAGLE head, which has KV cache of its own; else from n-grams. ``steps_in_flight``: 1, or 2 with
     the asynchronous scheduler. ``align``: mamba states are cached at block boundaries. ``events``: the pool says what
-    it stores and removes. ``transfers``: KV cache comes from other servers and is read by them.
+    it stores and removes. ``transfers``: KV cache comes from other servers and is read by them. ``reoffers``: a
+    transfer of which nothing came is offered again. ``failure``: ``recompute`` or ``fail``, what becomes of a request
+    of whose transfer a part did not come.
     """
 
     block_size: int
@@ -40,6 +42,8 @@ class Setup:
     align: bool = False
     events: bool = False
     transfers: bool = False
+    reoffers: bool = False
+    failure: str = "recompute"
 
 
 def config(setup: Setup) -> StandIn:
@@ -53,7 +57,7 @@ def config(setup: Setup) -> StandIn:
         observability_config=_observability(),
         speculative_config=_speculation(setup) if setup.drafts else None,
         kv_events_config=StandIn(enable_kv_cache_events=True, publisher="null") if setup.events else None,
-        kv_transfer_config=_transfers() if setup.transfers else None,
+        kv_transfer_config=_transfers(setup) if setup.transfers else None,
         ec_transfer_config=None,
         ec_manager_config=StandIn(get_encoder_cache_manager_obj=_nothing),
         aux_output_config=StandIn(enabled=False),
@@ -89,9 +93,9 @@ def _scheduler(setup: Setup) -> StandIn:
     )
 
 
-def _transfers() -> StandIn:
+def _transfers(setup: Setup) -> StandIn:
     return StandIn(
-        kv_load_failure_policy="recompute", is_kv_consumer=True, is_kv_producer=True, is_kv_transfer_instance=True
+        kv_load_failure_policy=setup.failure, is_kv_consumer=True, is_kv_producer=True, is_kv_transfer_instance=True
     )
 
 

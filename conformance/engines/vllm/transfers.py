@@ -32,6 +32,8 @@ class Connector:
 
     size: int  # the tokens of a block
 
+    reoffers = False  # whether a transfer of which nothing came is offered again
+
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
         self._local: dict[str, int] = {}  # the tokens that the prefix cache of this server has found
@@ -54,7 +56,8 @@ class Connector:
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         """How many tokens behind the ``num_computed_tokens`` first another server has; they come asynchronously.
 
-        They come once, and again after each preemption: whole blocks, or the whole text. Releases rely on it.
+        They come once, again after each preemption, and where nothing came if the connector ``reoffers`` it: whole
+        blocks, or the whole text. Older releases count whole blocks.
         """
         name = request.request_id
         has = self.asked[name].elsewhere
@@ -72,17 +75,23 @@ class Connector:
             tables = tuple(tuple(map(int, each)) for each in blocks.get_block_ids())
             self._loads[int(name)] = Load(first, first + num_external_tokens, tables)
 
+    def failed(self, request: int) -> None:
+        """Nothing of the transfer into the request's blocks came."""
+        if self.reoffers:
+            self._came.pop(str(request), None)
+
     def build_connector_meta(self, scheduler_output: Any) -> None:
         """What the workers are told: ``begun`` says it."""
 
     def request_finished_all_groups(
         self, request: Any, block_ids: Sequence[Sequence[int]]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """A request ends. Its blocks are kept where another server reads them; of an aborted request none does, nor of
-        one that was preempted before its last token came.
+        """A request ends. Its blocks are kept where another server reads them; of a request that was aborted or has
+        failed none does, nor of one that was preempted before its last token came.
         """
         sends = self.asked.pop(request.request_id).sends and any(block_ids)
-        if sends and request.status != self.status.FINISHED_ABORTED:
+        unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
+        if sends and request.status not in unread:
             self._sends[int(request.request_id)] = tuple(tuple(map(int, each)) for each in block_ids)
             return True, None
         return False, None
