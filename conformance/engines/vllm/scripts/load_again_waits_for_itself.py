@@ -56,7 +56,7 @@ class Connector(SupportsHMA):  # type: ignore[misc]
         return object.__getattribute__(self, name) if here else lambda *_, **__: None
 
 
-scheduler_module.KVConnectorFactory = Values(create_connector=lambda *_, **__: Connector())  # type: ignore[misc]
+scheduler_module.KVConnectorFactory = Values(create_connector=lambda *_, **__: Connector())
 config = Values(
     scheduler_config=Values(
         max_num_seqs=1,
