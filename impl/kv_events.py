@@ -46,8 +46,8 @@ class EventTypes:
 
 
 class Origin(NamedTuple):
-    """Where pages come from. ``extra_key``, ``salt``: the space of their text. ``session``: that of the request that has
-    computed them.
+    """Where pages come from. ``extra_key``, ``salt``: the space of their text. ``session``: that of the request that
+    has computed them.
     """
 
     extra_key: str | None = None
