@@ -94,7 +94,12 @@ PAIR = """
             return self.tree.evict(self.over.tree_base.EvictParams(num_tokens=tokens)).num_tokens_evicted
 
         def seen(self):
-            return shape(self.memory.reader.read(self.pools.snapshot()), page_size)
+            return [shape(self.memory.reader.read(self.pools.snapshot()), page_size), self.said()]
+
+        def said(self):
+            told = self.memory.told()
+            One.events += len(told.events)
+            return shape(told, page_size)
 
     def drive(policy, draws):
         def with_policy(*arguments):
@@ -104,6 +109,7 @@ PAIR = """
                 made.eviction_policy_config = {"threshold": 4 * page_size, "next_prompt_estimate": page_size}
             return made
         loaded.tree_params = with_policy
+        One.events = 0
         both = [One(droptree.with_our_tree(loaded)), One(loaded)]
         evicted = 0
         for step in range(steps):
@@ -126,7 +132,7 @@ PAIR = """
             if told[0] != told[1] or seen[0] != seen[1]:
                 return {"policy": policy, "steps": step, "call": call, "told": told, "seen": [str(x) for x in seen]}
             evicted += told[0] if call == "evict" else 0
-        return {"policy": policy, "steps": steps, "evicted": evicted, "call": None}
+        return {"policy": policy, "steps": steps, "evicted": evicted, "events": One.events, "call": None}
 """
 EACH = """
     said = []
@@ -134,12 +140,20 @@ EACH = """
         said += [drive(policy, random.Random(7)) for policy in more[2:]]
     print(json.dumps(said))
 """
-# Wrong caches of ours, each of which the comparison must tell.
+# Wrong caches of ours, each of which the comparison of trees or of KV events must tell.
 FAULTS = """
+    from impl.kv_events import Publisher
     from impl.prefix_cache import PrefixCache as Cache
     from impl.radix import RadixTree as Tree
 
-    whole, cut = Cache._whole, Tree.cut
+    whole, cut, end, stored = Cache._whole, Tree.cut, Cache._end, Publisher.stored
+    def announces(self, spans):
+        before = set(self.tree.entries)
+        node = end(self, spans)
+        if node not in before:
+            self._announce(node, None)
+        return node
+
     def steals(self, child, at):
         above = cut(self, child, at)
         self.entries[above].usage.hits = 0
@@ -156,6 +170,12 @@ FAULTS = """
             (s.node for s in reversed(spans) if self.tree.entries[s.node].stop == s.stop), 0)),
         "a cut is no use of the rest": ("lru", Tree, "touch_only", lambda self, node: None),
         "a cut forgets the hits": ("lfu", Tree, "cut", steals),
+        "says no removals": ("lru", Publisher, "removed", lambda self, nodes: None),
+        "announces what it cuts": ("lru", Cache, "_end", announces),
+        "says no parents": (
+            "lru", Publisher, "stored", lambda self, tokens, after, origin: stored(self, tokens, None, origin)),
+        "hashes the space": (
+            "lru", Publisher, "_begin", lambda self, origin: (origin.extra_key or "").encode()),
     }
     said = []
     for name, (policy, kind_of, attribute, replaced) in wrong.items():
@@ -186,6 +206,7 @@ def test_every_policy_evicts_what_the_release_evicts(release: str, kind: str) ->
     said = driven(release, START + PAIR + EACH, str(have(release)), kind, str(steps), *policies)
     assert [one["call"] for one in said] == [None] * 2 * len(policies), said
     assert min(one["evicted"] for one in said) > steps // 10
+    assert min(one["events"] for one in said) > steps // 2
 
 
 @pytest.mark.engine
