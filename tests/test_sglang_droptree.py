@@ -26,9 +26,9 @@ START = """
     loaded = release.load(Path(root), label)
     listed = [one.exclude for one in known.of_release(PLUGIN.folder, label) if one.exclude]
 
-    def drawn(tree, stem, parts, seed):
+    def drawn(tree, stem, parts, seed, examples=2):
         make = makers(loaded, "cpu", {"tree": tree})[stem]
-        return check(stem, make, Search(examples=2, seed=seed, exclude=known.exclusions(listed), parts=parts))
+        return check(stem, make, Search(examples=examples, seed=seed, exclude=known.exclusions(listed), parts=parts))
 """
 # Without sliding-window layers the two trees choose alike, and are compared. With such layers the law judges ours.
 # The law ends a run where the release breaks it; then the release on its own tree must break it so, too.
@@ -188,6 +188,31 @@ FAULTS = """
         setattr(kind_of, attribute, right)
     print(json.dumps([dict(said)]))
 """
+# Wrong streams of KV events in runs of requests: first beside the release's own stream, then judged by the law alone.
+STREAMS = """
+    from impl.kv_events import Block, Publisher
+    from impl.radix import RadixTree as Tree
+
+    stored, take_swa = Publisher.stored, Tree._take_swa
+    def buries(self, node, gone):
+        take_swa(self, node, gone)
+        gone.names.append(self.entries[node].names)
+
+    removals = (Publisher, "removed", lambda self, nodes: None)
+    parents = (Publisher, "stored", lambda self, tokens, after, origin: stored(
+        self, tokens, after and Block(after.digest, 7), origin))
+    tombstones = (Tree, "_take_swa", buries)
+    full, windowed = ("both", "cache", ("full",), 1), ("slotproof", "cache", ("full", "swa"), 1)
+    wrong = [(full, removals), (full, parents), (windowed, removals), (windowed, parents), (windowed, tombstones)]
+    said = []
+    for run, (kind_of, attribute, replaced) in wrong:
+        right = getattr(kind_of, attribute)
+        setattr(kind_of, attribute, replaced)
+        found = drawn(*run, examples=6)
+        said.append({"tree": run[0], "law": found.law, "detail": found.detail})
+        setattr(kind_of, attribute, right)
+    print(json.dumps(said))
+"""
 
 
 @pytest.mark.engine
@@ -213,3 +238,12 @@ def test_every_policy_evicts_what_the_release_evicts(release: str, kind: str) ->
 def test_a_wrong_cache_is_told() -> None:
     (said,) = driven("0.5.14", START + PAIR + FAULTS, str(have("0.5.14")), "radix", "120")
     assert [name for name, call in said.items() if call is None] == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_wrong_stream_of_events_is_told(release: str) -> None:
+    said = driven(release, START + STREAMS, str(have(release)))
+    laws = ["trees_agree"] * 2 + ["believes_what_is_held", "parent_is_believed", "believes_what_is_held"]
+    assert [one["law"] for one in said] == laws, said
+    assert all(one["detail"].startswith("told: slotproof has ") for one in said if one["tree"] == "both")

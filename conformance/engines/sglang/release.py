@@ -386,9 +386,9 @@ class Release:
 
     @cached_property
     def event_types(self) -> EventTypes | None:
-        """The types of KV events of a tree; ``None`` where the release's trees name no medium in them, or none at all.
+        """The types of KV events of the release's trees; ``None`` for a release without the module that records them.
 
-        The hash of a page in a space is the release's own function; the salt's tag stands in the release as a constant.
+        What makes the hash of a page in a space is the release's own function, where it has one.
         """
         if not (self.imported.has(EVENT_TYPES) and self.imported.has(RECORDING)):
             return None
