@@ -23,6 +23,6 @@ interface of their own: a scheduler that is written for another cache cannot cal
 The other modules are parts of these. ``kernels`` (plain torch and Triton): slots and mapping of an allocation.
 ``paths``: the paths and lock counts of ``LockTree``. ``rows``: the table of token slots. ``states``: the pool of state
 slots. ``radix``: the texts and slots of tree nodes. ``eviction``: which of them are evicted first. ``tree_insert``: how
-a row's pages go to the tree.
+a row's pages go to the tree. ``kv_events``: what the prefix cache says of its pages to routers.
 ``mamba_in_cache``: the states of the cache's rows. ``checks`` and ``host``: what callers pass in.
 """

@@ -6,8 +6,9 @@ device tensors (on CUDA the host waits for that) are called on CPU, or if the us
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -250,3 +251,9 @@ def expect(what: str, found: object, expected: object) -> None:
     """AssertionError that says what differs; for the ``check`` methods, which count everything again."""
     if found != expected:
         raise AssertionError(f"{what}: {found}, but it must be {expected}")
+
+
+def knowing(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """``kind``, called with named values of which it gets those that it has a parameter for."""
+    known = frozenset(inspect.signature(kind).parameters)
+    return lambda **values: kind(**{name: value for name, value in values.items() if name in known})

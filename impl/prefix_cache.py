@@ -11,7 +11,6 @@ imports no engine. Two generations of the interface are served: requests that th
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from impl.checks import HOST
+from impl.checks import HOST, knowing
 from impl.eviction import order_of
+from impl.kv_events import EventTypes, Origin, Publisher
 from impl.lock_ref import LockHandle, LockTree
 from impl.radix import ROOT, RadixTree, Span, reach
 
@@ -39,7 +39,8 @@ class Types:
     ``swa_num_tokens_evicted``. ``lock`` and ``unlock``: ``delta``; ``lock`` also ``node_id``, and ``swa_uuid_for_lock``
     or ``component_lock_uuids`` for the mark of the node where the window of the lock ends. ``held``: the lock of a
     request, called with a node and what a lock's ``to_dec_params`` returns; None where the engine has no such type.
-    ``window_part``: what ``component_lock_uuids`` has as the key of the mark.
+    ``window_part``: what ``component_lock_uuids`` has as the key of the mark. ``events``: the types of KV events; None
+    where the engine asks for none.
     """
 
     match: Callable[..., Any]
@@ -49,17 +50,20 @@ class Types:
     unlock: Callable[..., Any]
     held: Callable[..., Any] | None = None
     window_part: Hashable = None
+    events: EventTypes | None = None
 
 
 class Given(NamedTuple):
     """What an insert is told of the slots. The first ``protected`` are the tree's own. Those before ``cursor`` have no
-    SWA slot any more. ``counted``: nodes that end after so many tokens get a hit; None for no hit at all.
+    SWA slot any more. ``counted``: nodes that end after so many tokens get a hit; None for no hit at all. ``session``:
+    that of the request that has computed them.
     """
 
     protected: int = 0
     cursor: int = 0
     priority: int = 0
     counted: int | None = 0
+    session: str | None = None
 
 
 class Held(NamedTuple):
@@ -144,15 +148,20 @@ class PrefixCache:
     """The prefix cache of one server, for a model without recurrent layers.
 
     ``params``: what the engine gives its own cache (``CacheInitParams``). Read of it are ``req_to_token_pool``,
-    ``token_to_kv_pool_allocator``, ``page_size``, ``disable``, ``is_eagle``, ``eviction_policy`` and
-    ``eviction_policy_config``. ``sessions``: is called with this cache, and makes the object that keeps the rows of
+    ``token_to_kv_pool_allocator``, ``page_size``, ``disable``, ``is_eagle``, ``eviction_policy``,
+    ``eviction_policy_config``, ``enable_kv_cache_events``, and for KV events ``kv_event_lora_names`` and
+    ``dynamo_kv_event_format``. ``sessions``: is called with this cache, and makes the object that keeps the rows of
     streaming sessions, with SGLang's calls (``try_match_prefix``, ``try_checkpoint``, ``try_cache_finished_req``,
     ``take``, ``borrowed_slot``, ``release_session``, ``slots``); None where the engine wraps its cache for that.
     ``window``: tokens of sliding window attention that stay with a cached prefix; 0 for a model without. ``debug``:
     every call ends with ``sanity_check``.
 
     A node in the calls is a ``CacheNode``. A node that is not of this cache is refused with ValueError, a lock that was
-    given back already too. ValueError also for a cache that is disabled: the engine has a cache of its own for that.
+    given back already too. ValueError also for a cache that is disabled, since the engine has a cache of its own for
+    that, and for KV events without their types.
+
+    With ``enable_kv_cache_events`` a page is announced when the tree takes it, and removed when it leaves the tree.
+    What happens in between is not said: a node is cut, or its SWA part goes or comes back.
     """
 
     metrics_collector: Any = None
@@ -175,6 +184,7 @@ class PrefixCache:
         self._order = order_of(self.eviction_policy, getattr(params, "eviction_policy_config", None))
         self.device = torch.device(self.token_to_kv_pool_allocator.device)
         self._make, self._window_part = _Maker(types), types.window_part
+        self.kv_events = _publisher(params, types.events)
         self.session = None if sessions is None else sessions(self)
         self.reset()
 
@@ -194,6 +204,8 @@ class PrefixCache:
         self._held: dict[int, list[Held]] = {}  # the locks on each node
         if self.session is not None:
             self.session.slots.clear()
+        if self.kv_events is not None:
+            self.kv_events.cleared()
 
     # Nodes.
 
@@ -301,7 +313,8 @@ class PrefixCache:
         if len(text.tokens) > slots.numel():
             raise ValueError(f"params.value: expected a slot for each of {len(text.tokens)} tokens, got {slots}")
         counted = None if getattr(params, "chunked", False) else getattr(params, "inserted_len", 0)
-        given = Given(params.prev_prefix_len, _cursor(params), params.priority or 0, counted)
+        session = getattr(params, "session_id", None)
+        given = Given(params.prev_prefix_len, _cursor(params), params.priority or 0, counted, session)
         had, node = self._insert(text, slots, given)
         self._free_full(slots[max(self.tree.entries[node].stop, given.protected) : len(text.tokens)])
         self._checked()
@@ -337,10 +350,22 @@ class PrefixCache:
         leaf = self.tree.add(under, text.tokens[start:stop], own, live=start >= given.cursor, space=text.space)
         self.tree.entries[leaf].usage.priority = given.priority
         self._count(leaf, given)
+        self._announce(leaf, given.session)
         tail = -(-self.window // self.page_size) * self.page_size
         if self.tree.live(leaf) and 0 < tail < stop - start:
             self.tree.cut(leaf, stop - tail)
         return leaf
+
+    def _announce(self, leaf: int, session: str | None) -> None:
+        """Say that the tree has the pages of a new leaf."""
+        if self.kv_events is None:
+            return
+        entry = self.tree.entries[leaf]
+        names = self.tree.entries[entry.above].names
+        tokens = [divmod(pair, 1 << HIGH) for pair in entry.key] if self.is_eagle else entry.key
+        extra_key, salt = entry.space if isinstance(entry.space, tuple) else (None, None)
+        origin = Origin(extra_key, salt, session)
+        entry.names = self.kv_events.stored(tokens, names[-1] if names else None, origin)
 
     def _meet(self, node: int, slots: Tensor, given: Given) -> None:
         """The tree has this node already: it lives again if it is a tombstone and the slots are live; otherwise the
@@ -406,7 +431,8 @@ class PrefixCache:
             return
         text = self._text_of(req, tokens)
         row = self.req_to_token_pool.req_to_token[kv.req_pool_idx, : len(text.tokens)].to(torch.int64)
-        given = Given(kv.cache_protected_len, _cursor(kv), req.priority or 0, kv.cache_inserted_len)
+        session = getattr(req, "session_id", None)
+        given = Given(kv.cache_protected_len, _cursor(kv), req.priority or 0, kv.cache_inserted_len, session)
         _had, node = self._insert(text, row, given)
         kv.cache_inserted_len = max(kv.cache_inserted_len, len(text.tokens))
         prompt = self._text_of(req, req.origin_input_ids)
@@ -522,6 +548,8 @@ class PrefixCache:
 
     def _evict(self, full: int, swa: int) -> tuple[int, int]:
         gone = self.tree.evict(full, swa if self.window else 0)
+        if self.kv_events is not None:
+            self.kv_events.removed(gone.names)
         for number in [n for n in self._nodes if n not in self.tree.entries]:
             del self._nodes[number]
         if gone.buried:  # before the full sides: a new tombstone may have left the tree afterwards
@@ -662,6 +690,12 @@ class PrefixCache:
         """``[total_size]`` int64 on the device: every slot of the tree."""
         return torch.cat([entry.slots for entry in self.tree.entries.values()])
 
+    # KV events.
+
+    def take_events(self) -> list[Any]:
+        """The KV events since the last time, oldest first; none without ``enable_kv_cache_events``."""
+        return [] if self.kv_events is None else self.kv_events.take()
+
     # Looking for errors.
 
     def sanity_check(self) -> None:
@@ -702,33 +736,26 @@ def _mark(params: Any) -> int | None:
     return mark
 
 
+def _publisher(params: Any, types: EventTypes | None) -> Publisher | None:
+    """What publishes the KV events that the parameters of a cache ask for; None if they ask for none."""
+    if not getattr(params, "enable_kv_cache_events", False):
+        return None
+    if types is None:
+        raise ValueError("types.events: expected the types of KV events, since the parameters ask for them, got None")
+    apart = getattr(params, "dynamo_kv_event_format", False)
+    named = getattr(getattr(params, "kv_event_lora_names", None), "resolve" if apart else "get", None)
+    return Publisher(types, params.page_size, named, apart=apart)
+
+
 class _Maker:
     """Makes the engine's results, each from the values that its type has names for."""
 
     def __init__(self, types: Types) -> None:
-        kinds = (types.match, types.insert, types.evict, types.lock, types.unlock)
-        self._known = {kind: frozenset(inspect.signature(kind).parameters) for kind in kinds}
-        self._types = types
-
-    def match(self, **values: Any) -> Any:
-        return self._made(self._types.match, values)
-
-    def insert(self, **values: Any) -> Any:
-        return self._made(self._types.insert, values)
-
-    def evict(self, **values: Any) -> Any:
-        return self._made(self._types.evict, values)
-
-    def lock(self, **values: Any) -> Any:
-        return self._made(self._types.lock, values)
-
-    def unlock(self, **values: Any) -> Any:
-        return self._made(self._types.unlock, values)
+        self.match, self.insert, self.evict = knowing(types.match), knowing(types.insert), knowing(types.evict)
+        self.lock, self.unlock = knowing(types.lock), knowing(types.unlock)
+        self._held = types.held
 
     def held(self, node: Any, receipt: Any) -> Any:
-        if self._types.held is None:
+        if self._held is None:
             raise TypeError("types.held: expected the engine's type of a request's lock, got None")
-        return self._types.held(node, receipt)
-
-    def _made(self, kind: Callable[..., Any], values: dict[str, Any]) -> Any:
-        return kind(**{name: value for name, value in values.items() if name in self._known[kind]})
+        return self._held(node, receipt)

@@ -55,7 +55,8 @@ class Entry:
     ``above``: its parent. ``start``: how many tokens come before its key. ``used``: when it was used last.
     ``children``: by their space and the first page of their keys. ``state``: the slot of the recurrent state after its
     last token (int64 without dimensions, on the device), None if it has none. ``space``: texts of two spaces share no
-    node; the whole path of a node has its space. ``usage``: what policies of eviction ask beside ``used``.
+    node; the whole path of a node has its space. ``usage``: what policies of eviction ask beside ``used``. ``names``:
+    what the caller names each page of the node by; empty if it names none.
     """
 
     key: list[int]
@@ -67,6 +68,7 @@ class Entry:
     state: Tensor | None = None
     space: Hashable = None
     usage: Usage = field(default_factory=Usage)
+    names: list[Any] = field(default_factory=list)
 
     @property
     def stop(self) -> int:
@@ -79,12 +81,14 @@ class Evicted:
     """What an eviction gives back.
 
     ``dropped``: for each node that left the tree its slots, and whether they had SWA slots. ``buried``: for each new
-    tombstone its slots, which lose their SWA slots. ``states``: state slots.
+    tombstone its slots, which lose their SWA slots. ``states``: state slots. ``names``: for each node that left the
+    tree the names of its pages.
     """
 
     dropped: list[tuple[Tensor, bool]] = field(default_factory=list)
     buried: list[Tensor] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
+    names: list[list[Any]] = field(default_factory=list)
 
     @property
     def full(self) -> int:
@@ -202,13 +206,15 @@ class RadixTree:
         """Split a node at ``at`` tokens from the root; returns the new node above it, which has the upper part."""
         new, entry = self.locks.split(child, at), self.entries[child]
         upper, lower = entry.key[: at - entry.start], entry.key[at - entry.start :]
+        pages = len(upper) // self.page_size
         self.entries[new] = Entry(
             upper, entry.slots[: len(upper)], entry.above, entry.start, entry.used,
-            space=entry.space, usage=entry.usage.copy(),
+            space=entry.space, usage=entry.usage.copy(), names=entry.names[:pages],
         )  # fmt: skip
         self.entries[new].children[self._first(lower, entry.space)] = child
         self.entries[entry.above].children[self._first(upper, entry.space)] = new
         entry.key, entry.slots, entry.above, entry.start = lower, entry.slots[len(upper) :], new, at
+        entry.names = entry.names[pages:]
         return new
 
     def compact(self) -> None:
@@ -221,7 +227,7 @@ class RadixTree:
         entry, above = self.entries[node], self.entries.pop(self.locks.merge(node))
         entry.key, entry.slots = above.key + entry.key, torch.cat([above.slots, entry.slots])
         entry.above, entry.start, entry.used = above.above, above.start, max(entry.used, above.used)
-        entry.usage = entry.usage.joined(above.usage)
+        entry.usage, entry.names = entry.usage.joined(above.usage), above.names + entry.names
         self.entries[entry.above].children[self._first(entry.key, entry.space)] = node
 
     def add(self, under: int, key: list[int], slots: Tensor, *, live: bool, space: Hashable = None) -> int:
@@ -328,6 +334,7 @@ class RadixTree:
             self.locks.evict_leaf(node)
             del self.entries[node], self.entries[entry.above].children[self._first(entry.key, entry.space)]
             gone.dropped.append((entry.slots, has_swa))
+            gone.names.append(entry.names)
             self._take_entry_state(entry, gone)
             node = entry.above
             if self._can_end_match(node) or not self._is_free_leaf(node):
@@ -375,6 +382,8 @@ class RadixTree:
         expect(f"node {node}: parent, start, stop", table, [entry.above, entry.start, entry.stop])
         whole = len(entry.key) % self.page_size == 0 and entry.slots.numel() == len(entry.key) > 0
         expect(f"node {node} has whole pages of tokens, and a slot for each", whole, True)
+        named = len(entry.names) * self.page_size
+        expect(f"node {node} has a name for each page, or none", named in (0, len(entry.key)), True)
         expect(f"node {node} has a state", entry.state is not None, bool(self.locks.mamba[node]))
         above = self.entries[entry.above]
         expect(f"node {node} is found by its first page", above.children.get(self._first(entry.key, entry.space)), node)

@@ -26,9 +26,9 @@ START = """
     loaded = release.load(Path(root), label)
     listed = [one.exclude for one in known.of_release(PLUGIN.folder, label) if one.exclude]
 
-    def drawn(tree, stem, parts, seed):
+    def drawn(tree, stem, parts, seed, examples=2):
         make = makers(loaded, "cpu", {"tree": tree})[stem]
-        return check(stem, make, Search(examples=2, seed=seed, exclude=known.exclusions(listed), parts=parts))
+        return check(stem, make, Search(examples=examples, seed=seed, exclude=known.exclusions(listed), parts=parts))
 """
 # Without sliding-window layers the two trees choose alike, and are compared. With such layers the law judges ours.
 # The law ends a run where the release breaks it; then the release on its own tree must break it so, too.
@@ -94,7 +94,12 @@ PAIR = """
             return self.tree.evict(self.over.tree_base.EvictParams(num_tokens=tokens)).num_tokens_evicted
 
         def seen(self):
-            return shape(self.memory.reader.read(self.pools.snapshot()), page_size)
+            return [shape(self.memory.reader.read(self.pools.snapshot()), page_size), self.said()]
+
+        def said(self):
+            told = self.memory.told()
+            One.events += len(told.events)
+            return shape(told, page_size)
 
     def drive(policy, draws):
         def with_policy(*arguments):
@@ -104,6 +109,7 @@ PAIR = """
                 made.eviction_policy_config = {"threshold": 4 * page_size, "next_prompt_estimate": page_size}
             return made
         loaded.tree_params = with_policy
+        One.events = 0
         both = [One(droptree.with_our_tree(loaded)), One(loaded)]
         evicted = 0
         for step in range(steps):
@@ -126,7 +132,7 @@ PAIR = """
             if told[0] != told[1] or seen[0] != seen[1]:
                 return {"policy": policy, "steps": step, "call": call, "told": told, "seen": [str(x) for x in seen]}
             evicted += told[0] if call == "evict" else 0
-        return {"policy": policy, "steps": steps, "evicted": evicted, "call": None}
+        return {"policy": policy, "steps": steps, "evicted": evicted, "events": One.events, "call": None}
 """
 EACH = """
     said = []
@@ -134,12 +140,20 @@ EACH = """
         said += [drive(policy, random.Random(7)) for policy in more[2:]]
     print(json.dumps(said))
 """
-# Wrong caches of ours, each of which the comparison must tell.
+# Wrong caches of ours, each of which the comparison of trees or of KV events must tell.
 FAULTS = """
+    from impl.kv_events import Publisher
     from impl.prefix_cache import PrefixCache as Cache
     from impl.radix import RadixTree as Tree
 
-    whole, cut = Cache._whole, Tree.cut
+    whole, cut, end, stored = Cache._whole, Tree.cut, Cache._end, Publisher.stored
+    def announces(self, spans):
+        before = set(self.tree.entries)
+        node = end(self, spans)
+        if node not in before:
+            self._announce(node, None)
+        return node
+
     def steals(self, child, at):
         above = cut(self, child, at)
         self.entries[above].usage.hits = 0
@@ -156,6 +170,12 @@ FAULTS = """
             (s.node for s in reversed(spans) if self.tree.entries[s.node].stop == s.stop), 0)),
         "a cut is no use of the rest": ("lru", Tree, "touch_only", lambda self, node: None),
         "a cut forgets the hits": ("lfu", Tree, "cut", steals),
+        "says no removals": ("lru", Publisher, "removed", lambda self, nodes: None),
+        "announces what it cuts": ("lru", Cache, "_end", announces),
+        "says no parents": (
+            "lru", Publisher, "stored", lambda self, tokens, after, origin: stored(self, tokens, None, origin)),
+        "hashes the space": (
+            "lru", Publisher, "_begin", lambda self, origin: (origin.extra_key or "").encode()),
     }
     said = []
     for name, (policy, kind_of, attribute, replaced) in wrong.items():
@@ -167,6 +187,31 @@ FAULTS = """
             said.append([name, str(error)])
         setattr(kind_of, attribute, right)
     print(json.dumps([dict(said)]))
+"""
+# Wrong streams of KV events in runs of requests: first beside the release's own stream, then judged by the law alone.
+STREAMS = """
+    from impl.kv_events import Block, Publisher
+    from impl.radix import RadixTree as Tree
+
+    stored, take_swa = Publisher.stored, Tree._take_swa
+    def buries(self, node, gone):
+        take_swa(self, node, gone)
+        gone.names.append(self.entries[node].names)
+
+    removals = (Publisher, "removed", lambda self, nodes: None)
+    parents = (Publisher, "stored", lambda self, tokens, after, origin: stored(
+        self, tokens, after and Block(after.digest, 7), origin))
+    tombstones = (Tree, "_take_swa", buries)
+    full, windowed = ("both", "cache", ("full",), 1), ("slotproof", "cache", ("full", "swa"), 1)
+    wrong = [(full, removals), (full, parents), (windowed, removals), (windowed, parents), (windowed, tombstones)]
+    said = []
+    for run, (kind_of, attribute, replaced) in wrong:
+        right = getattr(kind_of, attribute)
+        setattr(kind_of, attribute, replaced)
+        found = drawn(*run, examples=6)
+        said.append({"tree": run[0], "law": found.law, "detail": found.detail})
+        setattr(kind_of, attribute, right)
+    print(json.dumps(said))
 """
 
 
@@ -186,9 +231,19 @@ def test_every_policy_evicts_what_the_release_evicts(release: str, kind: str) ->
     said = driven(release, START + PAIR + EACH, str(have(release)), kind, str(steps), *policies)
     assert [one["call"] for one in said] == [None] * 2 * len(policies), said
     assert min(one["evicted"] for one in said) > steps // 10
+    assert min(one["events"] for one in said) > steps // 2
 
 
 @pytest.mark.engine
 def test_a_wrong_cache_is_told() -> None:
     (said,) = driven("0.5.14", START + PAIR + FAULTS, str(have("0.5.14")), "radix", "120")
     assert [name for name, call in said.items() if call is None] == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_wrong_stream_of_events_is_told(release: str) -> None:
+    said = driven(release, START + STREAMS, str(have(release)))
+    laws = ["trees_agree"] * 2 + ["believes_what_is_held", "parent_is_believed", "believes_what_is_held"]
+    assert [one["law"] for one in said] == laws, said
+    assert all(one["detail"].startswith("told: slotproof has ") for one in said if one["tree"] == "both")

@@ -63,6 +63,7 @@ class WithOurTree:
         if "mamba" in components or kind == "pure_swa":
             raise Unsupported(f"our cache behind SGLang's interface has no parts of {components} ({kind})")
         params = self._release.tree_params(rows, allocator, page_size, window, buffers)
+        params.enable_kv_cache_events &= self._release.event_types is not None
         tokens = getattr(params, "swa_retain_window", window) if "swa" in components else 0
         return self._class(params, self._types, self._sessions, window=tokens, debug=self._debug)
 
@@ -105,7 +106,7 @@ class WithOurTree:
     @cached_property
     def _types(self) -> Types:
         found: dict[str, Any] = {field: getattr(self._release.tree_base, name, None) for field, name in RESULTS.items()}
-        return Types(**found, window_part=self._release.component("swa"))
+        return Types(**found, window_part=self._release.component("swa"), events=self._release.event_types)
 
     @cached_property
     def _keeper(self) -> Any:

@@ -90,8 +90,9 @@ def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem
         raise Unsupported(
             "with sliding-window layers a tree chooses where a lock's window ends and which tombstones stay"
         )
-    agree = Agreement(law.name, law.sentence, tuple(calls(stem)))
     first, second = stood_in(config), own(config)
+    events = ("told",) if law is LAWS["tree"] and first.memory.publishes and second.memory.publishes else ()
+    agree = Agreement(law.name, law.sentence, (*calls(stem), *events))
 
     def shown(answer: Any) -> Any:
         grouped = stem != "lock_ref" and first.scheduler.in_group

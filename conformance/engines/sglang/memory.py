@@ -83,11 +83,16 @@ class SGLangMemory:
 
     # KV events.
 
+    @property
+    def publishes(self) -> bool:
+        """The tree publishes KV events."""
+        return self.release.publishes(self.tree)
+
     def told(self) -> Told | None:
         """The KV events since the last time that somebody asked, and the pages that the tree has cached now; ``None``
         where the tree publishes no events.
         """
-        if not self.release.publishes(self.tree):
+        if not self.publishes:
             return None
         events = [msgspec.to_builtins(event, builtin_types=(bytes,)) for event in self.tree.take_events()]
         return Told(events, pages=cached_pages(self.reader.walk(), self.page_size))

@@ -1,7 +1,7 @@
 """Stands in for the compiled extension that hashes pages of tokens: a download of a release has no sources of it.
 
-Hashes name blocks in KV events, and a verdict compares what they stand for, never a hash with another engine's. So any
-hash that tells texts apart will do.
+Hashes name blocks in KV events. The hashes are those of the release's Rust core: SHA-256 of what came before and of the
+tokens, each in 32 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def get_hash(
     step = (page_size or max(length, 1)) * width
     found: list[str] = []
     for start in range(0, len(numbers), step):
-        page = array("q", numbers[start : start + step]).tobytes()
+        page = b"".join(int(number).to_bytes(4, "little") for number in numbers[start : start + step])
         digest = hashlib.sha256((prior or b"") + page)
         prior = digest.digest()
         found.append(digest.hexdigest())

@@ -30,6 +30,7 @@ from conformance.engines.sglang.rust_nodes import RustNodes
 from conformance.engines.sglang.serving import Serving
 from conformance.engines.sglang.settings import SERVER_ARGS, Settings, has_context
 from conformance.origin import StandIn
+from impl.kv_events import EventTypes
 
 # Modules of SGLang that are stubs, none of them bookkeeping: the processors of logits, which pickle themselves; and
 # the registry of model configurations (its __init__ alone: the modules below `configs` are the release's own).
@@ -65,6 +66,8 @@ ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
 NATIVE_HASH = "mem_cache.cpp_utils.native_hash"
 EVENTS = ("kv_events", "kv_event_queue")  # what a tree that publishes KV events has
+EVENT_TYPES, RECORDING = "disaggregation.kv_events", "mem_cache.events"
+SALT = b"sglang-cache-salt-v1\0"  # what the release hashes before a salt, for the hashes of KV events
 DECODE_BUDGET = "_radix_full_evictable"  # of a decode server that has a tree with an SWA part
 DECODE = "disaggregation.decode"  # a server that gets prompts from a prefill server
 NEEDED = {"PagedTokenToKVPoolAllocator": ALLOCATOR, "SWATokenToKVPoolAllocator": SWA_ALLOCATOR}
@@ -380,6 +383,30 @@ class Release:
     def evict(self, tree: Any, full: int, swa: int, states: int) -> None:
         """``evict``: so many tokens of each pool, and states."""
         tree.evict(self.tree_base.EvictParams(num_tokens=full, swa_num_tokens=swa, mamba_num=states))
+
+    @cached_property
+    def event_types(self) -> EventTypes | None:
+        """The types of KV events of the release's trees; ``None`` for a release without the module that records them.
+
+        What makes the hash of a page in a space is the release's own function, where it has one.
+        """
+        if not (self.imported.has(EVENT_TYPES) and self.imported.has(RECORDING)):
+            return None
+        types = self.imported.module(EVENT_TYPES)
+
+        def apart(block: int, extra_key: str | None, salt: str | None) -> int:
+            seed = types.kv_event_namespace_seed(extra_key=extra_key, cache_salt=salt)
+            return int(types.namespaced_block_hash(block, namespace_seed=seed))
+
+        return EventTypes(
+            types.BlockStored,
+            types.BlockRemoved,
+            types.AllBlocksCleared,
+            types.StorageMedium.GPU,
+            grouped=hasattr(self.imported.module(RECORDING), "KVCacheEventRecorder"),
+            salt=SALT,
+            apart=apart if hasattr(types, "kv_event_namespace_seed") else None,
+        )
 
     # Modules and classes that are used here alone.
 

@@ -23,8 +23,10 @@ from conformance.engines.protocol import (
     PoolSnapshot,
     RowSnapshot,
     RowsSnapshot,
+    Told,
     TreeSnapshot,
 )
+from conformance.kv_events.wire import Malformed, Removed, Stored, parsed, shown
 
 
 class _Names:
@@ -41,8 +43,8 @@ class _Names:
 
 
 def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
-    """What is left of an answer: of a snapshot, and of a match or an insert, which name slots. Any other answer is
-    returned as it is.
+    """What is left of an answer: of a snapshot, of a match or an insert, which name slots, and of KV events, which may
+    say one page or several. Any other answer is returned as it is.
     """
     if isinstance(answer, TreeSnapshot):
         return _tree(answer, page_size)
@@ -50,6 +52,8 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
         return answer.length, answer.node
     if isinstance(answer, Inserted):
         return answer.prefix, len(answer.fresh)
+    if isinstance(answer, Told):
+        return _told(answer)
     if isinstance(answer, CacheSnapshot):
         rows, nodes = answer.rows, answer.tree.nodes
     elif isinstance(answer, RowsSnapshot):
@@ -71,6 +75,28 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
         found |= {"holds": answer.holds, "states": answer.states}
         found |= {"evictable": answer.tree.evictable, "protected": answer.tree.protected}
     return found
+
+
+def _told(told: Told) -> Json:
+    """Which pages were stored and removed since the last time, each with all that is said of it; in no order."""
+    stored, removed, others = [], [], []
+    for raw in told.events:
+        try:
+            event = parsed(raw)
+        except Malformed as error:
+            others.append(f"{error}: {raw!r}")
+            continue
+        if isinstance(event, Stored):
+            parents = [event.parent, *event.hashes]
+            for at, (block, parent) in enumerate(zip(event.hashes, parents, strict=False)):
+                tokens = event.tokens[at * event.size : (at + 1) * event.size]
+                before = "nothing" if parent is None else shown(parent)
+                stored.append(f"{shown(block)} after {before} in {event.medium}: {tokens}")
+        elif isinstance(event, Removed):
+            removed += [f"{shown(block)} in {event.medium}" for block in event.hashes]
+        else:
+            others.append(str(event))
+    return {"stored": sorted(stored), "removed": sorted(removed), "other events": others}
 
 
 def _tree(tree: TreeSnapshot, page_size: int) -> Json:
