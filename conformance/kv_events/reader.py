@@ -102,11 +102,12 @@ class Reader:
         text = self._text_before(event, known)
         if text is None:
             return Wrong(PARENT, f"its parent {'' if parent is None else shown(parent)} is not believed")
-        counting = self.counting
-        for at, block in enumerate(hashes):
+        counting, end = self.counting, 0
+        for block in hashes:
             if text != UNSAID:
+                start, end = end, end + size
                 try:
-                    text = extended(text, tokens[at * size : at * size + size])
+                    text = extended(text, tokens[start:end])
                 except NoTokens as error:
                     raise Malformed(str(error)) from None
             count = said.get(block, 0)

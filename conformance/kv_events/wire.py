@@ -108,9 +108,17 @@ def _mapped(raw: dict[str, Any]) -> Event:
     get = raw.get
     tag = get("type")
     if tag == "BlockStored":
-        hashes, parent, tokens, size = get("block_hashes"), get("parent_block_hash"), get("token_ids"), get("block_size")
-        kind, medium, group = get("kv_cache_spec_kind"), get("medium"), get("group_idx")
-        return _stored(hashes, parent, tokens, size, kind, medium, group, get("locality"), get("ownership"))
+        return _stored(
+            get("block_hashes"),
+            get("parent_block_hash"),
+            get("token_ids"),
+            get("block_size"),
+            get("kv_cache_spec_kind"),
+            get("medium"),
+            get("group_idx"),
+            get("locality"),
+            get("ownership"),
+        )
     if tag == "BlockRemoved":
         blocks = _hashes_of(get("block_hashes"))
         return Removed(blocks, _medium(get("medium"), get("locality"), get("ownership")), _group(get("group_idx")))
