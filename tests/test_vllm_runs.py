@@ -215,23 +215,39 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found(name: str) -> None:
-    """Each check of a run finds what it is there for."""
-    family, damage, words = DAMAGES[name]
+@pytest.fixture(scope="module")
+def damaged() -> dict[str, str]:
+    """What the runs say, by the name of the damage. One process has them all: a damage is of one engine's objects."""
     script = """
-        def make(config):
-            engine = makers["block_cache"](config)
-            scheduler, manager = engine._scheduler, engine._manager
-            pool, managers = manager.block_pool, manager.coordinator.single_type_managers
-            exec(textwrap.dedent(sys.argv[3]), dict(globals(), **locals()))
-            return engine
-        config = runs.config(sys.argv[2])
-        print(json.dumps(runs.outcome(make, config, runs.drawn(1, 400, config))))
+        def broken(family, damage):
+            def make(config):
+                engine = makers["block_cache"](config)
+                scheduler, manager = engine._scheduler, engine._manager
+                pool, managers = manager.block_pool, manager.coordinator.single_type_managers
+                exec(textwrap.dedent(damage), dict(globals(), **locals()))
+                return engine
+            config = runs.config(family)
+            return runs.outcome(make, config, runs.drawn(1, 400, config))
+        sound = {family: broken(family, "") for family in {family for family, *_ in json.loads(sys.argv[2]).values()}}
+        told = {name: broken(family, damage) for name, (family, damage, _) in json.loads(sys.argv[2]).items()}
+        after = {family: broken(family, "") for family in sound}
+        print(json.dumps({**told, "sound before": str(sound), "sound after": str(after)}))
     """
-    told = answer(RELEASES[-1], script, family, damage)
-    assert told.startswith("Broken: "), told
-    assert words in told
+    told: dict[str, str] = answer(RELEASES[-1], script, json.dumps(DAMAGES))
+    return told
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found(name: str, damaged: dict[str, str]) -> None:
+    """Each check of a run finds what it is there for."""
+    assert damaged[name].startswith("Broken: "), damaged[name]
+    assert DAMAGES[name][2] in damaged[name]
+
+
+def test_without_damage_nothing_is_found(damaged: dict[str, str]) -> None:
+    """So that a damage above is seen for what it is, and none outlives its engine."""
+    assert "Broken" not in damaged["sound before"]
+    assert damaged["sound after"] == damaged["sound before"]
 
 
 # Runs with transfers alone. What is known of the release is left out, but for the differences that are named.
