@@ -70,6 +70,7 @@ SEEDS: dict[StrEnum, int] = {
     SessionTrimExclusion.RETRACT_TWICE: 7,
     SessionTrimExclusion.ONE_TOKEN: 7,
     CacheExclusion.EARLY_RELEASE_OF_ANSWER: 12,
+    BlockCacheExclusion.RESET_IN_FLIGHT: 11,
 }
 
 

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+import typer
 from driven import SOAK
 from test_house import SMALL
 from trace_fuzz import Json, damaged, originals, well_formed
@@ -141,8 +142,10 @@ def test_a_folder_and_a_name_that_is_too_long_are_no_traces(tmp_path: Path) -> N
 def replayed(data: bytes, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[int, str]:
     """The exit code of ``slotproof replay FILE ours``, and what it says on standard error."""
     path.write_bytes(data)
-    monkeypatch.setattr(sys, "argv", ["slotproof", "replay", str(path), "ours"])
-    return cli.run(), capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["slotproof", "replay", str(path), "ours"])
+        patch.setattr(sys, "stdout", sys.stdout)  # each run of the command wraps it
+        return cli.run(), capsys.readouterr().err
 
 
 def test_a_trace_that_sends_what_no_caller_may_send_is_bad_usage(
@@ -161,6 +164,7 @@ def test_damaged_files_are_refused_or_replayed(
     implementation conforms (0); or one of its steps is a call that no caller may send, which no schema can tell: then
     it ends with 3 too, and the line says so. 1 would mean that our implementation or the driver has a bug.
     """
+    monkeypatch.setattr(cli, "app", typer.main.get_command(cli.app))  # else it is made anew for each file
     seen = {"refused": 0, "replayed": 0, "misused": 0}
     for number, data in enumerate(damaged(SEED, FILES)):
         good, before = well_formed(data), perf_counter()

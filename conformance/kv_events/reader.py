@@ -6,6 +6,7 @@ event by event. A *key* is a medium, a group of layers and a hash.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ class Reader:
     def __init__(self, counting: bool = True, late: bool = False) -> None:
         self.counting, self.missed = counting, late
         self.next: int | None = None
-        self._said: dict[tuple[Medium, int | None], dict[Hash, int]] = {}
-        self._known: dict[int | None, dict[Hash, list[int]]] = {}  # in how many media, and what text
+        self._said: defaultdict[tuple[Medium, int | None], dict[Hash, int]] = defaultdict(dict)
+        self._known: defaultdict[int | None, dict[Hash, list[int]]] = defaultdict(dict)  # in how many media, what text
 
     def event(self, event: Event) -> Wrong | None:
         """Reads one event. Raises ``Malformed`` where it has no tokens that could be read."""
@@ -61,7 +62,9 @@ class Reader:
         if type(event) is Removed:
             return self._removed(event)
         assert type(event) is Cleared
-        self._said, self._known, self.missed = {}, {}, False
+        self._said.clear()
+        self._known.clear()
+        self.missed = False
         return None
 
     def begins(self, number: int) -> Wrong | None:
@@ -94,16 +97,17 @@ class Reader:
 
     def _stored(self, event: Stored) -> Wrong | None:
         hashes, parent, tokens, size, medium, group, _ = event
-        known = self._known.setdefault(group, {})
-        said = self._said.setdefault((medium, group), {})
+        known = self._known[group]
+        said = self._said[medium, group]
         text = self._text_before(event, known)
         if text is None:
             return Wrong(PARENT, f"its parent {'' if parent is None else shown(parent)} is not believed")
-        counting = self.counting
-        for at, block in enumerate(hashes):
+        counting, end = self.counting, 0
+        for block in hashes:
             if text != UNSAID:
+                start, end = end, end + size
                 try:
-                    text = extended(text, tokens[at * size : at * size + size])
+                    text = extended(text, tokens[start:end])
                 except NoTokens as error:
                     raise Malformed(str(error)) from None
             count = said.get(block, 0)
@@ -133,7 +137,7 @@ class Reader:
 
     def _removed(self, event: Removed) -> Wrong | None:
         hashes, medium, group = event
-        said = self._said.setdefault((medium, group), {})
+        said = self._said[medium, group]
         for block in hashes:
             count = said.get(block, 0)
             if count > 1:

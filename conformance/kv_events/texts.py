@@ -7,9 +7,9 @@ about 2 to the power of -125.
 
 from __future__ import annotations
 
-import sys
+import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -25,18 +25,22 @@ class NoTokens(ValueError):
 
 def extended(text: int, tokens: Sequence[Any]) -> int:
     """The number of ``text`` and these tokens: integers of 64 bits, or pairs of them. Raises ``NoTokens``."""
+    pack, shift = _of_length(len(tokens))
     try:
-        words = array("q", tokens)
-    except TypeError:
-        words = _of_pairs(tokens)
-    except OverflowError:
-        raise NoTokens("a token id has more than 64 bits") from None
-    if sys.byteorder == "little":
-        words.byteswap()  # the first token counts most
-    return (text * _shift(len(words)) + int.from_bytes(words.tobytes(), "big")) % PRIME
+        words = pack(*tokens)
+    except struct.error:
+        return extended(text, _of_pairs(tokens))
+    return (text * shift + int.from_bytes(words, "big")) % PRIME
 
 
 def _of_pairs(tokens: Sequence[Any]) -> array[int]:
+    """The integers of pairs of integers, one after the other. Raises ``NoTokens`` where that is not what they are."""
+    try:
+        array("q", tokens)
+    except TypeError:
+        pass
+    except OverflowError:
+        raise NoTokens("a token id has more than 64 bits") from None
     try:
         return array("q", chain.from_iterable(tokens))
     except (TypeError, OverflowError):
@@ -44,5 +48,6 @@ def _of_pairs(tokens: Sequence[Any]) -> array[int]:
 
 
 @lru_cache(maxsize=1 << 10)
-def _shift(tokens: int) -> int:
-    return pow(2, WORD * tokens, PRIME)
+def _of_length(tokens: int) -> tuple[Callable[..., bytes], int]:
+    """What makes bytes of so many tokens, the first of which counts most, and the factor of a text before them."""
+    return struct.Struct(f">{tokens}q").pack, pow(2, WORD * tokens, PRIME)

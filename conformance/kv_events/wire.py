@@ -7,7 +7,7 @@ fields that the law speaks of are read. Fields that are missing at the end, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 Hash = int | bytes | str
@@ -16,7 +16,7 @@ Medium = Hashable  # the name of a medium; with the tier and the owner, where an
 # The kinds of groups of layers whose cached blocks are whole prefixes. Where an event numbers its group and does not
 # say the kind, this is not known. An event that does not number its group is of an engine with one group.
 WHOLE = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
-HASHES = (int, bytes, str)
+HASHES = frozenset({int, bytes, str})
 
 
 class Malformed(ValueError):
@@ -82,63 +82,99 @@ def _place(medium: Medium, group: int | None) -> str:
 def parsed(raw: Any) -> Event:
     """The event that was published as ``raw``, a list or a dict as msgpack decodes it. Raises ``Malformed``."""
     if type(raw) is list:
-        fields: Callable[[str, int], Any] = _Listed(raw).field
-        tag = raw[0] if raw else None
-    elif type(raw) is dict:
-        fields = _Mapped(raw).field
-        tag = raw.get("type")
-    else:
-        raise Malformed("an event is an array or a map")
+        return _listed(raw)
+    if type(raw) is dict:
+        return _mapped(raw)
+    raise Malformed("an event is an array or a map")
+
+
+def _listed(raw: list[Any]) -> Event:
+    """The event of an array. A field that the array ends before is ``None``."""
+    tag = raw[0] if raw else None
     if tag == "BlockStored":
-        return _stored(fields)
+        _, hashes, parent, tokens, size, _, medium, _, _, group, kind = (raw + _ABSENT)[:11]
+        return _stored(hashes, parent, tokens, size, kind, medium, group)
     if tag == "BlockRemoved":
-        return Removed(_hashes_of(fields("block_hashes", 1)), _medium(fields, 2), _group(fields("group_idx", 3)))
+        _, hashes, medium, group = (raw + _ABSENT)[:4]
+        return Removed(_hashes_of(hashes), _medium(medium), _group(group))
+    return _without_fields(tag)
+
+
+_ABSENT = [None] * 11  # a ``BlockStored`` has 11 places, up to the last one that is read
+
+
+def _mapped(raw: dict[str, Any]) -> Event:
+    """The event of a map. A field that it does not have is ``None``."""
+    get = raw.get
+    tag = get("type")
+    if tag == "BlockStored":
+        return _stored(
+            get("block_hashes"),
+            get("parent_block_hash"),
+            get("token_ids"),
+            get("block_size"),
+            get("kv_cache_spec_kind"),
+            get("medium"),
+            get("group_idx"),
+            get("locality"),
+            get("ownership"),
+        )
+    if tag == "BlockRemoved":
+        blocks = _hashes_of(get("block_hashes"))
+        return Removed(blocks, _medium(get("medium"), get("locality"), get("ownership")), _group(get("group_idx")))
+    return _without_fields(tag)
+
+
+def _without_fields(tag: Any) -> Event:
     if tag == "AllBlocksCleared":
         return Cleared()
     raise Malformed(f"no event is called {tag!r}")
 
 
-class _Listed(NamedTuple):
-    raw: list[Any]
-
-    def field(self, _: str, at: int) -> Any:
-        """The field at this place; ``None`` where the event ends before it, or has no such place (0)."""
-        return self.raw[at] if 0 < at < len(self.raw) else None
-
-
-class _Mapped(NamedTuple):
-    raw: Mapping[str, Any]
-
-    def field(self, name: str, _: int) -> Any:
-        """The field of this name; ``None`` where the event does not have it."""
-        return self.raw.get(name)
-
-
-def _stored(fields: Callable[[str, int], Any]) -> Stored:
-    hashes, parent = _hashes_of(fields("block_hashes", 1)), fields("parent_block_hash", 2)
-    tokens, size, kind = fields("token_ids", 3), fields("block_size", 4), fields("kv_cache_spec_kind", 10)
+def _stored(
+    hashes: Any,
+    parent: Any,
+    tokens: Any,
+    size: Any,
+    kind: Any,
+    medium: Any,
+    group: Any,
+    locality: Any = None,
+    ownership: Any = None,
+) -> Stored:
+    """The event of these fields, as they were read. Raises ``Malformed`` where one is not what it should be."""
+    blocks = _hashes_of(hashes)
     if parent is not None and type(parent) not in HASHES:
         raise Malformed("parent_block_hash is no hash")
     if type(tokens) is not list or type(size) is not int or size < 1:
         raise Malformed("token_ids or block_size is missing")
     if kind is not None and type(kind) is not str:
         raise Malformed("kv_cache_spec_kind is no name")
-    medium, group = _medium(fields, 6), _group(fields("group_idx", 9))
-    chained = group is None if kind is None else kind in WHOLE
-    return Stored(hashes, parent, tokens, size, medium, group, chained)
+    place, number = _medium(medium, locality, ownership), _group(group)
+    chained = number is None if kind is None else kind in WHOLE
+    return Stored(blocks, parent, tokens, size, place, number, chained)
 
 
 def _hashes_of(value: Any) -> list[Hash]:
-    if type(value) is not list or not all(type(one) in HASHES for one in value):
-        raise Malformed("block_hashes is no list of hashes")
-    return value
+    if type(value) is list:
+        for one in value:
+            if type(one) not in HASHES:
+                break
+        else:
+            return value
+    raise Malformed("block_hashes is no list of hashes")
 
 
-def _medium(fields: Callable[[str, int], Any], at: int) -> Medium:
-    medium, locality, ownership = fields("medium", at), fields("locality", 0), fields("ownership", 0)
-    if any(type(part) is not str for part in (medium, locality, ownership) if part is not None):
+def _medium(medium: Any, locality: Any = None, ownership: Any = None) -> Medium:
+    if locality is None and ownership is None:
+        return _name(medium)
+    return _name(medium), _name(locality), _name(ownership)
+
+
+def _name(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
         raise Malformed("medium is no name")
-    return medium if locality is None and ownership is None else (medium, locality, ownership)
+    return value
 
 
 def _group(value: Any) -> int | None:

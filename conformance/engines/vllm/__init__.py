@@ -28,6 +28,7 @@ class VLLMPlugin:
 
     name: str = "vllm"
     releases: tuple[str, ...] = RELEASES
+    stems: tuple[str, ...] = ("block_pool", "block_cache")
     folder: Path | None = Path(__file__).parent
     own: bool = False
 
