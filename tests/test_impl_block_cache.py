@@ -38,3 +38,19 @@ def test_the_only_request_behind_gives_up_its_blocks() -> None:
     assert computed(scheduler) == [1, 2]
     step = scheduler.schedule()
     assert (step.preempted, [*step.passes]) == ((2,), [1])
+
+
+@pytest.mark.parametrize("priority", [1, -1], ids=["less urgent", "more urgent"])
+def test_a_request_that_waits_with_transferred_blocks_makes_room_for_one_that_runs(priority: int) -> None:
+    """Else the running request would wait for these blocks, and the waiting one for its turn, for ever."""
+    pool = BlockPool(4, debug=True)
+    scheduler = Scheduler(pool, 4, [None], batch=16, requests=2, by_priority=True, caching=False, debug=True)
+    scheduler.add(1, list(range(8)), outputs=2)
+    scheduler.add(2, list(range(8)), outputs=2, priority=priority, elsewhere=8)
+    step = scheduler.schedule()
+    assert ([*step.passes], [*step.loads]) == ([1], [2])
+    scheduler.complete({1: [7]})
+    scheduler.received(2, 8)
+    assert pool.available_size() == 0
+    assert computed(scheduler) == [1]  # its next token needs a third block
+    assert computed(scheduler) == [2]  # its prompt is computed here, since the transferred blocks are gone
