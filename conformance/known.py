@@ -122,6 +122,7 @@ class BlockCacheExclusion(StrEnum):
     TRANSFERS_IN_FLIGHT = "block_cache.transfers_in_flight"  # transfers where two steps are in flight
     RESET_IN_FLIGHT = "block_cache.reset_in_flight"  # resets during a step, with transfers
     STALLED_LOADS = "block_cache.stalled_loads"  # transfers that are offered again, not if failed requests end
+    EVENTS_OF_WINDOWS = "block_cache.events_of_windows"  # KV events with drafts in a model with windows
     CROWDED_LOADS = "block_cache.crowded_loads"  # transfers where the blocks are not enough for all requests together
     STATES_WITH_DRAFTS = "block_cache.states_with_drafts"  # drafts in a model with states
 

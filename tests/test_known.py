@@ -16,7 +16,7 @@ from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
 from conformance import check, known
-from conformance.block_cache.rules import STATES, BlockCacheMachine
+from conformance.block_cache.rules import STATES, WINDOWED, BlockCacheMachine
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.known import (
@@ -162,6 +162,10 @@ AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
     BlockCacheExclusion.STALLED_LOADS: (
         {"transfers": True, "reoffers": True, "failure": "recompute"},
         {"transfers": True, "reoffers": False, "failure": "recompute"},
+    ),
+    BlockCacheExclusion.EVENTS_OF_WINDOWS: (
+        {"layers": [WINDOWED], "drafts": 2, "events": True},
+        {"layers": [WINDOWED], "drafts": 2, "events": False},
     ),
     BlockCacheExclusion.CROWDED_LOADS: ({"transfers": True}, {"transfers": True, "blocks": 80}),
     BlockCacheExclusion.STATES_WITH_DRAFTS: ({"layers": [STATES], "drafts": 2}, {"layers": [STATES], "drafts": 0}),

@@ -98,6 +98,8 @@ class BlockCacheMachine(StemMachine):
             config["transfers"] = False
         if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
             config["reoffers"] = False
+        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
+            config["events"] = False
         if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
             config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
         return config
