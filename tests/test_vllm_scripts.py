@@ -31,6 +31,26 @@ def repaired(self, request, *more, **named):
     return preempt(self, request, *more, **named)
 Scheduler._preempt_request = repaired
 """,
+    "load_again_waits_for_itself": """
+from vllm.v1.core.sched.scheduler import Scheduler
+update = Scheduler._update_waiting_for_remote_kv
+def repaired(self, request):
+    update(self, request)
+    self._inflight_prefills.discard(request)
+Scheduler._update_waiting_for_remote_kv = repaired
+""",
+    "reset_meets_deferred_blocks": """
+from vllm.v1.core.sched.scheduler import Scheduler
+reset = Scheduler.reset_prefix_cache
+def repaired(self, reset_running_requests=False, reset_connector=False):
+    try:
+        return reset(self, reset_running_requests, reset_connector)
+    except RuntimeError:
+        kept = {block.block_id for _, blocks in self.deferred_frees for block in blocks}
+        self.kv_cache_manager.block_pool.evict_blocks(kept)
+        return True
+Scheduler.reset_prefix_cache = repaired
+""",
 }
 
 
