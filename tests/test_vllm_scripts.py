@@ -51,6 +51,34 @@ def repaired(self, reset_running_requests=False, reset_connector=False):
         return True
 Scheduler.reset_prefix_cache = repaired
 """,
+    "loaded_requests_wait_for_each_other": """
+from vllm.v1.core.sched.scheduler import Scheduler
+def repaired(self):
+    return self.skipped_waiting or self.waiting
+Scheduler._select_waiting_queue_for_scheduling = repaired
+""",
+    "aborted_step_writes_into_load": """
+from vllm.v1.core.sched.scheduler import Scheduler
+free, update, later = Scheduler._free_blocks, Scheduler.update_from_output, []
+def repaired(self, *step):
+    while later:
+        free(self, later.pop())
+    return update(self, *step)
+Scheduler._free_blocks, Scheduler.update_from_output = lambda self, request: later.append(request), repaired
+""",
+    "abort_frees_while_loading": """
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
+finish, finished, loading = Scheduler.finish_requests, Scheduler._connector_finished, set()
+def repaired(self, names, status):
+    waits = RequestStatus.WAITING_FOR_REMOTE_KVS
+    loading.update(name for name, request in self.requests.items() if request.status == waits)
+    finish(self, names, status)
+def is_kept(self, request):
+    kept, told = finished(self, request)
+    return kept or request.request_id in loading, told
+Scheduler.finish_requests, Scheduler._connector_finished = repaired, is_kept
+""",
 }
 
 
