@@ -79,6 +79,14 @@ def is_kept(self, request):
     return kept or request.request_id in loading, told
 Scheduler.finish_requests, Scheduler._connector_finished = repaired, is_kept
 """,
+    "stale_output_stops_scheduler": """
+from vllm.v1.core.sched.scheduler import Scheduler
+preempt = Scheduler._preempt_request
+def repaired(self, request, timestamp):
+    preempt(self, request, timestamp)
+    request.async_tokens_to_discard, request.num_output_placeholders = request.num_output_placeholders, 0
+Scheduler._preempt_request = repaired
+""",
 }
 
 
