@@ -87,6 +87,33 @@ def repaired(self, request, timestamp):
     request.async_tokens_to_discard, request.num_output_placeholders = request.num_output_placeholders, 0
 Scheduler._preempt_request = repaired
 """,
+    "refused_drafts_are_counted": """
+from vllm.v1.core.sched.scheduler import Scheduler
+schedule, update = Scheduler.schedule, Scheduler.update_from_output
+def noted(self):
+    output = schedule(self)
+    output.starts = {name: request.num_preemptions for name, request in self.requests.items()}
+    return output
+def repaired(self, output, result):
+    requests = [request for name, request in self.requests.items() if request.num_preemptions > output.starts[name]]
+    counts = [request.num_computed_tokens for request in requests]
+    done = update(self, output, result)
+    for request, count in zip(requests, counts):
+        request.num_computed_tokens = count
+    return done
+Scheduler.schedule, Scheduler.update_from_output = noted, repaired
+""",
+    "window_slides_by_drafts": """
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+allocate, remove, waits = KVCacheManager.allocate_slots, KVCacheCoordinator.remove_skipped_blocks, {}
+def noted(self, request, *more, **named):
+    waits[request.request_id] = request.num_output_placeholders
+    return allocate(self, request, *more, **named)
+def repaired(self, name, computed, *more):
+    return remove(self, name, max(0, computed - waits[name]), *more)
+KVCacheManager.allocate_slots, KVCacheCoordinator.remove_skipped_blocks = noted, repaired
+""",
 }
 
 
