@@ -80,5 +80,5 @@ complete(first)
 scheduler.schedule()  # finds no free block for the request, and preempts it
 again = scheduler.schedule()
 complete(with_drafts)
-computed, counted = again.num_scheduled_tokens["request"], request.num_computed_tokens
+computed, counted = again.num_scheduled_tokens.get("request", 0), request.num_computed_tokens
 assert counted == computed, f"the request has KV of {computed} tokens and counts {counted}: it computes the rest twice"
