@@ -1,4 +1,4 @@
-"""With a KV connector a transfer writes over KV of another request: that of an aborted request goes on.
+"""With a KV connector the transfer of an aborted request goes on, and writes over KV of another request.
 
 Scheduler.finish_requests gives back the blocks of a request that waits for its transfer, while it is under way.
 """
@@ -28,18 +28,13 @@ class Values(SimpleNamespace):
 class Connector:
     """The scheduler's half of a KV connector that loads asynchronously: another server has the prompt of ``loaded``."""
 
-    requires_kv_delivery = supports_divergent_local_hybrid_hits = False
-
     def get_num_new_matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
         more = request.num_prompt_tokens - computed if request.request_id == "loaded" else 0
         return more, more > 0
 
-    def update_state_after_alloc(self, request: Request, blocks: Any, tokens: int) -> None:
+    def update_state_after_alloc(self, _: Request, blocks: Any, tokens: int) -> None:
         if tokens:
             filled.update(blocks.get_block_ids()[0])
-
-    def get_loaded_kv_cache_group_ids(self, _: Request) -> tuple[int, ...]:
-        return ()
 
     def request_finished(self, *_: Any) -> tuple[bool, None]:
         return False, None
@@ -73,9 +68,6 @@ scheduler = scheduling.Scheduler(
     block_size=BLOCK,
     log_stats=False,
 )
-
-
-
 sampling = Values(max_tokens=1, min_tokens=0, ignore_eos=True, stop_token_ids=[])
 scheduler.add_request(Request("loaded", list(range(4)), sampling, None, eos_token_id=None, arrival_time=0.0))
 scheduler.schedule()

@@ -30,18 +30,13 @@ class Values(SimpleNamespace):
 class Connector:
     """The scheduler's half of a KV connector that loads asynchronously: another server has the prompt of ``loaded``."""
 
-    requires_kv_delivery = supports_divergent_local_hybrid_hits = False
-
     def get_num_new_matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
         more = request.num_prompt_tokens - computed if request.request_id == "loaded" else 0
         return more, more > 0
 
-    def update_state_after_alloc(self, request: Request, blocks: Any, tokens: int) -> None:
+    def update_state_after_alloc(self, _: Request, blocks: Any, tokens: int) -> None:
         if tokens:
             filled.update(blocks.get_block_ids()[0])
-
-    def get_loaded_kv_cache_group_ids(self, _: Request) -> tuple[int, ...]:
-        return ()
 
     def request_finished(self, *_: Any) -> tuple[bool, None]:
         return False, None
@@ -78,9 +73,6 @@ scheduler = AsyncScheduler(
     hash_block_size=BLOCK,
     log_stats=False,
 )
-
-
-
 sampling = Values(max_tokens=1, min_tokens=0, ignore_eos=True, stop_token_ids=[])
 for at, (name, length) in enumerate({"aborted": 1, "loaded": 8}.items()):
     scheduler.add_request(Request(name, list(range(length)), sampling, None, arrival_time=float(at)))

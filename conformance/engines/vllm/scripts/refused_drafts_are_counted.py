@@ -64,7 +64,6 @@ scheduler = AsyncScheduler(
 )
 
 
-
 def complete(output: Any) -> None:
     """A step is done: each of its requests has sampled a token, and all its drafts were refused."""
     names = list(output.num_scheduled_tokens)

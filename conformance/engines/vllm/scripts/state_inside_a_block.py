@@ -77,7 +77,6 @@ scheduler = Scheduler(
 )
 
 
-
 states: dict[int, list[int]] = {}  # by block: the tokens for which the state in it was computed
 wrong: list[str] = []
 

@@ -15,7 +15,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-BLOCK, BLOCKS, DRAFTS, WINDOW = 4, 7, 2, 3  # tokens of a block; blocks, beside the null block; drafts of a step; the window
+BLOCK, BLOCKS = 4, 7  # tokens of a block; blocks, beside the null block
+DRAFTS, WINDOW = 2, 3  # drafts of a step; tokens that a token reads, the last of which is itself
 PARTS = ("scheduler", "cache", "model", "parallel", "observability", "speculative", "ec_manager")
 
 
@@ -56,9 +57,7 @@ config = Values(
 register_all_kvcache_specs(config)
 kv_cache_utils.init_none_hash(sha256)
 full = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-sliding = SlidingWindowSpec(
-    block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=WINDOW
-)
+sliding = SlidingWindowSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=WINDOW)
 groups = [KVCacheGroupSpec(["full"], full, is_eagle_group=True), KVCacheGroupSpec(["sliding"], sliding)]
 scheduler = AsyncScheduler(
     vllm_config=config,
@@ -69,7 +68,6 @@ scheduler = AsyncScheduler(
     hash_block_size=BLOCK,
     log_stats=False,
 )
-
 
 
 def complete(output: Any) -> None:
