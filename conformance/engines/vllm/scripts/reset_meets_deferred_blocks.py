@@ -63,7 +63,7 @@ config = Values(
     num_lookahead_tokens=0,
     num_prefill_lookahead_tokens=0,
     num_hash_lookahead_tokens=0,
-    max_in_flight_tokens=8,
+    max_in_flight_tokens=16,
     max_concurrent_batches=2,  # asynchronous scheduling
 )
 scheduling.KVConnectorFactory = Values(create_connector=lambda **_: Connector())
