@@ -104,6 +104,17 @@ def test_a_script_makes_a_text_to_file() -> None:
         assert "What it does to users: The server stops.\n" in part
 
 
+def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
+    """Its page has the program, and names the newest release on which it runs."""
+    found = finding(".vl.")
+    old = Finding(found.kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
+    text = documents.environment().get_template("finding.md.j2").render(finding=old)
+    assert "To file upstream" not in text
+    assert "A page is lost: this program shows it with e 3 alone" in text
+    assert '```python\n"""A page is lost.\n' in text
+    assert "\n\n\n" not in text
+
+
 def test_a_text_that_a_trace_lacks_leaves_no_line() -> None:
     kept = replace(finding("...v").kept, harm="", expected="", elsewhere="")
     text = documents.environment().get_template("finding.md.j2").render(finding=Finding(kept, None, rows("...v")))

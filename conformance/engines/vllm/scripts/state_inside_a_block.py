@@ -1,0 +1,114 @@
+"""With mamba layers and EAGLE the prefix cache finds a state that was computed for fewer tokens than its hash says.
+
+A chunk of a prompt ends inside a block, and the next one in another block. The state at the end of the first block is
+never written, but the block gets the hash of all its tokens.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm.utils.hashing import sha256
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+BLOCK, BLOCKS, DRAFTS = 4, 20, 1  # tokens of a block; blocks, beside the null block; drafts of a step
+PARTS = ("scheduler", "cache", "model", "parallel", "observability", "speculative", "ec_manager")
+
+
+class Values(SimpleNamespace):
+    """The configuration, and each part of it. What is not said is off."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self if name.removesuffix("_config") in PARTS else None
+
+
+config = Values(
+    max_num_seqs=2,
+    max_num_batched_tokens=8,
+    max_model_len=20,
+    policy="fcfs",
+    long_prefill_token_threshold=0,
+    enable_chunked_prefill=True,
+    scheduler_reserve_full_isl=True,
+    watermark=0.0,
+    num_gpu_blocks=BLOCKS + 1,
+    enable_prefix_caching=True,
+    block_size=BLOCK,
+    mamba_cache_mode="align",
+    decode_context_parallel_size=1,
+    prefill_context_parallel_size=1,
+    pipeline_parallel_size=1,
+    get_encoder_cache_manager_obj=lambda *_: None,
+    num_speculative_tokens=DRAFTS,
+    num_lookahead_tokens=DRAFTS,
+    max_in_flight_tokens=16,
+    use_eagle=lambda: True,
+    uses_draft_model=lambda: False,
+    use_dflash=lambda: False,
+    use_dspark=lambda: False,
+    max_concurrent_batches=1,
+)
+register_all_kvcache_specs(config)
+kv_cache_utils.init_none_hash(sha256)
+full = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+mamba = MambaSpec(
+    block_size=BLOCK,
+    shapes=((1,),),
+    dtypes=(torch.float32,),
+    num_speculative_blocks=DRAFTS,
+    mamba_cache_mode="align",
+)
+groups = [KVCacheGroupSpec(["full"], full, is_eagle_group=True), KVCacheGroupSpec(["mamba"], mamba)]
+scheduler = Scheduler(
+    vllm_config=config,
+    kv_cache_config=KVCacheConfig(BLOCKS + 1, [], groups),
+    structured_output_manager=Values(should_advance=lambda *_, **__: False),
+    mm_registry=Values(supports_multimodal_inputs=lambda *_: False),
+    block_size=BLOCK,
+    hash_block_size=BLOCK,
+    log_stats=False,
+)
+
+
+states: dict[int, list[int]] = {}  # by block: the tokens for which the state in it was computed
+wrong: list[str] = []
+
+
+def add(name: str, prompt: list[int], outputs: int) -> None:
+    sampling = Values(max_tokens=outputs, min_tokens=0, ignore_eos=True, stop_token_ids=[])
+    hasher = kv_cache_utils.get_request_block_hasher(BLOCK, sha256)
+    scheduler.add_request(Request(name, prompt, sampling, None, arrival_time=0.0, block_hasher=hasher))
+
+
+def step() -> None:
+    """The scheduler makes a step, and workers compute it: each request goes on from its state and writes a new one."""
+    output = scheduler.schedule()
+    names = list(output.num_scheduled_tokens)
+    for name, count in output.num_scheduled_tokens.items():
+        request, table = scheduler.requests[name], scheduler.kv_cache_manager.get_block_ids(name)[1]
+        text, end = list(request.all_token_ids), request.num_computed_tokens
+        start = end - count
+        state = states[table[(start - 1) // BLOCK]] if start else []
+        if state != text[:start]:
+            wrong.append(f"after {text[:start]} {name} goes on from the state after {state}")
+        states[table[(end - 1) // BLOCK]] = text[:end]
+    whole = [scheduler.requests[name].num_computed_tokens >= scheduler.requests[name].num_tokens for name in names]
+    indices = {name: n for n, name in enumerate(names)}
+    sampled = [[9] if done else [] for done in whole]
+    scheduler.update_from_output(output, ModelRunnerOutput(names, indices, sampled))
+
+
+add("other", [8, 8, 8, 8, 8], outputs=1)
+add("first", [0, 1, 2, 3, 4, 5, 6], outputs=2)  # its first chunk has 3 tokens, since a step has 8
+for _ in range(3):
+    step()
+add("second", [0, 1, 2, 3, 4, 5, 6, 9, 7, 7, 7, 7], outputs=1)
+step()
+assert not wrong, f"a request computes with a state of other tokens: {wrong[0]}"
