@@ -39,6 +39,7 @@ ENOUGH_SENTENCE = "A call that fits is granted."
 BAD_INPUT = "bad_input_is_refused"
 QUIESCENT = "quiescent"
 QUIET = "With no request, no session and an evicted tree, every pool is full and every row is idle."
+NO_STEP = "After a call the engine shows what the law has. A refused call leaves everything as it was."
 # The kinds of laws that a finding can break, see ``Finding``.
 INVARIANT, PROMISE, CHOICE, DIFFERENCE, ANSWER = "invariant", "promise", "choice", "difference", "answer"
 WORDS_OF_KIND = {
@@ -126,9 +127,9 @@ class Law:
         self.operation = ""  # the operation that runs
 
     def sentence(self, name: str) -> str:
-        """A transition in English: its docstring."""
+        """A transition in English: its docstring. ``name`` may be an operation that has taken none."""
         known = self.stem.transitions.get(name)
-        return " ".join((known.__doc__ or "").split()) if known else "A refused call leaves everything as it was."
+        return " ".join((known.__doc__ or "").split()) if known else NO_STEP
 
     def caller_step(self, name: str, *arguments: Any) -> Step[Any]:
         """Takes a step that the caller decides, and returns it. A step that does not fit is counted as refused and not

@@ -277,7 +277,7 @@ def test_a_fault_is_found_at_the_same_step_with_every_law_at_every_judgement(
         found.append(told(caught.value))
     assert found[0] == found[1]
     stem = lock.law.stem
-    assert found[0][0] in {*stem.invariants, *stem.transitions, READS_OWN, QUIESCENT}
+    assert found[0][0] in {*stem.invariants, *stem.transitions, *lock.run.operations, READS_OWN, QUIESCENT}
 
 
 REPLAY = """
