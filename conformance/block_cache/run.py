@@ -34,8 +34,8 @@ COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
 PROGRESS = "waiting_requests_run"
 PROGRESS_SENTENCE = (
-    "Where requests wait, no step and no transfer is under way, and the blocks are enough for each request alone, the "
-    "scheduler makes a step."
+    "When requests wait, while neither a step nor a transfer is under way, and the pool has room for each request "
+    "alone, then the scheduler goes on: soon one of them is computed or loaded."
 )
 ENDS = "ends_with_its_last_token"
 ENDS_SENTENCE = "A request ends with the last token that was asked for, and not before, unless it is aborted or fails."
@@ -268,9 +268,8 @@ class BlockCacheRun:
             waiting = ", ".join(f"request {request}" for request in sorted(self.follower.here))
             free = self.law.state.pool.available
             waits = "waits" if len(self.follower.here) == 1 else "wait"
-            detail = (
-                f"{waiting} {waits}, {free} of {self.config['blocks']} blocks are free, and {STILL} steps are empty"
-            )
+            room = f"{free} of {self.config['blocks']} blocks are free"
+            detail = f"{waiting} {waits}, {room}, and the last {STILL} steps of the scheduler compute and load nothing"
             raise Finding(PROGRESS, PROGRESS_SENTENCE, detail)
 
     def _fits_alone(self) -> bool:
@@ -289,6 +288,13 @@ class BlockCacheRun:
                 what = "has ended" if ended else "has not ended"
                 detail = f"request {request} {what} with {has} of {ends} tokens, its prompt among them"
                 raise Finding(ENDS, ENDS_SENTENCE, detail)
+
+    def of_requests(self) -> Mapping[int, Json]:
+        """What a picture shows of each request that the scheduler has: also of one that waits without blocks."""
+        return {
+            request: {"status": one.status, "tokens": f"{len(one.text)} now, {self.ends[request]} at its end"}
+            for request, one in self.seen.requests.items()
+        }
 
     # What the driver needs.
 

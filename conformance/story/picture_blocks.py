@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from conformance.diff import SCHEDULED, Names
 from conformance.engines.protocol import Json
 from conformance.story.items import item, listed, panel
@@ -24,6 +26,11 @@ def of_pool(st: Blocks, names: Names, more: dict[int, Json] | None = None) -> li
 def of_scheduler(st: BlockCache, names: Names) -> list[Json]:
     """The pool of the blocks, and what the scheduler has of each row, in tokens."""
     return of_pool(st.pool, names, {row: _scheduled(st, row) for row in st.pool.rows.items()})
+
+
+def of_requests(facts: Mapping[int, Json]) -> Json:
+    """The requests of a scheduler. ``facts``: what is known of each, by its number."""
+    return panel("owners", "Requests", (item(f"request {n}", f"request {n}", of) for n, of in sorted(facts.items())))
 
 
 def _block(st: Blocks, block: int, names: Names) -> Json:

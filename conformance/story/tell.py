@@ -5,15 +5,16 @@ changed on the engine.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from conformance.diff import Names, changes, told_lines
 from conformance.engines.protocol import Json, Misuse, Unsupported
 from conformance.lockstep import WORDS_OF_KIND, Finding, LockStep
 from conformance.stems import start
+from conformance.story import picture_blocks
 from conformance.story.picture import frame
 from conformance.story.where import Calls, Frame, Raised, Roots, raised
 from conformance.traces import Trace
@@ -49,7 +50,7 @@ def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) 
     lock = start(trace.stem, make, trace.config, strict=False)
     own = Roots(roots)
     told: list[Told] = []
-    before = lock.run.project()
+    before, requests = lock.run.project(), _requests(lock.run)
     for line, step in zip(trace.lines(), trace.steps, strict=True):
         calls, wrong, latents, errors = Calls(own), [], len(lock.law.latents), []
         lock.watch = calls.watched
@@ -70,6 +71,8 @@ def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) 
         engine, deeper = calls.frames()
         said = changed(before, after, lock.law.names)
         picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
+        requests_before, requests = requests, _requests(lock.run)
+        _add(picture, requests_before, requests)
         told.append(Told(line, said, "\n".join(wrong), picture, engine, deeper, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
@@ -88,6 +91,25 @@ def _picture(lock: LockStep, before: Any, after: Any, broken: Sequence[Finding])
             for f in broken
         ]
     return found
+
+
+@runtime_checkable
+class KnowsRequests(Protocol):
+    """A run whose engine has requests that the law's state does not have, such as one that waits without blocks."""
+
+    def of_requests(self) -> Mapping[int, Json]:
+        """What a picture shows of each request."""
+
+
+def _requests(run: Any) -> list[Json]:
+    return [picture_blocks.of_requests(run.of_requests())] if isinstance(run, KnowsRequests) else []
+
+
+def _add(picture: Json, before: list[Json], after: list[Json]) -> None:
+    """The requests stand first in each of the pictures of a step; the law's own picture has them as the engine has."""
+    for name, panels in (("before", before), ("panels", after), ("law", after)):
+        if name in picture:
+            picture[name] = [*(panel for panel in panels if panel["items"]), *picture[name]]
 
 
 def _does(lock: LockStep, name: str) -> str:

@@ -1,0 +1,90 @@
+"""Runs of ``block_cache``: schedulers that stand still or end a request too early are found, lawful ones are not, and a
+picture shows requests that have no blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from driven import Variant
+
+from conformance.block_cache.protocol import Launched
+from conformance.block_cache.run import ENDS, PROGRESS, STILL
+from conformance.engines import registry
+from conformance.engines.protocol import Json
+from conformance.lockstep import Finding, LockStep
+from conformance.stems import start
+from conformance.story.tell import tell
+from conformance.traces import Trace
+
+STEM = "block_cache"
+OURS = registry.load("ours").makers[STEM]
+CONFIG: Json = {
+    **{"block_size": 4, "blocks": 4, "layers": [{"kind": "full"}], "caching": True, "batch": 16, "requests": 2},
+    **{"drafts": 0, "eagle": False, "steps_in_flight": 1, "threshold": 0, "policy": "fcfs", "max_length": 16},
+    **{"events": False},
+}
+ADD: Json = {"op": "add", "request": 1, "tokens": [1, 2, 3], "outputs": 2}
+
+
+def asleep(config: Json) -> Any:
+    """A scheduler that computes nothing."""
+    return Variant(OURS(config), schedule=lambda: Launched({}))
+
+
+def ending(more: int) -> Any:
+    """Makes schedulers in which a request ends after ``more`` tokens more than it was asked for."""
+
+    def make(config: Json) -> Any:
+        engine = OURS(config)
+
+        def add(request: int, tokens: Sequence[int], outputs: int, *others: Any) -> None:
+            engine.add(request, tokens, outputs + more, *others)
+
+        return Variant(engine, add=add)
+
+    return make
+
+
+def after(make: Any, *steps: Json, **config: Any) -> LockStep:
+    lock = start(STEM, make, CONFIG | config)
+    for step in steps:
+        lock.do(**step)
+    return lock
+
+
+def test_a_scheduler_that_stands_still_is_found() -> None:
+    lock = after(asleep, ADD, *[{"op": "schedule"}] * (STILL - 1))
+    with pytest.raises(Finding) as found:
+        lock.do(op="schedule")
+    assert (found.value.law, "request 1 waits, 4 of 4 blocks are free" in found.value.detail) == (PROGRESS, True)
+
+
+def test_a_scheduler_may_stand_still_where_nobody_waits_or_the_pool_is_too_small_for_a_request() -> None:
+    steps = [{"op": "schedule"}] * (STILL + 1)
+    after(asleep, *steps)
+    after(asleep, ADD, *steps, blocks=3)  # a request may have 16 tokens: four blocks
+
+
+def test_whatever_happens_between_them_empty_steps_do_not_count_together() -> None:
+    steps = [{"op": "schedule"}] * (STILL - 1)
+    after(asleep, ADD, *steps, ADD | {"request": 2}, *steps, {"op": "abort", "request": 1}, *steps)
+
+
+@pytest.mark.parametrize(("more", "words"), [(-1, "has ended with 4 of 5"), (1, "has not ended with 5 of 5")])
+def test_a_request_that_ends_too_early_or_too_late_is_found(more: int, words: str) -> None:
+    steps: list[Json] = [{"op": "schedule"}, {"op": "complete"}] * 2
+    assert after(ending(0), ADD, *steps).run.seen.requests == {}
+    with pytest.raises(Finding) as found:
+        after(ending(more), ADD, *steps)
+    assert (found.value.law, words in found.value.detail) == (ENDS, True), found.value
+
+
+def test_a_picture_shows_a_request_that_waits_without_blocks() -> None:
+    told = tell(Trace(STEM, CONFIG, [ADD, *[{"op": "schedule"}] * STILL]), asleep)
+    request = told[-1].picture["panels"][0]["items"][0]
+    assert (request["name"], request["facts"]["status"]) == ("request 1", "waiting")
+    assert told[0].picture["before"] != told[0].picture["panels"]
+    assert told[-1].picture["law"][0] == told[-1].picture["panels"][0]
