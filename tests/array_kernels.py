@@ -88,6 +88,24 @@ def scatters(to_ptr, at_ptr, shift, SIZE: tl.constexpr):  # type: ignore[no-unty
 
 
 @on_both
+def reads_at_addresses(addresses, out_ptr, count, TENSORS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The elements of one tensor of 16-bit integers a program, and the first element of every tensor."""
+    tensor = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int16))
+    lane = tl.arange(0, SIZE)
+    tl.store(out_ptr + tl.program_id(0) * SIZE + lane, tl.load(tensor + lane, mask=lane < count, other=-1))
+    each = tl.arange(0, TENSORS)
+    firsts = tl.load(tl.cast(tl.load(addresses + each), tl.pointer_type(tl.int16)), mask=each != 1)
+    tl.store(out_ptr + tl.num_programs(0) * SIZE + each, firsts)
+
+
+@on_both
+def writes_at_addresses(addresses, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    tensor = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int16))
+    lane = tl.arange(0, SIZE)
+    tl.store(tensor + lane * 2, lane + 70000, mask=lane != 1)
+
+
+@on_both
 def with_atomics(x_ptr):  # type: ignore[no-untyped-def]
     """``tl.atomic_add`` is not there on arrays."""
     tl.atomic_add(x_ptr, 1)

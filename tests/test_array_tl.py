@@ -330,6 +330,52 @@ def test_an_access_outside_says_where() -> None:
     assert out.tolist() == [int(garbage(np.dtype(np.int64)))] * 2 + [0, 6, 5]
 
 
+# Pointers that are made from numbers.
+
+
+def addresses_of(found: list[torch.Tensor]) -> torch.Tensor:
+    return torch.tensor([tensor.data_ptr() for tensor in found], dtype=torch.uint64)
+
+
+@given(st.lists(tensors(8, "int16"), min_size=4, max_size=4), st.integers(0, 8))
+def test_reads_at_addresses(found: list[torch.Tensor], count: int) -> None:
+    out = torch.zeros(4 * 8 + 4, dtype=torch.int64)
+    assert same(by_hand.reads_at_addresses, (4,), addresses_of(found), out, count, 4, 8) is None
+    assert out[:count].tolist() == found[0][:count].tolist()
+    assert out[-4:].tolist() == [0 if i == 1 else int(tensor[0]) for i, tensor in enumerate(found)]
+
+
+@given(st.lists(tensors(8, "int16"), min_size=1, max_size=3))
+def test_writes_at_addresses(found: list[torch.Tensor]) -> None:
+    copies = [tensor.clone() for tensor in found]
+    by_hand.writes_at_addresses[(len(found),)](addresses_of(found), 4)
+    assert by_hand.writes_at_addresses.refused == ""
+    by_hand.writes_at_addresses.triton[(len(found),)](addresses_of(copies), 4)
+    assert [tensor.tolist() for tensor in found] == [tensor.tolist() for tensor in copies]
+
+
+@pytest.mark.parametrize("address", [0, 2**45, 2**63])
+def test_an_address_that_is_no_memory(address: int) -> None:
+    """The process would die of it; the tensor whose address is good is read and written before."""
+    tensor, out = torch.arange(8, dtype=torch.int16), torch.full((2 * 8 + 2,), -5)
+    addresses = torch.tensor([tensor.data_ptr(), address], dtype=torch.uint64)
+    with pytest.raises(
+        OutOfBounds, match=r"^a kernel reads \d+ bytes at the address -?0x\w+, not all
+    ):
+        by_hand.reads_at_addresses[(2,)](addresses, out, 8, 2, 8)
+    assert out[:8].tolist() == list(range(8))
+    with pytest.raises(OutOfBounds, match="at the address"):
+        by_hand.writes_at_addresses[(2,)](addresses, 4)
+    assert killed_by(lambda: Quiet(by_hand.writes_at_addresses.triton)[(2,)](addresses, 4))
+
+
+def test_addresses_that_are_not_aligned_alike_are_no_block() -> None:
+    tensor = torch.arange(8, dtype=torch.int16)
+    addresses = torch.tensor([tensor.data_ptr(), tensor.data_ptr() + 1], dtype=torch.uint64)
+    with pytest.raises(EngineError, match="addresses that are not aligned alike"):
+        by_hand.reads_at_addresses[(1,)](addresses, torch.zeros(10, dtype=torch.int64), 8, 2, 8)
+
+
 # What arrays do not cover.
 
 

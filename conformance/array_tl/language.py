@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from conformance.array_tl import memory
+from conformance.array_tl.addresses import pointer_type
 from conformance.array_tl.values import (
     BOOL,
     TYPES,
@@ -91,7 +92,7 @@ def _next_power_of_2(n: Any) -> int:
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
-def _cast(given: Any, dtype: Any, fp_downcast_rounding: None = None, bitcast: bool = False) -> Value:
+def _cast(given: Any, dtype: Any, fp_downcast_rounding: None = None, bitcast: bool = False) -> Any:
     return value(given).to(dtype, fp_downcast_rounding, bitcast)
 
 
@@ -198,6 +199,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 LANGUAGE = SimpleNamespace(
     **TYPES,
     constexpr=_as_it_is,
+    pointer_type=pointer_type,
     program_id=_program_id,
     num_programs=_num_programs,
     arange=_arange,

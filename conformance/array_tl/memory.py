@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class Argument:
     data: Data
     start: int
     count: int
+
+    @property
+    def dtype(self) -> DType:
+        """The type of each element."""
+        found: DType = self.data.dtype
+        return found
 
     def read(self, offset: Data) -> Data:
         """The elements at these offsets from the tensor's first element."""
@@ -89,14 +95,23 @@ def argument(kernel: str, name: str, tensor: Any) -> Argument:
     return Argument(kernel, name, tensor.as_strided((total,), (1,), 0).numpy(), tensor.storage_offset(), count)
 
 
+class Target(Protocol):
+    """What a pointer points into: a tensor argument, or memory of which no tensor is known. Offsets are in elements."""
+
+    @property
+    def dtype(self) -> DType: ...
+    def read(self, offset: Data) -> Data: ...
+    def write(self, offset: Data, stored: Data) -> None: ...
+
+
 class Pointer:
-    """One address or a block of them: offsets, in elements, from the first element of a tensor argument."""
+    """One address or a block of them: offsets, in elements, from the first element of what it points into."""
 
     __slots__ = ("offset", "to")
     __hash__ = None  # type: ignore[assignment]
     __iter__ = None
 
-    def __init__(self, to: Argument, offset: Data) -> None:
+    def __init__(self, to: Target, offset: Data) -> None:
         self.to, self.offset = to, offset
 
     def __add__(self, other: Any) -> Pointer:
@@ -128,7 +143,7 @@ def load(pointer: Pointer, mask: Any = None, other: Any = None) -> Value:
             raise ValueError("`other` without `mask`")
         return Value(pointer.to.read(pointer.offset))
     chosen, rest = _mask(mask), None if other is None else value(other).data
-    dtype = pointer.to.data.dtype
+    dtype = pointer.to.dtype
     if pointer.offset.ndim == 0:
         return Value(_one(pointer, chosen, rest, dtype))
     offset, chosen = _together(pointer.offset, chosen)
@@ -171,7 +186,7 @@ def store(pointer: Pointer, stored: Any, mask: Any = None) -> None:
             offset, chosen = _together(offset, chosen)
             data = np.broadcast_to(data, offset.shape)[chosen]
             offset = offset[chosen]
-    pointer.to.write(offset, converted(data, pointer.to.data.dtype))
+    pointer.to.write(offset, converted(data, pointer.to.dtype))
 
 
 def _must_be_pointer(pointer: Any) -> None:

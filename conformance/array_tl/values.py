@@ -51,10 +51,12 @@ class Value:
         found: tuple[int, ...] = self.data.shape
         return found
 
-    def to(self, dtype: Any, fp_downcast_rounding: None = None, bitcast: bool = False) -> Value:
-        """The value in another type; what does not fit wraps around."""
+    def to(self, dtype: Any, fp_downcast_rounding: None = None, bitcast: bool = False) -> Any:
+        """The value in another type; what does not fit wraps around. Addresses become pointers."""
         if fp_downcast_rounding is not None or bitcast:
             raise NotCovered("a cast of bits or floats")
+        if hasattr(dtype, "at"):  # addresses.PointerType
+            return dtype.at(self.data)
         return Value(converted(self.data, dtype_of(dtype)))
 
     def __add__(self, other: Any) -> Any:
@@ -183,7 +185,7 @@ def value(given: Any) -> Value:
 
 
 def dtype_of(kind: Any) -> DType:
-    """The numpy type of a type of Triton or numpy. ``NotCovered`` for floats and pointers."""
+    """The numpy type of a type of Triton or numpy. ``NotCovered`` for floats."""
     if isinstance(kind, np.dtype):
         return kind
     found = TYPES.get(getattr(kind, "name", ""))
