@@ -5,6 +5,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -113,14 +114,12 @@ def check(
 
 def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace] | None:
     """The first finding that ends a run, shrunk."""
-    try:
+    with suppress(Finding):
         draw(stem, make, sink, search)
-    except Finding:
-        assert sink.failure is not None, "a finding is kept where it is raised"
-        return shrink(
-            *sink.failure, lambda config: start(stem, make, config, search.strict, looks_past(search.exclude))
-        )
-    return None
+        return None
+    # Not in a handler: the finding would be the context of what an engine raises while the run is shrunk.
+    assert sink.failure is not None, "a finding is kept where it is raised"
+    return shrink(*sink.failure, lambda config: start(stem, make, config, search.strict, looks_past(search.exclude)))
 
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:

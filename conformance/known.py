@@ -98,6 +98,7 @@ class MambaSlotsExclusion(StrEnum):
     CLOSE = "mamba_slots.close"  # the close of a session with states (in ``cache``: such sessions)
     CLEAR_IN_GROUP = "mamba_slots.clear_in_group"  # a new start while a group is open
     NESTED_GROUP = "mamba_slots.nested_group"  # a group within a group
+    STALE_NAMES = "mamba_slots.stale_names"  # the latent finding that a request that is gone still names its slots
 
 
 class CacheExclusion(StrEnum):
@@ -136,8 +137,12 @@ EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS
 
 # Known differences that no rule can avoid: a run with the exclusion ignores the finding on the law. The differences in
 # LOOKED_PAST_LATENT are ignored only where the finding is latent.
-LOOKED_PAST_LATENT = {ENOUGH: SessionTrimExclusion.SHORT, "free_maps_to_nothing": SessionTrimExclusion.STALE}
-LOOKED_PAST = {"mapping_is_live": SessionTrimExclusion.INHERITED}
+LOOKED_PAST_LATENT: dict[str, StrEnum] = {
+    ENOUGH: SessionTrimExclusion.SHORT,
+    "free_maps_to_nothing": SessionTrimExclusion.STALE,
+    "gone_names_nothing": MambaSlotsExclusion.STALE_NAMES,
+}
+LOOKED_PAST: dict[str, StrEnum] = {"mapping_is_live": SessionTrimExclusion.INHERITED}
 
 
 def looks_past(exclude: Collection[StrEnum]) -> Ignores:

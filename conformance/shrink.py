@@ -18,7 +18,7 @@ SIZES = ("size", "blocks", "indices", "groups")  # how the keys of a configurati
 OF_SCHEDULERS = {"batch": 1, "requests": 1, "steps_in_flight": 1, "drafts": 0, "threshold": 0}  # each with its least
 # Stems whose operations raise ``Misuse`` before anything has changed. Where an operation cannot be sent any more, since
 # one that it needs was left out, the run goes on without it.
-GO_ON = ("block_cache",)
+GO_ON = ("block_cache", "mamba_slots")
 PAGES, MOST_PAGES = ("size", "size_swa"), 32  # sizes that count pages, and the largest
 SHORT = 16  # operations of a run that is short
 Start = Callable[[Json], LockStep]

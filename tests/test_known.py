@@ -39,10 +39,11 @@ from conformance.traces import Trace
 OURS = registry.load("ours").makers
 # What clients send to an engine's front door. Ours has none, so that nothing is done with it here.
 CLIENTS = ("overlapping_turn", "close_running")
-PAST = {
+PAST: dict[StrEnum, str] = {
     SessionTrimExclusion.SHORT: ENOUGH,
     SessionTrimExclusion.STALE: "free_maps_to_nothing",
     SessionTrimExclusion.INHERITED: "mapping_is_live",
+    MambaSlotsExclusion.STALE_NAMES: "gone_names_nothing",
 }
 # The exclusions of ``lock_ref`` that runs of ``cache`` read, too.
 IN_CACHE = (

@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
+from driven import Variant
 
+from conformance import check
 from conformance.contents.shadow import Shadow
+from conformance.engines import registry
 from conformance.engines.protocol import Json, PairSnapshot, PoolSnapshot, RowsSnapshot
 from conformance.kinds import KEY, TOKENS, KeyTokens, Tokens, kinds_of
 from conformance.lockstep import Calls, Finding, Law, LockStep, Operation
@@ -159,3 +162,16 @@ def test_shrinking_never_slips_to_another_law() -> None:
     finding, trace = shrunk([{"op": "add", "request": 0, "more": 9}], first=6, second=2)
     assert finding.law == "first"
     assert trace.steps == [{"op": "add", "request": 0, "more": 6}]
+
+
+def test_a_run_in_which_the_engine_raises_an_exception_shrinks() -> None:
+    def make(config: Json) -> Variant:
+        def decode(*_: Any) -> None:
+            raise RuntimeError("the engine is torn")
+
+        return Variant(registry.load("ours").makers["allocator"](config), decode=decode)
+
+    found = check.check("allocator", make, check.Search(100, seed=1))
+    assert found.law == "lawful_call_is_answered"
+    assert found.trace is not None
+    assert [step["op"] for step in found.trace.steps] == ["decode"]

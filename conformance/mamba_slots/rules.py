@@ -121,13 +121,17 @@ class MambaSlotsMachine(StemMachine):
 
     def _admit(self, request: int, how: int) -> None:
         run = self.begun
-        batch = [r for r in run.here if not run.running(r)] if how % 2 else [request]
+        if request in run.stale:
+            self.do("withdraw", request=request)
+            return
+        batch = [r for r in run.here if not run.running(r) and r not in run.stale] if how % 2 else [request]
         if not self.excludes(Exclusion.SHORT_ADMIT) or run.surely_fits(batch):
             self.do("admit", requests=batch)
 
     def _work(self, request: int, how: int) -> None:
         state = self.begun.state
         surely = state.available > 0 or not self.excludes(Exclusion.SHORT_CACHE)
+        surely = surely and request not in self.begun.decoded
         possible = {"cache": surely, "track": bool(state.buffered), "boundary": bool(state.lazy)}
         possible["settle"] = possible["boundary"]
         possible["slide"] = "slide" not in self.begun.lacks and not self.excludes(Exclusion.SLIDE)

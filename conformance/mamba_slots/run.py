@@ -57,8 +57,10 @@ class MambaSlotsRun:
 
     ``nodes``: the law's owner number of each node with a state, by its key. ``here``: the requests that have come and
     not left, each with its session (0: none). ``lent``: the sessions whose slots a turn uses now, each with the
-    request of that turn. ``known``: the requests that were here once. ``depth``: how many groups are open. ``passes``:
-    what requests compute and read.
+    request of that turn. ``known``: the requests that were here once. ``decoded``: those that decode since long, so
+    that no prefill of theirs can end any more. ``copied``: the node whose state a request that waits got a copy of.
+    ``stale``: those whose node has lost its state since, so that they match again. ``depth``: how many groups are
+    open. ``passes``: what requests compute and read.
     """
 
     def __init__(self, engine: StateEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -71,6 +73,9 @@ class MambaSlotsRun:
         self.here: dict[int, int] = {}
         self.lent: dict[int, int] = {}
         self.known: set[int] = set()
+        self.decoded: set[int] = set()
+        self.copied: dict[int, int] = {}
+        self.stale: set[int] = set()
         self.depth = 0
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
@@ -96,6 +101,7 @@ class MambaSlotsRun:
             raise Misuse("the request is there, or its session is busy")
         self.here[request] = session
         self.known.add(request)
+        self._forget(request)
         if session and not owns_nothing(self.state, self.session(session)):
             self.law.caller_step("restore", self.session(session), request)
             self.lent[session] = request
@@ -113,6 +119,7 @@ class MambaSlotsRun:
             if copied not in self.nodes:
                 what = f"the match copied the state of node {list(copied)}, which has none"
                 raise Finding("alloc_for_match", self.law.sentence("alloc_for_match"), what)
+            self.copied[request] = self.nodes[copied]
             self.law.engine_step("alloc_for_match", request, self.nodes[copied], slot)
 
     @operation
@@ -120,6 +127,8 @@ class MambaSlotsRun:
         """A batch is admitted. A request that runs asks for another chunk, and keeps what it has."""
         if self.depth or not requests or len(set(requests)) < len(requests) or not set(requests) <= self.here.keys():
             raise Misuse("a batch of requests that have come is admitted outside a group")
+        if self.stale & set(requests):
+            raise Misuse("a state that a request matched has left the tree: schedulers match again before they admit")
         before = {r: tuple(self.state.names(r, role) for role in ROLES) for r in requests}
         answer = yield Call("admit", lambda: self.engine.admit(requests), refusable=True)
         if answer is REFUSAL:
@@ -131,6 +140,7 @@ class MambaSlotsRun:
             named = record_of(self.seen, request).slots
             new = [ABSENT if had else now for had, now in zip(before[request], named, strict=True)]
             self.law.engine_step("alloc", request, *new)
+            self.copied.pop(request, None)
 
     # A request works.
 
@@ -176,15 +186,18 @@ class MambaSlotsRun:
     def slide(self, request: int) -> Calls:
         """A long decode moves the window past what was tracked."""
         self._must_run(request)
+        self.decoded.add(request)
         self.passes.computed([request], self.seen)
         yield Call("slide", lambda: self.engine.slide(request))
 
     @operation
     def cache(self, request: int) -> Calls:
-        """A request that runs puts its newest state into the tree. The tree takes it, or has a state for this key
-        already.
+        """A request that runs puts its newest state into the tree, as engines do after a prefill. The tree takes it, or
+        has a state for this key already.
         """
         self._must_run(request)
+        if request in self.decoded:
+            raise Misuse("a request that decodes since long puts its state into the tree only when it ends")
         answer = yield Call("cache", lambda: self.engine.cache(request), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc_copy", 1)
@@ -406,7 +419,9 @@ class MambaSlotsRun:
     def _explain_evictions(self) -> None:
         shown, table = self.seen.nodes, self.state.table
         for key in [key for key, node in self.nodes.items() if shown.get(key) != table(node, OWN)]:
-            self.law.engine_step("evict", self.nodes.pop(key))
+            node = self.nodes.pop(key)
+            self.stale |= {request for request, copied in self.copied.items() if copied == node}
+            self.law.engine_step("evict", node)
 
     def _new_keys(self) -> list[Key]:
         return [key for key in self.seen.nodes if key not in self.nodes]
@@ -424,6 +439,12 @@ class MambaSlotsRun:
         if number is None:
             raise Finding("alloc_copy", self.law.sentence("alloc_copy"), "more nodes have a state than there are slots")
         return number
+
+    def _forget(self, request: int) -> None:
+        """A request begins: what is noted here of the last one with its number does not concern it."""
+        self.decoded.discard(request)
+        self.copied.pop(request, None)
+        self.stale.discard(request)
 
     # What the driver needs.
 

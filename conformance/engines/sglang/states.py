@@ -107,14 +107,14 @@ class StateEngine:
         return tuple(text(self.memory.reader.path(r.last_node))) if copied else None
 
     def admit(self, requests: Sequence[int]) -> None:
-        """A batch gets rows and slots, as for a prefill; the tree is asked to free states for it first."""
+        """A batch gets locks, and then rows and slots, as for a prefill; the tree is asked to free states for them."""
         batch = [self.requests[r] for r in requests]
-        short = len(batch) * (1 + self.memory.buffers.slots) - int(self.slots.available_size())
-        if short > 0:
-            self.evict(short)
         for r in batch:
             if r.req_pool_idx is None:
                 self.sglang.serving.lock(self.tree, r, "swa" in self.memory.components)
+        short = len(batch) * (1 + self.memory.buffers.slots) - int(self.slots.available_size())
+        if short > 0:
+            self.evict(short)
         with _out_of_memory(NO_STATES_FOR_ROWS):
             self.rows.alloc(batch)
         for r in batch:
