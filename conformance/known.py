@@ -48,7 +48,7 @@ class LockRefExclusion(StrEnum):
     SESSION_AFTER_EARLY = "lock_ref.session_after_early"
     EARLY_RELEASE = "lock_ref.early_release"
     EARLY_RELEASE_STATE = "lock_ref.early_release_state"
-    COPY_ON_WRITE = "lock_ref.copy_on_write"  # matches that want a copy of a state
+    COPY_ON_WRITE = "lock_ref.copy_on_write"  # matches that want a copy of a state (in ``mamba_slots``: without a slot)
     CURSOR_PAST_KEY = "lock_ref.cursor_past_key"  # an SWA cursor at or beyond the end of the key
 
 
@@ -113,6 +113,12 @@ class CacheExclusion(StrEnum):
     WAITING_COPY = "cache.waiting_copy"  # a first turn of a session that matches and may have to wait
 
 
+class BlockPoolExclusion(StrEnum):
+    """What runs of ``block_pool`` avoid."""
+
+    NULL_HASH = "block_pool.null_hash"  # that places with the null block are offered to the prefix cache
+
+
 class BlockCacheExclusion(StrEnum):
     """What runs of ``block_cache`` avoid."""
 
@@ -130,7 +136,7 @@ class BlockCacheExclusion(StrEnum):
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     *(AllocatorExclusion, SwaMappingExclusion, LockRefExclusion),
-    *(SessionTrimExclusion, MambaSlotsExclusion, CacheExclusion, BlockCacheExclusion),
+    *(SessionTrimExclusion, MambaSlotsExclusion, CacheExclusion, BlockPoolExclusion, BlockCacheExclusion),
 )
 EXCLUSIONS: dict[str, StrEnum] = {member.value: member for known in ENUMERATIONS for member in known}
 

@@ -143,6 +143,15 @@ def repaired(self, computed):
     return max(0, skipped(self, computed) - 2 * self.block_size)
 SlidingWindowManager.get_num_skipped_tokens = repaired
 """,
+    # The null block loses the hash that it got.
+    "null_block_gets_a_hash": """
+from vllm.v1.core.block_pool import BlockPool
+cache = BlockPool.cache_full_blocks
+def repaired(self, *blocks, **named):
+    cache(self, *blocks, **named)
+    self._maybe_evict_cached_block(self.null_block)
+BlockPool.cache_full_blocks = repaired
+""",
 }
 
 

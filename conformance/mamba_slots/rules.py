@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.engines.protocol import Json
+from conformance.known import LockRefExclusion
 from conformance.known import MambaSlotsExclusion as Exclusion
 from conformance.machine import StemMachine, started
 from conformance.mamba_slots.run import BadCall, MambaSlotsRun
@@ -114,6 +115,8 @@ class MambaSlotsMachine(StemMachine):
 
     def _come(self, request: int, tokens: list[int], session: int, again: bool) -> None:
         run = self.begun
+        if self.excludes(LockRefExclusion.COPY_ON_WRITE) and run.state.available == 0:
+            return
         session = session if session <= SESSIONS and session not in run.here.values() else 0
         session = 0 if run.state.lazy and self.excludes(Exclusion.LAZY_SESSION) else session
         again = again and request in run.known and not session and not self.excludes(Exclusion.SAME_AGAIN)
