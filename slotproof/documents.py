@@ -84,6 +84,7 @@ def environment(html: bool = False) -> Environment:
     made.filters["own"] = own_laws
     made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
     made.filters["merged"] = merged
+    made.filters["settings"] = settings
     made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
     made.filters["linked"] = linked
     made.filters["anchor"] = anchor
@@ -236,6 +237,19 @@ def said_by(stem: str, transition: str) -> Said:
 
 def _once(sentences: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(sentences))
+
+
+def settings(config: Json) -> str:
+    """A trace's configuration in words: ``block size 4, caching no, layers full and window 3``."""
+    return ", ".join(f"{name.replace('_', ' ')} {_setting(value)}" for name, value in config.items())
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(map(_setting, value.values()))
+    return " and ".join(map(_setting, value)) if isinstance(value, list) else str(value)
 
 
 def parts_of(stem: Stem) -> list[dict[str, Any]]:
