@@ -56,7 +56,7 @@ report: $(READY) ## pages on which every finding can be stepped through, build/r
 	$(BIN)/slotproof report -o build/report
 
 # PR 25805, PR 27038 and the newest finding, on real releases. README.md and docs/explorer.md show two of the pictures.
-SHOTS ?= stale_tail_after_overrun copy_on_write_steals_locks aborted_step_writes_into_load=vllm:0.22.1
+SHOTS ?= stale_tail_after_overrun copy_on_write_steals_locks load_again_waits_for_itself=vllm:0.33.0
 screenshots: $(READY) ## pictures of the explorer from real runs, build/screenshots/*.png
 	PYTHONPATH=. $(BIN)/python tests/screenshots.py build/screenshots $(SHOTS)
 
