@@ -38,7 +38,9 @@ def _in_order(st: Tree, under: int) -> list[int]:
 
 
 def _node(st: Tree, n: int, names: Names, unit: str, lost: bool) -> Json:
-    facts = {unit: f"{begin(st, n)} to {st.stop(n)}", "full lock": str(st.full_ref(n))}
+    first, last = begin(st, n) + 1, st.stop(n)
+    covers = f"{unit} {first} to {last} of its key" if first < last else f"{unit.removesuffix('s')} {last} of its key"
+    facts = {"covers": covers, "full lock": str(st.full_ref(n))}
     if st.windowed:
         facts["SWA part"] = "there" if st.swa(n) else "gone (tombstone)"
         facts["SWA lock"] = str(st.swa_ref(n))
