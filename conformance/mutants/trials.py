@@ -131,11 +131,11 @@ def only_on_cuda(spot: Spot) -> bool:
 
 @contextmanager
 def copied(mutant: Mutant | None = None) -> Iterator[Path]:
-    """A folder with copies of ``impl/`` and of the tests, with the mutant."""
+    """A folder with copies of ``impl/`` and of what tests it, with the mutant."""
     with tempfile.TemporaryDirectory(prefix="slotproof-mutant-") as made:
         folder = Path(made)
         left_out = shutil.ignore_patterns("__pycache__")
-        for name in ("impl", "tests"):
+        for name in ("impl", "tests", "benchmarks"):  # a test of impl/ looks at a benchmark
             shutil.copytree(root() / name, folder / name, ignore=left_out)
         shutil.copy(root() / "pyproject.toml", folder)
         if mutant is not None:
