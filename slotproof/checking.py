@@ -276,7 +276,9 @@ def _exit(report: Json) -> tuple[int, str]:
     latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in report[name])
     if beside:
         return HOLDS, "nothing new but latent findings" if latent else "nothing new"
-    return HOLDS, "no violation" if latent else "every law holds"
+    held = "no violation" if latent else "every law holds"
+    gone = len(report["gone"])
+    return HOLDS, f"{held}; {gone} known differences of the release do not occur with these options" if gone else held
 
 
 def seconds(budget: str | None, source: Path | None) -> float | None:
