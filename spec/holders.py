@@ -131,12 +131,16 @@ def full_pairs(st: Tree, n: Number) -> Truth:
 
 
 def swa_pairs(st: Tree, n: Number) -> Truth:
-    """The SWA lock count of a node is the number of handles that hold its SWA part, or count it where it is missing."""
+    """The SWA lock count of a node is the number of handles that hold its SWA part. Where the node has none, it is the
+    number of handles that were counted there when they locked.
+    """
     return implies(lives(st, n), st.swa_ref(n) == st.handles.count(lambda h: holds_swa(st, h, n)))
 
 
 def mamba_pairs(st: Tree, n: Number) -> Truth:
-    """The mamba lock count of a node is the number of handles that hold its state, or count it where it is missing."""
+    """The mamba lock count of a node is the number of handles that hold its state. Where the node has none, it is the
+    number of handles that were counted there when they locked.
+    """
     return implies(lives(st, n), st.mamba_ref(n) == st.handles.count(lambda h: holds_mamba(st, h, n)))
 
 

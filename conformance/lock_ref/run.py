@@ -181,7 +181,9 @@ class LockRefRun:
 
     @operation
     def copy_on_write(self, tokens: KeyTokens) -> Calls:
-        """A request matches and wants a copy of the state. The tree may evict a state for it, under its own lock."""
+        """A request matches and wants a copy of the state. If no slot is free for the copy, the tree evicts another
+        state for it; until then it keeps a lock of its own on the node that matched.
+        """
         target = self.boundary(tokens)
         if not target or not self.spare_state(self.numbers[target]):
             raise Misuse("nobody could give up a state")
