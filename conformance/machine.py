@@ -140,7 +140,11 @@ class StemMachine(RuleBasedStateMachine):
             return False
         self.goes_on = True
         self.sink.runs += 1
+        self.end_rule()
         return True
+
+    def end_rule(self) -> None:
+        """Called after a kept run, which may be cut in the middle of a rule: ends what rules expect to be at an end."""
 
     def _start(self, config: Json) -> None:
         cls = type(self)

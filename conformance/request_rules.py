@@ -459,6 +459,11 @@ class RequestRules(StemMachine):
         if drawn % 3 == 0:
             self.do("evict", full=full * self.calls.page_size, swa=swa * self.calls.page_size)
 
+    def end_rule(self) -> None:
+        """A free group is open only while results are processed: no batch is made then."""
+        if self.run.rows.pools.group:
+            self.do("end_group")
+
     @rule(batch=st.lists(picks, max_size=2))
     @some("answering")
     def results(self, batch: list[int]) -> None:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from benchmarks import steering
-from conformance import stems, traces
+from conformance import check, stems, traces
 from conformance.allocator.rules import AllocatorMachine
 from conformance.campaign import coverage, store, trial, workers
 from conformance.campaign.coverage import Known
@@ -31,6 +31,7 @@ from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.engines.toy import ToyAllocator
 from conformance.faults import FAULTS
+from conformance.machine import Sink
 from conformance.naming import UsageError
 from conformance.outcome import outcome
 from conformance.served import Progress, run_in
@@ -582,3 +583,18 @@ def test_promises_of_a_transition_that_was_never_taken_are_not_named_each() -> N
     assert 'one: taken, where "it is free"' in table["never_reached"]
     assert "two: taken" in table["never_reached"]
     assert not any("it is held" in name for name in table["never_reached"])
+
+
+@pytest.mark.parametrize("stem", ["session_trim", "cache"])
+def test_a_run_that_begins_in_a_free_group_leaves_it_first(stem: str) -> None:
+    """A kept run may be cut while an engine processes results. No engine makes a batch there."""
+    second: list[str] = []
+
+    def before(trace: Trace, step: Json) -> None:
+        if len(trace.steps) == 1:
+            second.append(step["op"])
+
+    sink = Sink(beginning=lambda config: Trace(stem, config, [{"op": "begin_group"}]), before=before)
+    check.draw(stem, registry.load("ours").makers[stem], sink, check.Search(20))
+    assert len(second) >= 20
+    assert set(second) == {"end_group"}
