@@ -319,3 +319,16 @@ def test_every_page_is_free_held_or_waiting(page: int, need_sort: bool, steps: l
         assert sorted(listed) == sorted(free)
         assert a.available_size() == len(free) * page
         assert sorted(t // page for part in a.free_group for t in part.tolist()) == sorted(waiting)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_free_lists_that_are_set_leave_what_waits_for_the_end_of_a_group(page: int) -> None:
+    a = pool(4, page)
+    taken = got(a.alloc(4 * page))
+    a.free(taken[:page])
+    a.free_group_begin()
+    a.free(taken[page : 2 * page])
+    a.release_pages = a.release_pages
+    assert a.available_size() == page
+    a.free_group_end()
+    assert a.available_size() == 2 * page

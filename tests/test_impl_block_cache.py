@@ -54,3 +54,34 @@ def test_a_request_that_waits_with_transferred_blocks_makes_room_for_one_that_ru
     assert pool.available_size() == 0
     assert computed(scheduler) == [1]  # its next token needs a third block
     assert computed(scheduler) == [2]  # its prompt is computed here, since the transferred blocks are gone
+
+
+def test_a_step_of_one_token() -> None:
+    scheduler = Scheduler(BlockPool(2, debug=True), 2, [None], batch=1, requests=1, debug=True)
+    scheduler.add(1, [5, 6], outputs=1)
+    assert [computed(scheduler), computed(scheduler)] == [[1], [1]]
+    assert scheduler.known() == {}
+
+
+def test_what_drafts_have_computed_is_found_when_their_request_has_ended() -> None:
+    scheduler = Scheduler(BlockPool(4, debug=True), 4, [None], batch=16, requests=2, drafts=2, debug=True)
+    scheduler.add(1, [1, 2], outputs=4)
+    scheduler.schedule()
+    scheduler.complete({1: [3]})
+    scheduler.draft({1: [4, 5]})
+    scheduler.schedule()
+    assert scheduler.complete({1: [4, 5, 6]}) == ({1: [4, 5, 6]}, (1,))
+    scheduler.add(2, [1, 2, 3, 4, 5], outputs=1)
+    assert scheduler.schedule().passes[2].start == 4
+
+
+def test_a_hit_needs_only_the_blocks_in_its_window() -> None:
+    """Three blocks for a text of four and a half: those before the window are handed out again."""
+    scheduler = Scheduler(BlockPool(3, debug=True), 2, [2], batch=4, requests=1, debug=True)
+    for name, first in ((1, 0), (2, 8)):
+        scheduler.add(name, list(range(9)), outputs=1)
+        assert scheduler.schedule().passes[name].start == first
+        while name in scheduler.known():
+            scheduler.complete({name: [7]} if next(iter(scheduler.flying[0].values())).samples else {})
+            if name in scheduler.known():
+                scheduler.schedule()

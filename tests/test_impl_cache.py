@@ -270,6 +270,18 @@ def test_the_least_recently_used_goes_first(page: int) -> None:
     assert texts(c) == {tuple(ways[0])}
 
 
+@pytest.mark.parametrize("page", PAGES[1:])
+def test_a_request_that_ends_uses_what_the_tree_has_of_it(page: int) -> None:
+    c, ways = new(page, window=page), [text(2 * page, 0, way) for way in range(2)]
+    for way in ways:
+        cached(c, way)
+    rows = [one(c, [*way, 7]) for way in ways]  # the second one matches later
+    for row, way in zip(rows[::-1], ways[::-1], strict=True):
+        c.cache_finished([row], [[*way, 7]])  # the first one ends later
+    assert c.evict(1, 0) == (2 * page, 2 * page, 0)
+    assert texts(c) == {tuple(ways[0])}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_growth_takes_what_it_needs_from_the_tree_or_nothing(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     c = new(page, window=page, full=8, swa=8)

@@ -212,6 +212,8 @@ def test_a_resize_keeps_the_mapping() -> None:
         with pytest.raises(ValueError, match="max_total_num_tokens"):
             ours.resize(SimpleNamespace(full_max_total_num_tokens=full, swa_max_total_num_tokens=swa))
     assert (ours.size_full, ours.size_swa) == (6, 2)
+    ours.resize(SimpleNamespace(full_max_total_num_tokens=8, swa_max_total_num_tokens=6))  # as large as the mapping
+    assert (ours.size_full, ours.full_available_size(), ours.swa_available_size()) == (8, 8, 6)
 
 
 def test_a_ring_of_each_row_is_refused() -> None:

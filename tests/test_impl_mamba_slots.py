@@ -224,3 +224,11 @@ def test_clear_frees_every_row_and_slot() -> None:
     states.clear()
     assert (states.available_size(), states.mamba_allocator.available_size()) == (2, 3)
     assert int(states.req_index_to_mamba_index_mapping.sum()) == 0
+
+
+def test_a_pool_that_looks_at_no_content_keeps_no_list_of_what_is_held() -> None:
+    """As on a device without ``debug``."""
+    pool = MambaSlotAllocator(3, "cpu")
+    pool._check_content = False
+    pool.clear()
+    assert (pool.held.numel(), pool.available_size()) == (0, 3)

@@ -12,6 +12,8 @@ from test_impl_session_trim import full_again, new, one, seen
 from test_impl_swa_mapping import NoSync, got, ints
 from torch import Tensor
 
+from impl.allocator import PagedTokenToKVPoolAllocator
+from impl.host import numbers
 from impl.session_trim import LENGTHS, RequestRows
 
 # Errors.
@@ -147,3 +149,25 @@ def test_on_cuda_nothing_waits() -> None:
         torch.cuda.set_sync_debug_mode("default")
     assert full_again(r)
     assert not r.pools.full_to_swa_index_mapping[:-1].any()
+
+
+def test_looking_finds_two_rows_with_one_swa_page() -> None:
+    r = new(4)
+    first, second = one(r, 4), one(r, 4)
+    mapping, slots = r.pools.full_to_swa_index_mapping, r.req_to_token
+    mapping[slots[second, :4].long()] = mapping[slots[first, :4].long()]
+    with pytest.raises(AssertionError, match="SWA pages that rows own, and of different ones"):
+        r.check()
+
+
+def test_rows_over_one_pool_hold_no_swa_slots() -> None:
+    pool = PagedTokenToKVPoolAllocator(16, 4, torch.float16, "cpu", None, False, debug=True)
+    r = RequestRows(pool, 2, 16, 3, "cpu")
+    one(r, 5)
+    assert r.session_held_swa_tokens() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_numbers_of_a_caller_become_64_bit_numbers(dtype: torch.dtype) -> None:
+    found = numbers("rows", torch.tensor([3, 1], dtype=dtype))
+    assert (found.tolist(), found.dtype) == ([3, 1], torch.int64)

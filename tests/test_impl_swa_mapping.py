@@ -590,3 +590,13 @@ def test_what_segments_and_full_pages_refuse() -> None:
     assert engine.snapshot().full.available == 4
     a.free_group_end()
     assert engine.snapshot().full.available == 6
+
+
+def test_pages_are_moved_to_as_many_slots() -> None:
+    a = swa(4, 4)
+    given, kept = got(a.alloc(4)), got(a.alloc(8))
+    a.free_swa(kept)
+    before = snapshot(a)
+    with pytest.raises(ValueError, match="kept"):
+        a.move_swa(given, kept)
+    assert snapshot(a) == before

@@ -345,3 +345,35 @@ def test_the_slots_of_rejected_drafts_come_back(release: str) -> None:
     for said in whole:
         assert (said["law"], said["offers"], said["roll_back done"]) == ("", ["roll_back"], 2)
     assert leaks["law"] == "no_leak", "slots that are not freed are leaked"
+
+
+# A checkpoint of a prompt that the tree has already: the lock, whose window and state were given back early, is taken
+# anew with both.
+ANEW = """
+    import json, sys
+    from conformance.engines.registry import load
+    from conformance.stems import start
+
+    make = load("sglang", release=sys.argv[1]).makers["cache"]
+    config = {"page_size": 1, "size": 4, "size_swa": 3, "window": 1, "need_sort": False, "rows": 2, "sessions": 1,
+              "buffered": True, "doubled": True, "lazy": True, "size_mamba": 8, "components": ["full", "swa", "mamba"],
+              "tree": "unified"}
+    run = start("cache", make, config, strict=True)
+    run.do("admit", request=0, more=3)
+    run.do("decode", requests=[0], slide=True)
+    run.do("release_swa", request=0)
+    tree, handle = run.run.law.state.tree, run.run.law.state.handle(0)
+    before = [int(tree.swa_ref(tree.node(handle))), int(tree.mamba_ref(tree.node(handle)))]
+    run.do("track", request=0)
+    run.do("checkpoint", request=0, upto=3)
+    tree, handle = run.run.law.state.tree, run.run.law.state.handle(0)
+    after = [int(tree.swa_ref(tree.node(handle))), int(tree.mamba_ref(tree.node(handle)))]
+    run.do("quiesce")
+    print(json.dumps([before, after]))
+"""
+
+
+@pytest.mark.engine
+def test_a_checkpoint_may_take_its_lock_anew() -> None:
+    said: list[Any] = driven("0.5.23", ANEW)
+    assert said == [[0, 0], [1, 1]]

@@ -238,7 +238,8 @@ class CacheRun:
         text, upto = self.calls.requests[request].text, self.calls.view(request).lengths.protected
         upto //= self.tree.page_size
         given = self.stateful and self.tree.given()
-        if not self.tree.new(text) and not given and upto == self.rows.protected(row):
+        same = not self.tree.new(text) and not given and upto == self.rows.protected(row)
+        if same and not self._locks_more(request, row):
             if self.stateful:
                 self.states.kept_for_want(row)
                 self.states.renew(request)
@@ -250,6 +251,14 @@ class CacheRun:
             self.states.share(request)
         old = self.law.state.handle(row)
         self.law.engine_step("continue_prefill", row, old, *self._lock(request, row, upto, "continue_prefill"))
+
+    def _locks_more(self, request: int, row: int) -> bool:
+        """The engine has locked the node of a row anew: the lock holds an SWA part or a state that was given back."""
+        held, handle, st = self.held("request", request), self.law.state.handle(row), self.law.state.tree
+        if held == NOTHING or not handle or held.node != st.node(handle):
+            return False
+        swa = bool(st.windowed) and held.top != tree.ROOT and st.top(handle) == tree.ROOT
+        return swa or (held.state == 1 and st.state(handle) != 1)
 
     def _gave_up_state(self, row: int) -> None:
         """Explains that a row gave back the state of its lock, and the tree evicted that state: no state slot was free
