@@ -105,7 +105,7 @@ def test_every_fault_is_refuted(fault: Fault) -> None:
     assert invariant == json.loads(documents.KNOWN_BUGS.read_text("utf-8"))[fault.name]["invariant"], "run make docs"
 
 
-@pytest.mark.parametrize("fault", sampled(FAULTS.values(), 10), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", sampled(FAULTS.values(), 12), ids=lambda fault: fault.name)
 def test_every_fault_is_found(fault: Fault) -> None:
     """By drawn runs, which know nothing of it. ``make verify`` searches for each."""
     shown = show(fault)
