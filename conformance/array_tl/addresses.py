@@ -8,7 +8,6 @@ read beyond a tensor finds whatever lies there, as it does in Triton.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,30 +58,28 @@ class Memory:
         address, length = self._bytes(low, high - low + 1)
         if length > max(TOGETHER, offset.size * self.dtype.itemsize):  # addresses of several tensors, far apart
             return np.array([self.read(np.int64(one)) for one in offset.flat], self.dtype).reshape(offset.shape)
-        found = _access("reads", address, length, os.O_RDONLY, lambda file: os.pread(file, length, address))
-        return np.frombuffer(found, self.dtype)[offset - low]
+        return np.frombuffer(_access(address, length), self.dtype)[offset - low]
 
     def write(self, offset: Data, stored: Data) -> None:
         """Writes elements at these offsets. Where one of them is not in memory, nothing is written at all."""
         self.read(offset)
         for one, element in np.broadcast(offset, stored):
-            address, length = self._bytes(int(one), 1)
-            data = element.tobytes()
-            _access("writes", address, length, os.O_WRONLY, lambda file: data[: os.pwrite(file, data, address)])  # noqa: B023
+            _access(*self._bytes(int(one), 1), element.tobytes())
 
     def _bytes(self, offset: int, count: int) -> tuple[int, int]:
         """The address of an element, and the length of ``count`` elements."""
         return self.first + offset * self.dtype.itemsize, count * self.dtype.itemsize
 
 
-def _access(verb: str, address: int, length: int, flags: int, access: Callable[[int], bytes]) -> bytes:
-    """The bytes that were read or written. Raises ``OutOfBounds`` if these are not ``length`` bytes."""
+def _access(address: int, length: int, stored: bytes | None = None) -> bytes:
+    """Reads ``length`` bytes at an address, or writes ``stored`` there. Raises ``OutOfBounds`` where that is no memory."""
+    verb, flags = ("reads", os.O_RDONLY) if stored is None else ("writes", os.O_WRONLY)
     try:
         file = os.open(MEMORY, flags | os.O_CLOEXEC)
     except OSError as error:
         raise NotCovered(f"a pointer made from a number: {MEMORY} cannot be opened: {error.strerror}") from error
     try:
-        done = access(file)
+        done = os.pread(file, length, address) if stored is None else stored[: os.pwrite(file, stored, address)]
     except (OSError, OverflowError):
         done = b""
     finally:
