@@ -72,7 +72,7 @@ class Memory:
 
 
 def _access(address: int, length: int, stored: bytes | None = None) -> bytes:
-    """Reads ``length`` bytes at an address, or writes ``stored`` there. Raises ``OutOfBounds`` where that is no memory."""
+    """Reads ``length`` bytes at an address, or writes ``stored`` there. ``OutOfBounds`` where that is no memory."""
     verb, flags = ("reads", os.O_RDONLY) if stored is None else ("writes", os.O_WRONLY)
     try:
         file = os.open(MEMORY, flags | os.O_CLOEXEC)
