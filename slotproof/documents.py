@@ -320,7 +320,7 @@ def obligations_of(name: str) -> int:
 
 
 def _replay(kept: Kept, rows: Rows) -> str:
-    """A replay as the command prints it, without the releases that do not support it."""
+    """A replay as the command prints it on a screen of 110 columns, without the releases that do not support it."""
     out = io.StringIO()
     page = Console(file=out, width=110, highlight=False, color_system=None)
     for part in shown(kept, [row for row in rows if row["verdict"] != UNSUPPORTED]):

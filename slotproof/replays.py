@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
-from conformance.lockstep import UNSUPPORTED, VIOLATION
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.options import Given, chosen, known_to
 from conformance.ran import in_words
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
 from slotproof.codes import BROKEN, HOLDS
-from slotproof.screen import Rows, broken, choose, progress, say, show, table, write_json
+from slotproof.screen import broken, choose, progress, say, show, write_json
+
+VERDICTS = (VIOLATION, LATENT, CONFORMS, UNSUPPORTED)  # the gravest first
 
 
 def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None, options: Given = ()) -> int:
@@ -37,17 +40,59 @@ def judged() -> list[str]:
     return list(dict.fromkeys(plugin.name for plugin in (registry.own(), *registry.released())))
 
 
-def shown(found: Kept, rows: Sequence[Json]) -> list[str | Rows]:
-    """The operations of the trace, and a table of what it shows."""
-    columns = ("engine", "verdict", "step", "what is broken", "detail", "harm")
-    lines = [
-        (
-            *(r["engine"], r["verdict"], r["step"] or "-", broken(r["law"], r["kind"]), r["detail"]),
-            r["harm"]["sentence"] if r["harm"] else "-",
-        )
-        for r in merged(rows)
-    ]
-    return [*(f"  {line}" for line in found.trace.lines()), table(found.name, columns, lines)]
+def shown(found: Kept, rows: Sequence[Json]) -> list[str]:
+    """The operations of the trace, numbered as steps; then each result that it shows, the gravest first, with the
+    engines and releases that show it.
+    """
+    steps = [f"  {number}. {line.strip()}" for number, line in enumerate(found.trace.lines(), 1)]
+    return [found.name, *steps, *(line for result in _results(rows) for line in _told(result))]
+
+
+def _results(rows: Sequence[Json]) -> list[list[Json]]:
+    """The rows with one verdict, step, broken law and detail, together; the gravest verdict first."""
+    found: dict[tuple[Any, ...], list[Json]] = {}
+    for shows in rows:
+        found.setdefault(tuple(shows[key] for key in ("verdict", "step", "law", "kind", "detail")), []).append(shows)
+    return sorted(found.values(), key=lambda result: VERDICTS.index(result[0]["verdict"]))
+
+
+def _told(result: list[Json]) -> list[str]:
+    """A result in lines: the verdict and who shows it, what is broken, and what a request reads that is not its own."""
+    first = result[0]
+    in_step = f" in step {first['step']}" if first["step"] else ""
+    lines = [f"{first['verdict']}{in_step}: {_who(result)}"]
+    if first["law"]:
+        lines.append(f"  what is broken: {broken(first['law'], first['kind'])}")
+    if first["detail"]:
+        lines.append(f"  {first['detail']}")
+    harms: dict[str, list[Json]] = {}
+    for shows in result:
+        if shows["harm"]:
+            harms.setdefault(shows["harm"]["sentence"], []).append(shows)
+    return [*lines, *(f"  harm: {harm} ({_who(those)})" for harm, those in harms.items())]
+
+
+def _who(rows: Sequence[Json]) -> str:
+    """The engines of the rows with their releases: ``ours; sglang 0.5.10, 0.5.11 to 0.5.14 (core: python)``."""
+    groups = groupby(rows, lambda row: (row["subject"], in_words(row.get("ran", {}))))
+    named: dict[str, list[str]] = {}
+    for (engine, ran), group in groups:
+        releases = _ranges(engine, [row["release"] for row in group if row["release"]])
+        named.setdefault(engine, []).append(" ".join(part for part in (releases, ran and f"({ran})") if part))
+    return "; ".join(f"{engine} {', '.join(parts)}".strip() for engine, parts in named.items())
+
+
+def _ranges(engine: str, releases: Sequence[str]) -> str:
+    """The releases in words. Three or more that follow each other among the engine's own are ``FIRST to LAST``."""
+    known = registry.plugin(engine).releases if engine in registry.names() else ()
+    place = {release: at for at, release in enumerate(known)}
+    runs: list[list[str]] = []
+    for release in releases:
+        if runs and release in place and place[release] == place.get(runs[-1][-1], -2) + 1:
+            runs[-1].append(release)
+        else:
+            runs.append([release])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def merged(rows: Sequence[Json]) -> list[Json]:

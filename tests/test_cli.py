@@ -13,6 +13,7 @@ import pytest
 
 from conformance import lockstep
 from conformance.lockstep import CONFORMS, VIOLATION
+from conformance.traces import Kept, Trace
 from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict
@@ -157,6 +158,32 @@ def test_releases_in_a_row_with_one_result_share_a_line() -> None:
     first, second = replays.merged(rows)
     assert first == {"engine": "e 1", "subject": "e", **conforms}
     assert second == {"engine": "e 2, 3", "subject": "e", **wrong}
+
+
+def test_a_replay_says_each_result_once_with_the_releases_that_show_it() -> None:
+    conforms = {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": "", "harm": None}
+    wrong = {"verdict": VIOLATION, "step": 1, "law": "one", "kind": lockstep.PROMISE, "detail": "why"}
+    read = [{"harm": {"sentence": f"read in step {n}"}} for n in (1, 2)]
+    shows = {"0.5.10": wrong | read[0], "0.5.11": wrong | read[1], "0.5.12": wrong | read[1], "0.5.13": conforms}
+    shows |= {"0.5.14": conforms, "0.5.16": conforms, "0.5.17": wrong | {"step": 2, "harm": None}}
+    rows = [{"subject": "ours", "release": None, **conforms}]
+    rows += [{"subject": "sglang", "release": release, "ran": {"core": ["rust"]}, **s} for release, s in shows.items()]
+    run = Trace("allocator", {}, [{"op": "free", "row": 0}, {"op": "free", "row": 1}])
+    kept = Kept("some_trace", "one", "why", "", run)
+    assert replays.shown(kept, rows) == [
+        "some_trace",
+        "  1. free(row=0)",
+        "  2. free(row=1)",
+        "violation in step 1: sglang 0.5.10 to 0.5.12 (core: rust)",
+        "  what is broken: promise of one",
+        "  why",
+        "  harm: read in step 1 (sglang 0.5.10 (core: rust))",
+        "  harm: read in step 2 (sglang 0.5.11, 0.5.12 (core: rust))",
+        "violation in step 2: sglang 0.5.17 (core: rust)",
+        "  what is broken: promise of one",
+        "  why",
+        "conforms: ours; sglang 0.5.13, 0.5.14, 0.5.16 (core: rust)",
+    ]
 
 
 def test_brackets_in_an_engines_message_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
