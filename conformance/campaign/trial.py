@@ -121,6 +121,6 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         **{"runs": hunted.runs, "steps": hunted.steps, "cut_short": hunted.cut_short, "seconds": hunted.seconds},
         **{"coverage": coverage.rows(counts), "covering": mine.covering, "ran": make.as_json()},
         "replayed": replayed,
-        "findings": [difference_row(found, loaded) for found in new],
+        "findings": [difference_row(found, loaded, hunt.done) for found in new],
         "again": [[list(key), times] for key, times in sorted(mine.again.items()) if times],
     }
