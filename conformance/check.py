@@ -84,8 +84,8 @@ def check(
     """Draws runs of ``stem`` on engines that ``make`` builds from configurations, and returns what they show.
 
     After a latent finding a second, strict search looks for it again, so that the latent finding can be shrunk.
-    ``sink`` counts what is done; with one that has counted earlier searches, the result counts these too. Its ``before``
-    may raise ``TimeIsUp``, which cuts the search short.
+    ``sink`` counts what is done; with one that has counted earlier searches, the result counts these too. Its
+    ``before`` may raise ``TimeIsUp``, which cuts the search short.
     """
     asked, sink = search or Search(), sink or Sink()
     found, cut_short = None, False
@@ -144,7 +144,7 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
     run. Raises ``EngineError`` where the engine can have no verdict, since it uses what is stood in for.
     """
-    rules, run_class = STEMS[stem]
+    rules, run_class, _ = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}

@@ -10,7 +10,7 @@ import spec
 from conformance.clock import Clock
 from conformance.engines.protocol import Json
 from conformance.enough import NOT_ENOUGH, Effort
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, Finding, Law
+from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION, Finding, Law
 from conformance.machine import Sink
 from conformance.outcome import Outcome, outcome
 from conformance.traces import Trace
@@ -56,10 +56,9 @@ class Done:
         """The entry of a report, as ``docs/json.md`` says it. ``gravest``: the gravest severity of what was found."""
         sink, effort = self.sink, self.effort
         none_wanted = not sink.runs and not cut_short  # the engine supports no configuration that is drawn
-        enough = none_wanted or effort.enough
+        enough = none_wanted or gravest == VIOLATION or effort.enough
         verdict = gravest or (CONFORMS if sink.runs else UNSUPPORTED)
-        if not enough and gravest in (None, LATENT):
-            verdict = NOT_ENOUGH
+        verdict = verdict if enough else NOT_ENOUGH
         names = import_module(f"{spec.__name__}.{self.stem}").stem.transitions
         return {
             **{"stem": self.stem, "verdict": verdict, "enough": enough, "runs": sink.runs, "steps": sink.steps},

@@ -194,8 +194,8 @@ def difference_row(found: Difference, loaded: Loaded, done: Done) -> Json:
 
 
 def _said(trace: Trace, step: int, loaded: Loaded, done: Done) -> Json:
-    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, and what
-    came of it. Where the time is over there is no story, and no harm is looked for.
+    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, and
+    what came of it. Where the time is over there is no story, and no harm is looked for.
     """
     make, left = loaded.makers[trace.stem], done.running
     story = [] if left.is_up() else [asdict(step) for step in tell(trace, make, loaded.roots)]

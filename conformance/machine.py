@@ -70,8 +70,8 @@ class Sink:
     asks that equal draws give equal runs. ``wanted(config, lacks)`` says whether a run is to be made in a
     configuration in which the engine lacks these operations; where it is not, another configuration takes its place.
     ``begun(config, lacks)`` is called when an engine was built. ``refused``: the configurations that the engine has
-    refused, as text; they are not tried again. ``worth(law)`` is called at the end of each run: Hypothesis then draws runs
-    that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
+    refused, as text; they are not tried again. ``worth(law)`` is called at the end of each run: Hypothesis then draws
+    runs that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -40,8 +40,8 @@ from conformance.swa_mapping.run import SwaMappingRun
 
 
 class Driven(NamedTuple):
-    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine. ``said``: the module that says
-    which operations take which transition (``CLAIMS``), and lists configurations of every kind (``PROBES``).
+    """How a stem is driven: ``machine`` draws the runs, ``run`` makes a run on an engine. ``said``: the module that
+    says which operations take which transition (``CLAIMS``), and lists configurations of every kind (``PROBES``).
     """
 
     machine: type[StemMachine]

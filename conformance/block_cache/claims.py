@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from conformance.block_cache.rules import ATTENTION, KINDS_OF_DRAFTS, MOST_LENGTH, STATES, WINDOWED
-from conformance.claims import CACHING, Claim, Where, own_way, taken_by
+from conformance.claims import Claim, Where, own_way, taken_by
 from conformance.engines.protocol import Json
 
 WINDOWS = Where("layers with a window", lambda c: any(group["kind"] == "window" for group in c["layers"]))
@@ -17,10 +17,10 @@ CLAIMS: dict[str, Claim] = {
     "slide": taken_by("schedule", "complete", where=WINDOWS),
     "shift": own_way("A scheduler may keep the state of a request at its place in the table."),
     "load": taken_by("schedule", where=TRANSFERS),
-    "loaded": taken_by("arrive", where=TRANSFERS),
+    "loaded": taken_by("complete", where=TRANSFERS, needs=("arrive",)),
     "keep": own_way("A scheduler may give the blocks of a request back at once when it ends."),
     "finish": taken_by("complete", "abort"),
-    "evict": taken_by("schedule", where=CACHING),
+    "evict": own_way("A scheduler may forget the hash of a block only when it hands the block out again."),
     "reset": taken_by("reset"),
 }
 SIZES: Json = {
@@ -28,7 +28,14 @@ SIZES: Json = {
     **{"threshold": 0, "policy": "fcfs"},
 }
 ALONE: tuple[Json, ...] = tuple(
-    {"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps, "caching": caching, "events": caching}
+    {
+        "layers": layers,
+        "drafts": drafts,
+        "eagle": eagle,
+        "steps_in_flight": steps,
+        "caching": caching,
+        "events": caching,
+    }
     for layers, (drafts, eagle), steps, caching in product(
         ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES]),
         KINDS_OF_DRAFTS,

@@ -10,7 +10,7 @@ from conformance.engines.protocol import Json
 
 CLAIMS: dict[str, Claim] = {
     "begin": taken_by("admit"),
-    "skip": taken_by("admit", where=CACHING),
+    "skip": taken_by("admit", "grow"),
     "join": taken_by("admit", where=CACHING),
     "take": taken_by("admit", "grow"),
     "fill": taken_by("compute"),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import product
 
-from conformance.claims import SESSIONS, SESSIONS_WITH_STATES, SLIDING, STATES, WINDOWED, Claim, Where, own_way, taken_by
+from conformance.claims import (
+    SESSIONS,
+    SESSIONS_WITH_STATES,
+    STATES,
+    Claim,
+    Where,
+    own_way,
+    taken_by,
+)
 from conformance.engines.protocol import Json
 from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 from conformance.session_trim import claims as rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from conformance.claims import STATES, WINDOWED, WINDOWED_STATES, Claim, own_way, taken_by
+from conformance.claims import WINDOWED, WINDOWED_STATES, Claim, own_way, taken_by
 from conformance.engines.protocol import Json
 from conformance.lock_ref.rules import PAGE_SIZES, TREES
 
