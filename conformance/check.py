@@ -19,7 +19,7 @@ from conformance.contents.harm_found import Harm
 from conformance.draws import by_seed_alone
 from conformance.engines.protocol import Json
 from conformance.known import looks_past
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink, TimeIsUp
 from conformance.shrink import shrink
 from conformance.stems import STEMS, start
@@ -57,7 +57,7 @@ class Result:
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
     broke, with the values (``detail``), what a request has read that was not its own (``harm``), and the shrunk run
     (``trace``). ``runs``: how many runs were started.
-    ``cut_short``: the time was up before all runs were drawn.
+    ``cut_short``: the time was up before all runs were drawn. ``shrunk``: the run is the smallest that a search finds.
     """
 
     stem: str
@@ -72,39 +72,35 @@ class Result:
     trace: Trace | None = None
     runs: int = 0
     cut_short: bool = False
-
-    def after(self, earlier: Result) -> Result:
-        """This result, with the runs, operations and transitions of an earlier search counted too."""
-        names = sorted({*self.transitions, *earlier.transitions})
-        counts = {name: self.transitions.get(name, 0) + earlier.transitions.get(name, 0) for name in names}
-        return replace(self, steps=self.steps + earlier.steps, runs=self.runs + earlier.runs, transitions=counts)
+    shrunk: bool = True
 
 
 def check(
     stem: str,
     make: Callable[[Json], Any],
     search: Search | None = None,
-    before: Callable[[Trace, Json], object] = lambda *_: None,
+    sink: Sink | None = None,
 ) -> Result:
     """Draws runs of ``stem`` on engines that ``make`` builds from configurations, and returns what they show.
 
     After a latent finding a second, strict search looks for it again, so that the latent finding can be shrunk.
-    ``before`` is called before each operation; it may raise ``TimeIsUp``, which cuts the search short.
+    ``sink`` counts what is done; with one that has counted earlier searches, the result counts these too. Its
+    ``before`` may raise ``TimeIsUp``, which cuts the search short.
     """
-    asked = search or Search()
-    sink = Sink(before=before)
+    asked, sink = search or Search(), sink or Sink()
     found, cut_short = None, False
     try:
         found = _drawn(stem, make, sink, asked)
         if found is None and sink.latent is not None:
-            found = _drawn(stem, make, Sink(before=before), replace(asked, strict=True))
+            again = Sink(before=sink.before, late=sink.late, refused=sink.refused)
+            found = _drawn(stem, make, again, replace(asked, strict=True))
     except TimeIsUp:
         cut_short = True
-    found = found or sink.latent
+    found = found or (None if sink.latent is None else (*sink.latent, False))
     verdict = CONFORMS if sink.runs else UNSUPPORTED
     result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
-        finding, result.trace = found
+        finding, result.trace, result.shrunk = found
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail
@@ -112,21 +108,43 @@ def check(
     return result
 
 
-def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace] | None:
-    """The first finding that ends a run, shrunk."""
+def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace, bool] | None:
+    """The first finding that ends a run, and its run, shrunk; whether it was shrunk to the end."""
     with suppress(Finding):
         draw(stem, make, sink, search)
         return None
     # Not in a handler: the finding would be the context of what an engine raises while the run is shrunk.
     assert sink.failure is not None, "a finding is kept where it is raised"
-    return shrink(*sink.failure, lambda config: start(stem, make, config, search.strict, looks_past(search.exclude)))
+    return _shrunk(sink.failure, stem, make, sink, search)
+
+
+def _shrunk(
+    failure: tuple[Finding, Trace], stem: str, make: Callable[[Json], Any], sink: Sink, search: Search
+) -> tuple[Finding, Trace, bool]:
+    """The smallest failing run that is found in time, with its finding; whether the time was enough for shrinking."""
+    best = failure
+
+    def accepts(finding: Finding, trace: Trace) -> bool:
+        nonlocal best
+        best = finding, trace
+        return True
+
+    def fresh(config: Json) -> LockStep:
+        if sink.late():
+            raise TimeIsUp
+        return start(stem, make, config, search.strict, looks_past(search.exclude))
+
+    try:
+        return *shrink(*failure, fresh, accepts), True
+    except TimeIsUp:
+        return *best, False
 
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:
     """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
     run. Raises ``EngineError`` where the engine can have no verdict, since it uses what is stood in for.
     """
-    rules, run_class = STEMS[stem]
+    rules, run_class, _ = STEMS[stem]
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}

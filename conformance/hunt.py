@@ -7,7 +7,6 @@ holds, so shrinking cannot slide into a known difference.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,12 +14,15 @@ from itertools import count
 from typing import Any
 
 from conformance.check import Search, draw
+from conformance.clock import Clock
 from conformance.compare import RANK, Status, compare, in_words
 from conformance.contents.shadow import READS_OWN
+from conformance.done import Done, replay
 from conformance.engines.protocol import Json
+from conformance.enough import RUNS
 from conformance.lockstep import VIOLATION, Finding
 from conformance.machine import Sink, TimeIsUp
-from conformance.outcome import Break, Outcome, outcome
+from conformance.outcome import Break, Outcome
 from conformance.shrink import shrink
 from conformance.stems import start
 from conformance.traces import Trace
@@ -92,8 +94,10 @@ class Hunted:
 class Limits:
     """How long a hunt on one stem goes on.
 
-    ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time, shrinking
-    included; ``None`` without a limit. One of the two must be given. ``seed``: see ``Search``. ``together``: how many
+    ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time from the
+    first operation on, shrinking included; ``None`` without a limit. One of the two must be given. ``minimum``: where
+    nothing new was found the hunt goes on, beyond both, until enough was done (``conformance.enough``). ``seed``: see
+    ``Search``. ``together``: how many
     runs one seed draws. ``avoid``: all rounds avoid the known differences, not every second one alone. ``steered``: see
     ``Search``.
     """
@@ -104,6 +108,7 @@ class Limits:
     together: int = ROUND
     avoid: bool = False
     steered: bool = False
+    minimum: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,9 @@ class Hunt:
         seen: Callable[[Finding, Trace], bool] = lambda *_: False,
     ) -> None:
         self.stem, self.make, self.base, self.limits, self.tick, self.seen = stem, make, base, limits, tick, seen
-        self.begun = time.monotonic()
+        self.clock = Clock(limits.seconds)
         self.sink = Sink(passes=self._passes, before=self._before)
+        self.done = Done(stem, make, self.sink, self.clock)
         self.cut_short = False
         self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}
         self.known: dict[tuple[str, str, str], Difference] = {}
@@ -149,8 +155,9 @@ class Hunt:
                 break
             self._replay(name, trace)
         self._draw(exclude)
+        self._go_on(exclude)
         differences = [*self._new(), *self.known.values()]
-        seconds = round(time.monotonic() - self.begun, 1)
+        seconds = round(self.clock.passed, 1)
         return Hunted(
             *(self.stem, differences, self.gone, self.sink.runs, self.sink.steps),
             *(self.sink.transitions, self.cut_short, seconds),
@@ -160,12 +167,11 @@ class Hunt:
 
     def _time_is_up(self, part: float) -> bool:
         """This part of the time has gone by."""
-        seconds = self.limits.seconds
-        return seconds is not None and time.monotonic() - self.begun > part * seconds
+        return self.done.is_late(part)
 
     def _searched_enough(self) -> bool:
         """The time is up, but for the time that shrinking needs where there is something to shrink."""
-        return self._time_is_up(1 - SHRINKING if self.candidates else 1)
+        return self.done.must_stop(1 - SHRINKING if self.candidates else 1)
 
     def _before(self, trace: Trace, step: Json) -> None:
         if self._searched_enough():
@@ -177,7 +183,7 @@ class Hunt:
     def _replay(self, name: str, trace: Trace) -> None:
         self.tick(name, trace, None, self.sink.steps)
         heard: list[Finding] = []
-        mine, theirs = outcome(trace, self.make, heard.append), self.base(trace)
+        mine, theirs = replay(trace, self.make, self.done.effort, heard.append), self.base(trace)
         for found, finding in zip(mine.breaks, heard, strict=True):
             status = compare(found, theirs)
             if status is Status.KNOWN:
@@ -201,17 +207,29 @@ class Hunt:
             together = self.limits.together
             examples = together if left is None else min(together, left)
             avoided = exclude if number % 2 or self.limits.avoid else ()
-            drawn = seed if number == 0 else (seed or 0) * 100_003 + number
             before = self.sink.runs
-            try:
-                search = Search(examples, drawn, strict=False, exclude=avoided, steered=self.limits.steered)
-                draw(self.stem, self.make, self.sink, search)
-            except TimeIsUp:
+            if self._is_over(examples, seed if number == 0 else (seed or 0) * 100_003 + number, avoided):
                 self.cut_short = True
                 return
             left = None if left is None else left - examples
             if self.sink.runs == before:
                 return
+
+    def _is_over(self, examples: int, seed: int | None, avoided: Collection[StrEnum]) -> bool:
+        """Draws so many runs. True if the time was up before."""
+        search = Search(examples, seed, strict=False, exclude=avoided, steered=self.limits.steered)
+        try:
+            draw(self.stem, self.make, self.sink, search)
+        except TimeIsUp:
+            return True
+        return False
+
+    def _go_on(self, exclude: Collection[StrEnum]) -> None:
+        """Draws further runs until enough was done, where nothing new was found. They avoid the known differences."""
+        if self.limits.minimum and self.sink.runs + self.sink.steps and not self.candidates:
+            for seed in self.done.effort.rounds(self.limits.seed):
+                if self._is_over(RUNS, seed, exclude) or self.candidates:
+                    return
 
     def _passes(self, finding: Finding, trace: Trace) -> bool:
         """Judges a finding of a drawn run. The run always goes on."""

@@ -6,7 +6,6 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from enum import StrEnum
@@ -16,20 +15,23 @@ from typing import Any
 import spec
 from conformance import known, traces
 from conformance.check import Result, Search, check
+from conformance.clock import Clock
 from conformance.compare import Status
 from conformance.connection import Connection
 from conformance.contents.harm import harm
+from conformance.done import Done, replay
 from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.engines.registry import Loaded
+from conformance.enough import RUNS
 from conformance.hunt import Difference, Hunt, Hunted, Limits
 from conformance.known import Known
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.machine import TimeIsUp
+from conformance.lockstep import LATENT, VIOLATION
+from conformance.machine import Sink, TimeIsUp
 from conformance.outcome import Break, Outcome, outcome
 from conformance.ran import Ran
 from conformance.story.tell import tell
-from conformance.traces import Trace
+from conformance.traces import Kept, Trace
 
 Make = Callable[[Json], Any]
 Progress = Callable[[str, Trace | None, Json | None, int], None]
@@ -46,18 +48,84 @@ def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
 
 def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
-    begun, stem = time.monotonic(), asked["stem"]
-    make = Ran(loaded.makers[stem])
-    listed = listed_of(asked)
-    replayed = [_replayed(k, make, progress) for k in listed if k.stem == stem]
-    result = _draw(make, asked, excluded(stem, listed), begun, progress)
-    found = [] if result.law is None else [_found(result, loaded)]
-    rows = {name: [row for occurs, row in replayed if occurs == (name == "known")] for name in ("known", "gone")}
-    judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
-    verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
-    seconds = round(time.monotonic() - begun, 1)
-    ran = {"ran": make.as_json()}
-    return {"stem": stem, "verdict": verdict, **judged, **ran, "seconds": seconds, "new": found, **rows}
+    search = Alone(loaded, asked, progress, Clock(asked["seconds"]))
+    replayed = [(k, search.replayed(k)) for k in search.listed if k.stem == search.stem]
+    found = search.new()
+    rows: dict[str, list[Json]] = {
+        "known": [row for _, (occurs, row) in replayed if occurs],
+        "gone": [row for _, (occurs, row) in replayed if not occurs],
+    }
+    verdict = _gravest([*found, *rows["known"]])
+    return {**search.done.as_json(verdict, search.cut_short), "ran": search.make.as_json(), "new": found, **rows}
+
+
+class Alone:
+    """The search for what one engine breaks on one stem."""
+
+    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, clock: Clock) -> None:
+        self.loaded, self.asked, self.progress = loaded, asked, progress
+        self.stem: str = asked["stem"]
+        self.make = Ran(loaded.makers[self.stem])
+        self.listed = listed_of(asked)
+        self.sink = Sink(before=self._before)
+        self.done = Done(self.stem, self.make, self.sink, clock)
+        self.sink.late = self.done.is_late
+        self.cut_short = False
+
+    def _before(self, trace: Trace, step: Json) -> None:
+        if self.done.must_stop():
+            raise TimeIsUp
+        self.progress("drawn runs", trace, step, self.sink.steps)
+
+    def replayed(self, difference: Known) -> tuple[bool, Json]:
+        """Whether the engine still shows a known difference, and what it shows on the trace."""
+        kept = traces.load(difference.trace)
+        first = self._outcome(kept).first
+        if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
+            return True, first.row(kept.trace, name=kept.name)
+        today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
+        detail = f"listed, but today it {today}"
+        row = Break(difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, detail)
+        return False, row.row(kept.trace, name=kept.name)
+
+    def _outcome(self, kept: Kept) -> Outcome:
+        self.progress(kept.name, kept.trace, None, self.sink.steps)
+        return replay(kept.trace, self.make, self.done.effort)
+
+    def new(self) -> list[Json]:
+        """What breaks that is not known of the release: at most one finding of drawn runs, or those of kept traces."""
+        result = self._drawn()
+        self.cut_short = result.cut_short
+        if result.law is not None or self.done.effort.enough or not result.runs:
+            return self._told(result)
+        listed = {difference.trace for difference in self.listed}
+        rest = [kept for kept in traces.every() if kept.trace.stem == self.stem and kept.name not in listed]
+        shown = [(kept, first) for kept in rest if (first := self._outcome(kept).first) is not None]
+        if shown:
+            return [first.row(kept.trace, name=kept.name) for kept, first in shown]
+        for seed in self.done.effort.rounds(self.asked["seed"]):
+            result = self._check(RUNS, seed)
+            if result.law is not None:
+                return self._told(result)
+        return []
+
+    def _drawn(self) -> Result:
+        """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
+        asked, seed = self.asked, self.asked["seed"]
+        result = self._check(asked["examples"] or 200, seed)
+        number = seed or 0
+        more = asked["examples"] is None and asked["seconds"] is not None
+        while result.law is None and result.runs and not result.cut_short and (more or result.steps < asked["steps"]):
+            number += 1
+            result = self._check(asked["examples"] or 200, number)
+        return result
+
+    def _check(self, examples: int, seed: int | None) -> Result:
+        search = Search(examples, seed, strict=self.asked["strict"], exclude=excluded(self.stem, self.listed))
+        return check(self.stem, self.make, search, self.sink)
+
+    def _told(self, result: Result) -> list[Json]:
+        return [] if result.law is None else [_found(result, self.loaded, self.done)]
 
 
 def listed_of(asked: Json) -> list[Known]:
@@ -75,54 +143,12 @@ def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
     return known.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
 
 
-def _replayed(difference: Known, make: Make, progress: Progress) -> tuple[bool, Json]:
-    """Whether the engine still shows a known difference, and what it shows on the trace."""
-    kept = traces.load(difference.trace)
-    progress(kept.name, kept.trace, None, 0)
-    first = outcome(kept.trace, make).first
-    if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
-        return True, first.row(kept.trace, name=kept.name)
-    today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
-    listed = Break(
-        difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, f"listed, but today it {today}"
-    )
-    return False, listed.row(kept.trace, name=kept.name)
-
-
-def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, progress: Progress) -> Result:
-    """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
-    stem, seed, examples = asked["stem"], asked["seed"], asked["examples"]
-
-    def before(steps: int) -> Callable[[Trace, Json], None]:
-        def sends(trace: Trace, step: Json) -> None:
-            if asked["seconds"] is not None and time.monotonic() - begun > asked["seconds"]:
-                raise TimeIsUp
-            progress("drawn runs", trace, step, steps)
-
-        return sends
-
-    search = Search(examples or 200, seed, strict=asked["strict"], exclude=exclude)
-    result = check(stem, make, search, before(0))
-    number = seed or 0
-    while (
-        result.law is None
-        and result.runs
-        and not result.cut_short
-        and ((examples is None and asked["seconds"] is not None) or result.steps < asked["steps"])
-    ):
-        number += 1
-        more = check(stem, make, Search(search.examples, number, search.strict, exclude), before(result.steps))
-        result = more.after(result)
-    return result
-
-
-def _found(result: Result, loaded: Loaded) -> Json:
-    """The finding of drawn runs, with its story."""
+def _found(result: Result, loaded: Loaded, done: Done) -> Json:
+    """The finding of drawn runs, with its story and its harm as far as the time allows."""
     assert result.trace is not None
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
-    story, came = _story(result.trace, loaded), harm(result.trace, found.step, loaded.makers[result.trace.stem])
-    return found.row(result.trace, story=story, harm=came)
+    return found.row(result.trace, shrunk=result.shrunk, **_said(result.trace, found.step, loaded, done))
 
 
 # An engine beside a base.
@@ -132,65 +158,50 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
     with Connection(asked["base"]) as base:
-        limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
+        limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True)
         kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])
         hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
-    return {**_beside(hunted, loaded), "ran": make.as_json()}
+        return {**_beside(hunt, hunted, loaded), "ran": make.as_json()}
 
 
-def _beside(hunted: Hunted, loaded: Loaded) -> Json:
-    stem = hunted.stem
+def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded) -> Json:
     lists: dict[str, list[Json]] = {
-        str(status): [difference_row(d, loaded) for d in hunted.differences if d.status is status] for status in Status
+        str(status): [difference_row(d, loaded, hunt.done) for d in hunted.differences if d.status is status]
+        for status in Status
     }
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
         for g in hunted.gone
     ]
-    looked = _looked(hunted.runs, hunted.steps, hunted.transitions, stem)
-    verdict = _gravest([*lists["new"], *lists["worse"]]) or (CONFORMS if hunted.runs else UNSUPPORTED)
-    return {
-        "stem": stem,
-        "verdict": verdict,
-        **looked,
-        "cut_short": hunted.cut_short,
-        "seconds": hunted.seconds,
-        **lists,
-    }
+    verdict = _gravest([*lists["new"], *lists["worse"]])
+    return {**hunt.done.as_json(verdict, hunted.cut_short), **lists}
 
 
-def difference_row(found: Difference, loaded: Loaded) -> Json:
-    """The difference as a finding of a report; with its story, unless it is known."""
+def difference_row(found: Difference, loaded: Loaded, done: Done) -> Json:
+    """The difference as a finding of a report; unless it is known with its story and its harm, as far as the time
+    allows.
+    """
     more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
     if found.status is not Status.KNOWN:
-        make = loaded.makers[found.trace.stem]
-        more |= {"story": _story(found.trace, loaded), "harm": harm(found.trace, found.found.step, make)}
+        more |= _said(found.trace, found.found.step, loaded, done)
     return found.found.row(found.trace, **more)
 
 
 # What both have.
 
 
-def _story(trace: Trace, loaded: Loaded) -> list[Json]:
-    """The operations of a trace as plain data, each with the engine's functions that it called."""
-    return [asdict(step) for step in tell(trace, loaded.makers[trace.stem], loaded.roots)]
+def _said(trace: Trace, step: int, loaded: Loaded, done: Done) -> Json:
+    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, and
+    what came of it. Where the time is over there is no story, and no harm is looked for.
+    """
+    make, left = loaded.makers[trace.stem], done.running
+    story = [] if left.is_up() else [asdict(step) for step in tell(trace, make, loaded.roots)]
+    return {"story": story, "harm": harm(trace, step, make, left.left)}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:
     severities = {row["severity"] for row in rows}
     return next((severity for severity in (VIOLATION, LATENT) if severity in severities), None)
-
-
-def _looked(runs: int, steps: int, transitions: dict[str, int], stem: str) -> Json:
-    """How hard was looked: runs, operations, refusals, and the transitions of the law that no run reached."""
-    names = import_module(f"{spec.__name__}.{stem}").stem.transitions
-    return {
-        "runs": runs,
-        "steps": steps,
-        "refused": sum(n for name, n in transitions.items() if name.endswith(" refused")),
-        "transitions": transitions,
-        "never_reached": [name for name in names if not transitions.get(f"{name} done")],
-    }

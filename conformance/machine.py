@@ -7,12 +7,15 @@ operations.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Any, ClassVar
+from zlib import crc32
 
 from hypothesis import target
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -43,6 +46,11 @@ def _unsteered(_: Law) -> float | None:
     return None
 
 
+def wants_all(_: Json, __: Collection[str]) -> bool:
+    """Every configuration will do."""
+    return True
+
+
 @dataclass
 class Sink:
     """What a check keeps of its runs, and what it decides while they are drawn.
@@ -55,12 +63,15 @@ class Sink:
     ``passes(finding, trace)`` is called with each finding. Where it answers true for a violation, the run steps back
     before the operation that broke the law, and goes on without it; else the run fails. ``before(trace, step)`` is
     called before each operation; it may raise ``TimeIsUp``. ``after(trace, law)`` is called after each operation that
-    broke no law.
+    broke no law. ``late()``: the time for making a failing run small is over.
 
     ``beginning(config)`` is called with each drawn configuration: the run begins with the trace that it returns, in the
     configuration of this trace, or fresh where it returns ``None``. It may depend on ``config`` alone, since Hypothesis
-    asks that equal draws give equal runs. ``worth(law)`` is called at the end of each run: Hypothesis then draws runs
-    that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
+    asks that equal draws give equal runs. ``wanted(config, lacks)`` says whether a run is to be made in a
+    configuration in which the engine lacks these operations; where it is not, another configuration takes its place.
+    ``begun(config, lacks)`` is called when an engine was built. ``refused``: the configurations that the engine has
+    refused, as text; they are not tried again. ``worth(law)`` is called at the end of each run: Hypothesis then draws
+    runs that are like those with a high number (``hypothesis.target``); ``None`` says nothing about the run.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -74,8 +85,17 @@ class Sink:
     passes: Callable[[Finding, Trace], bool] = _no
     before: Callable[[Trace, Json], object] = _no
     after: Callable[[Trace, Law], object] = _no
+    late: Callable[[], bool] = _no
     beginning: Callable[[Json], Trace | None] = _fresh
     worth: Callable[[Law], float | None] = _unsteered
+    wanted: Callable[[Json, Collection[str]], bool] = wants_all
+    begun: Callable[[Json, Collection[str]], object] = _no
+    refused: set[str] = field(default_factory=set)
+
+    def add(self, law: Law) -> None:
+        """Adds the counts of one run."""
+        self.counts.update(law.counts)
+        self.promised.update(law.promised)
 
     @property
     def transitions(self) -> dict[str, int]:
@@ -114,13 +134,31 @@ class StemMachine(RuleBasedStateMachine):
         kept = self.sink.beginning(config)
         if kept is not None and self._begins_with(kept):
             return True
+        text = json.dumps(config, sort_keys=True)
+        if text in self.sink.refused or not self.sink.wanted(config, ()):
+            return False
         try:
             with self._keeping_reasons(), no_verdict.watched():
                 self._start(config)
         except Unsupported:
+            self.sink.refused.add(text)
+            return False
+        self.sink.begun(config, self.run.lacks)
+        if not self.sink.wanted(config, self.run.lacks):
+            self.run = None
             return False
         self.sink.runs += 1
         return True
+
+    def begin_one_of(self, first: Json, others: Iterable[Json]) -> bool:
+        """Starts a run of the first configuration; where the engine does not support it, of one of the others, in an
+        order that depends on the first alone. So each kind that the engine supports is drawn as often as any other.
+        """
+        if self.begin(first):
+            return True
+        rest = list(others)
+        Random(crc32(json.dumps(first, sort_keys=True).encode())).shuffle(rest)
+        return any(self.begin(config) for config in rest)
 
     def _begins_with(self, kept: Trace) -> bool:
         """Starts a run with the operations of a kept trace. False if the engine cannot make all of them."""
@@ -229,8 +267,7 @@ class StemMachine(RuleBasedStateMachine):
         """Adds the counts of this run to the check's."""
         if self.run is None:
             return
-        self.sink.counts.update(self.run.law.counts)
-        self.sink.promised.update(self.run.law.promised)
+        self.sink.add(self.run.law)
         self.sink.lacks.update(self.run.lacks)
         worth = self.sink.worth(self.run.law)
         if worth is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance.contents.harm_found import Harm
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, Law, LockStep
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
 
@@ -92,9 +92,14 @@ class Outcome:
         return cls(tuple(Break(**b) for b in data["breaks"]), data["stopped"], data["stopped_at"], data["misused"])
 
 
-def outcome(trace: Trace, make: Callable[[Json], Any], heard: Callable[[Finding], object] = lambda _: None) -> Outcome:
+def outcome(
+    trace: Trace,
+    make: Callable[[Json], Any],
+    heard: Callable[[Finding], object] = lambda _: None,
+    ended: Callable[[Law], object] = lambda _: None,
+) -> Outcome:
     """Replays the trace on a fresh engine that ``make`` builds. ``heard`` is called with each finding, in the order of
-    ``Outcome.breaks``.
+    ``Outcome.breaks``; ``ended`` at the end of the run with the law's side of it, which knows what was counted.
 
     Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
     """
@@ -104,6 +109,13 @@ def outcome(trace: Trace, make: Callable[[Json], Any], heard: Callable[[Finding]
         lock = start(trace.stem, make, trace.config, strict=False)
     except Unsupported as reason:
         return Outcome((), str(reason), 1)
+    try:
+        return _replayed(trace, lock, heard)
+    finally:
+        ended(lock.law)
+
+
+def _replayed(trace: Trace, lock: LockStep, heard: Callable[[Finding], object]) -> Outcome:
     breaks: list[Break] = []
     for number, step in enumerate(trace.steps, start=1):
         latents = len(lock.law.latents)

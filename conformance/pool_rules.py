@@ -28,6 +28,7 @@ SIZES = {
     "size_swa": st.integers(1, 4),
     "need_sort": st.booleans(),
 }
+MOST = {"size": 6, "size_swa": 4}  # for an engine that refuses smaller pools
 BAD = get_args(BadCall)
 
 
@@ -43,7 +44,9 @@ class PoolRules(StemMachine):
     def start(self, config: Json) -> None:
         """Makes an engine of a drawn size and the law. Sizes count pages."""
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
-        self.begin({**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS})
+        first = {**{name: config[name] for name in SIZES}, "page_size": page_size, "rows": ROWS}
+        kinds = [{"page_size": size, "need_sort": sorts} for size in self.page_sizes for sorts in (False, True)]
+        self.begin_one_of(first, [{**first, **more, **kind} for more in ({}, MOST) for kind in kinds])
 
     # What a caller can send now.
 

@@ -7,8 +7,12 @@ avoids known differences of the engine. Each run ends with ``quiesce``: everythi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import product
+from random import Random
 from typing import Any, get_args
+from zlib import crc32
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -56,6 +60,18 @@ class RequestRules(StemMachine):
     def drawn(self, config: Json) -> Json:
         """A drawn configuration, of a model with or without sliding-window layers as the search asks for it."""
         return config if self.parts is None else {**config, "windowed": {"full", "swa"} <= set(self.parts)}
+
+    def variants(self, config: Json) -> list[Json]:
+        """The drawn configuration, and then those of every other kind, for an engine that does not support it. Their
+        order depends on the drawn one alone.
+        """
+        kinds = product(range(len(self.page_sizes)), ("unified", "swa_radix"), (True, False), (False, True))
+        rest = [
+            {**config, "page_size": page_size, "tree": tree, "windowed": windowed, "need_sort": sorts}
+            for page_size, tree, windowed, sorts in kinds
+        ]
+        Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(rest)
+        return [self.drawn(one) for one in (config, *rest)]
 
     def set_up(self, config: Json) -> bool:
         """Starts a run of a drawn size. False if the engine does not support it.

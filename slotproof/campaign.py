@@ -10,7 +10,7 @@ import json as jsonlib
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,20 +20,21 @@ from typing import Any
 
 from conformance.campaign import coverage, workers
 from conformance.campaign.coverage import Known
-from conformance.campaign.store import DISTINCT, Store, replace_text
+from conformance.campaign.store import DISTINCT, Looked, Store, replace_text
 from conformance.connection import Subject
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
 from conformance.lockstep import VIOLATION
 from conformance.naming import UsageError
 from proofs.registry import DRIVEN, hints_of
+from slotproof import weigh
 from slotproof.campaign_view import View, show
 from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.documents import said_by
 from slotproof.screen import choose, write_json
 
 SCHEMA = 1
-ENOUGH = 200  # operations on each stem below which a campaign is no verdict
 EXAMPLES = 40  # drawn runs of a trial
 LONGEST_TRIAL = 120.0  # seconds after which a trial draws no more
 BEGINNINGS = 8  # kept runs with which runs of a trial begin
@@ -77,18 +78,36 @@ class Campaign:
         return self.options.seconds - (time.monotonic() - self.begun)
 
     def asked(self) -> Iterator[Json]:
-        """The trials, by their numbers, until the time is over. Those that have ended before are left out."""
+        """The trials, by their numbers, until the time is over. Those that have ended before are left out.
+
+        The campaign goes on beyond its time, for ``LONGEST`` seconds at most, where no violation was found and too
+        little was done on a stem: then with the trials of such stems alone.
+        """
         number = -1
-        while self.left > 0:
+        while self.left > -LONGEST:
             number += 1
-            if number not in self.store.done:
+            if self.left <= 0 and not self._goes_on():
+                return
+            lacks = self.left > 0 or not enough(self.store.stems.get(self.stem_of(number)))
+            if number not in self.store.done and lacks:
                 yield self.trial(number)
+
+    def _goes_on(self) -> bool:
+        """Too little was done on a stem, and no violation was found."""
+        broken = any(f["severity"] == VIOLATION and not f["gone"] for f in self.store.findings)
+        failed = any(one["kind"] != workers.KILLED for one in self.store.lost)
+        return not broken and not failed and not all(enough(self.store.stems.get(stem)) for stem in self.stems)
+
+    def stem_of(self, number: int) -> str:
+        """The stem of a trial: each in its turn."""
+        return self.stems[number % len(self.stems)]
 
     def trial(self, number: int) -> Json:
         """What a trial is told: its stem and its seed, what is known and reached, and kept runs to begin with. The
         first trial of each stem replays what was found before.
         """
-        stem, seed = self.stems[number % len(self.stems)], self.store.seed_of(number)
+        stem, seed = self.stem_of(number), self.store.seed_of(number)
+        left = self.left if self.left > 0 else LONGEST_TRIAL
         replay = [] if stem in self._replayed else self.store.to_replay(stem)
         self._replayed.add(stem)
         kept = self.store.stems.get(stem)
@@ -97,13 +116,14 @@ class Campaign:
         return {
             **{"do": "trial", "run": str(number), "number": number, "stem": stem, "seed": seed},
             **{"engine": subject.engine, "listed": subject.release, "examples": EXAMPLES, "steer": self.options.steer},
-            **{"seconds": min(LONGEST_TRIAL, max(self.left, 1.0)), "limit": self.options.limit, "replay": replay},
+            **{"seconds": min(LONGEST_TRIAL, max(left, 1.0)), "limit": self.options.limit, "replay": replay},
             "known": [
                 [[f[name] for name in DISTINCT[1:]], [_operations(shape["trace"]) for shape in f["shapes"]]]
                 for f in self.store.findings
                 if f["stem"] == stem
             ],
             "reached": [] if kept is None else [list(item) for item in kept.counts],
+            "claims": kept is None or kept.claimed is None,
             "kept": Random(seed).sample(beginnings, min(BEGINNINGS, len(beginnings))),
         }
 
@@ -209,9 +229,31 @@ def _of_stem(name: str, store: Store, known: dict[str, Known]) -> Json:
     looked: dict[str, Any] = {"trials": 0, "runs": 0, "steps": 0, "ran": {}}
     if stem is not None:
         looked = {field: getattr(stem, field) for field in looked}
-    counts = {} if stem is None else stem.counts
     kept = [] if stem is None else stem.covering
-    return {"stem": name, **looked, "covering": kept, "coverage": coverage.table(name, known, counts)}
+    counts = {} if stem is None else stem.counts
+    claims, seldom = ([], []) if stem is None else (stem.claimed or [], seldom_of(stem))
+    said = {**looked, "transitions": transitions_of(counts), "too_seldom": seldom}
+    done = enough(stem)
+    return {
+        **{"stem": name, **looked, "enough": done, "too_little": "" if done else weigh.too_little(said)},
+        **{"claimed": claims, "too_seldom": seldom},
+        **{"covering": kept, "coverage": coverage.table(name, known, counts)},
+    }
+
+
+def transitions_of(counts: Mapping[coverage.Item, int]) -> dict[str, int]:
+    """How often each transition had which outcome, such as "alloc done"."""
+    return {f"{name} {outcome}": n for (name, promise, outcome), n in counts.items() if not promise}
+
+
+def seldom_of(stem: Looked) -> list[str]:
+    """The transitions that the engine claims and the campaign has taken too seldom."""
+    return too_seldom(stem.claimed or [], transitions_of(stem.counts))
+
+
+def enough(stem: Looked | None) -> bool:
+    """Enough was done on a stem, see ``conformance.enough``."""
+    return stem is not None and stem.steps >= OPERATIONS and stem.claimed is not None and not seldom_of(stem)
 
 
 def _exit(report: Json) -> tuple[int, str]:
@@ -222,9 +264,9 @@ def _exit(report: Json) -> tuple[int, str]:
     without = [one for one in report["lost"] if one["kind"] != workers.KILLED]
     if without:
         return FAILED, f"no verdict in {len(without)} trials: {without[0]['why'].splitlines()[0]}"
-    few = [r["stem"] for r in report["results"] if r["steps"] < ENOUGH]
+    few = [f"{r['stem']} ({r['too_little']})" for r in report["results"] if not r["enough"]]
     if few:
-        return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
+        return FAILED, f"{NOT_ENOUGH}, so no verdict: {'; '.join(few)}"
     return HOLDS, "no violation" if here else "every law holds"
 
 

@@ -25,6 +25,7 @@ from conformance.compare import Status, compare, in_words
 from conformance.connection import EngineDied, Served, Subject, ToolError
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
+from conformance.enough import NOT_ENOUGH
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
 from conformance.outcome import Outcome
@@ -38,7 +39,6 @@ from slotproof.subjects import Base, base_of
 from slotproof.weigh import LISTS
 
 SCHEMA = 1
-ENOUGH = 200  # operations on each stem below which a search that was cut short is no verdict
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
 ENDING = 5.0  # seconds of the budget that are kept for the end of the command
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
@@ -49,7 +49,9 @@ class Options:
     """What was asked for on the command line.
 
     ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
-    seconds for the whole command. ``examples``: drawn runs for each stem, ``None`` for as many as the budget allows.
+    seconds for the whole command, from the first operation on, when the engines are loaded; the minimum of each stem
+    (``conformance.enough``) is done also where that takes longer. ``examples``: drawn runs for each stem, ``None`` for
+    as many as the budget allows.
     """
 
     subject: Subject
@@ -97,12 +99,15 @@ def report_of(options: Options) -> Json:
     with _bench(options) as bench:
         hello = bench.subject.hello
         stems = choose(options.stems, hello["stems"], "stem of this engine")
-        deadline = None if options.budget is None else begun + options.budget - ENDING
+        loaded = time.monotonic()
+        deadline = None if options.budget is None else loaded + options.budget - ENDING
         again = Again(options.subject.engine, options.subject.options, kept=options.again)
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
         again.keep([row for j in judged for name in ("new", "worse") for row in j.get(name, [])], stems)
-        return _report(judged, bench, options, time.monotonic() - begun)
+        ended = time.monotonic()
+        over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
+        return {**_report(judged, bench, options, ended - begun), "over": round(over, 1)}
 
 
 @contextmanager
@@ -241,11 +246,10 @@ def _result(judged: Json) -> Json:
     """The judgement on a stem without its findings, which are in the lists: only the first of the gravest is named."""
     rows = [row for name in ("new", "worse", "known") for row in judged.get(name, [])]
     gravest = next((row for row in rows if row["severity"] == judged["verdict"]), {"law": None, "kind": None})
-    looked = ("runs", "steps", "refused", "transitions", "never_reached", "cut_short", "seconds", "ran")
+    looked = ("runs", "steps", "refused", "transitions", "claimed", "too_seldom", "never_reached", "cut_short")
     return {
         **{"stem": judged["stem"], "verdict": judged["verdict"], "law": gravest["law"], "kind": gravest["kind"]},
-        "enough": not judged["cut_short"] or judged["steps"] >= ENOUGH,
-        **{key: judged[key] for key in looked},
+        **{key: judged[key] for key in ("enough", *looked, "seconds", "over", "ran")},
         **{name: len(judged.get(name, [])) for name in LISTS},
     }
 
@@ -267,9 +271,9 @@ def _exit(report: Json) -> tuple[int, str]:
         return BROKEN, "a law is broken, as is known of this release"
     if "gone" in failing:
         return BROKEN, "a known difference of this release no longer occurs: take it off its list"
-    few = [r["stem"] for r in report["results"] if not r["enough"]]
+    few = [f"{r['stem']} ({weigh.too_little(r)})" for r in report["results"] if not r["enough"]]
     if few:
-        return FAILED, f"no verdict: fewer than {ENOUGH} operations were done in time on {', '.join(few)}"
+        return FAILED, f"{NOT_ENOUGH}, so no verdict: {'; '.join(few)}"
     without = [r["stem"] for r in report["results"] if weigh.undecided(r, report)]
     if without:
         return BROKEN, f"no run could be started on {', '.join(without)}"

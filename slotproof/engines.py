@@ -14,12 +14,14 @@ from pathlib import Path
 from conformance import traces
 from conformance.engines import registry
 from conformance.engines.protocol import Json
+from conformance.enough import NOT_ENOUGH
 from conformance.naming import UsageError
 from conformance.replay import row, rows_elsewhere
-from slotproof.codes import USAGE
+from slotproof.codes import FAILED, USAGE
 from slotproof.documents import FINDINGS, needed_checkout, write
 from slotproof.replays import as_json
-from slotproof.screen import Rows, broken, progress, show, table, write_json
+from slotproof.screen import Rows, broken, progress, say, show, table, write_json
+from slotproof.weigh import too_little
 
 
 def run(json: Path | None) -> int:
@@ -40,6 +42,11 @@ def run(json: Path | None) -> int:
     write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], "traces": found})
     write_json(json, {"checks": checks, "traces": found})
     show(_verdicts(checks))
+    few = [c for c in checks if c["verdict"] == NOT_ENOUGH]
+    if few:
+        names = "; ".join(f"{c['subject']} {c['release']} {c['stem']} ({too_little(c)})" for c in few)
+        say(f"{NOT_ENOUGH}, so no verdict: {names}", style="yellow")
+        return FAILED
     if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
         raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")
     return write(check_only=False)
@@ -58,7 +65,7 @@ def _checked(engine: str, release: str) -> list[Json]:
         if not out.exists():
             raise _failed(f"{engine} {release}", done)
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
-    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone", "ran")
+    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone", "ran", "transitions", "too_seldom")
     named = {"subject": engine, "release": release}
     return [{**named, **{key: r[key] for key in keys}} for r in results]
 

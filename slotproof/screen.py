@@ -187,7 +187,12 @@ def story(trace: Trace, told: Sequence[Told], test: str) -> None:
     config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
     rows = [(number, _operation(one)) for number, one in enumerate(told, start=1)]
     columns = ("", "operation, the engine's functions that it called, and what it changed")
-    show(table(f"{trace.stem}: {config}", columns, rows, lines=True))
+    if rows:
+        show(table(f"{trace.stem}: {config}", columns, rows, lines=True))
+    else:
+        say(f"{trace.stem}: {config} (the time was over before the operations were told one by one)")
+        for number, line in enumerate(trace.lines(), start=1):
+            say(f"  {number}. {line}")
     say("A pytest test that fails while the finding is there:", style="dim")
     say(test, wrap=False)
 

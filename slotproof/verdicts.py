@@ -11,6 +11,7 @@ from conformance.ran import in_words
 from conformance.story.pasted import as_test
 from conformance.story.tell import Told
 from conformance.traces import Trace
+from slotproof import weigh
 from slotproof.screen import STYLES, Rows, broken, say, show, story, table
 
 HEADS = {
@@ -41,6 +42,8 @@ def show_report(report: Json) -> None:
             "--base shows only what breaks here and holds on your main branch, a release or another folder",
             style="yellow",
         )
+    if report["over"]:
+        say(f"{report['over']} s more than the budget of {report['options']['budget']:g} s", style="yellow")
     say(f"{report['subject']['label']}: {report['reason']} ({report['seconds']} s)", style="bold")
 
 
@@ -88,14 +91,23 @@ def _looked(results: list[Json]) -> Rows:
                 r["refused"],
             ),
             *(r["new"] + r["worse"], r["known"]),
-            f"{r['seconds']:.1f}{' (cut short)' if r['cut_short'] else ''}",
+            _time(r),
         )
         for r in results
     ]
     return table("How hard was looked", [name for name in columns if says or name != "ran"], rows)
 
 
+def _time(result: Json) -> str:
+    """The seconds of a stem, and whether its search was cut short, or took longer than was asked for."""
+    over = f" (over by {result['over']:.1f})" if result["over"] >= 0.1 else ""
+    return f"{result['seconds']:.1f}{' (cut short)' if result['cut_short'] else ''}{over}"
+
+
 def _reach(result: Json) -> None:
-    missed = ", ".join(result["never_reached"])
+    """What no run reached: first what the engine claims and the verdict needs, then what is the engine's own choice."""
+    if not result["enough"]:
+        say(f"{result['stem']}: {weigh.undecided(result, {'base': None})}", style="yellow")
+    missed = ", ".join(name for name in result["never_reached"] if name not in result["too_seldom"])
     if missed:
-        say(f"{result['stem']}: no run reached {missed}", style="dim")
+        say(f"{result['stem']}: no run reached {missed}; no verdict needs it", style="dim")

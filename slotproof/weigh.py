@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.engines.protocol import Json
+from conformance.enough import NOT_ENOUGH, OPERATIONS, TIMES
 from conformance.lockstep import UNSUPPORTED, VIOLATION
 
 LISTS = ("new", "worse", "incomparable", "known", "gone")  # the lists of findings of a report
@@ -29,10 +30,21 @@ def fails(name: str, row: Json, report: Json) -> bool:
     }[name]
 
 
+def too_little(result: Json) -> str:
+    """What of a stem was done too seldom, in words. ``result``: with ``steps``, ``transitions`` and ``too_seldom``."""
+    few = [f"{result['steps']} operations, {OPERATIONS} are asked for"] if result["steps"] < OPERATIONS else []
+    times = {name: result["transitions"].get(f"{name} done", 0) for name in result["too_seldom"]}
+    never = [name for name, count in times.items() if not count]
+    seldom = [f"{name} {count}" for name, count in times.items() if count]
+    few += [f"never reached: {', '.join(never)}"] if never else []
+    few += [f"reached fewer than {TIMES} times: {', '.join(seldom)}"] if seldom else []
+    return "; ".join(few) or "the search came to no end"
+
+
 def undecided(result: Json, report: Json) -> str:
     """Why there is no verdict on a stem; empty if there is one, or if none is wanted."""
     if not result["enough"]:
-        return f"no verdict: only {result['steps']} operations were done in time"
+        return f"no verdict: {NOT_ENOUGH}: {too_little(result)}"
     asked = report["base"] is None or report["options"]["stems"]
     if result["verdict"] == UNSUPPORTED and result["runs"] == 0 and asked:
         return "no verdict: no run could be started"
@@ -43,4 +55,5 @@ def nothing_judged(stem: str) -> Json:
     """The judgement on a stem on which no search came to its end."""
     empty: dict[str, Any] = {name: [] for name in LISTS}
     looked = {"runs": 0, "steps": 0, "refused": 0, "transitions": {}, "never_reached": [], "cut_short": True, "ran": {}}
-    return {"stem": stem, "verdict": "unsupported", "seconds": 0.0, **looked, **empty}
+    looked |= {"claimed": [], "too_seldom": [], "enough": False, "seconds": 0.0, "over": 0.0}
+    return {"stem": stem, "verdict": NOT_ENOUGH, **looked, **empty}

@@ -92,7 +92,7 @@ class Enough(KeyboardInterrupt):
 
 def draw(stem: str, examples: int, left_out: StrEnum | None, first: int, seen: Callable[[Trace], None]) -> None:
     """Draws so many runs, alike whatever is left out. ``first``: the seed. ``seen`` gets what is sent in each run."""
-    rules, run_class = STEMS[stem]
+    rules, run_class, _ = STEMS[stem]
 
     def do(machine: Any, op: str, **arguments: Any) -> None:
         busy = op == "close" and set(machine.calls.turns(arguments["session"])) & set(machine.calls.row_of)

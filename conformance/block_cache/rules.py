@@ -7,6 +7,11 @@ step is completed, and then every block must be free.
 
 from __future__ import annotations
 
+import json
+from itertools import product
+from random import Random
+from zlib import crc32
+
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -28,6 +33,7 @@ DRAFTS = (
     (2, True),
     (1, True),
 )  # each: drafts of a step, and whether of an EAGLE head
+KINDS_OF_DRAFTS = tuple(dict.fromkeys(DRAFTS))
 CONFIG = {
     "layers": st.integers(0, len(LAYERS) - 1),
     "drafts": st.integers(0, len(DRAFTS) - 1),
@@ -44,6 +50,26 @@ CONFIG = {
 LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
 lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
 moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
+
+
+def _others(config: Json, known: Json) -> list[Json]:
+    """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
+    drawn one alone.
+    """
+    fixed = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+    found: list[Json] = [
+        {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
+        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
+    ]
+    of_transfers = {name: config[name] for name in ("reoffers", "failure")}
+    found = [
+        {**one, "events": one["caching"], **more}
+        for one in found
+        for more in ({"transfers": False}, {"transfers": True, **of_transfers})
+        if not more["transfers"] or one["layers"] == [ATTENTION]
+    ]
+    Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(found)
+    return found
 
 
 class BlockCacheMachine(StemMachine):
@@ -78,7 +104,7 @@ class BlockCacheMachine(StemMachine):
         ]
         alone = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
         kinds = [{**alone, **one, "transfers": False} for one in less]
-        for kind in [known, *kinds] if known["transfers"] else kinds:
+        for kind in [*([known] if known["transfers"] else []), *kinds, *_others(config, known)]:
             if self.begin(self.avoiding(kind)):
                 self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
                 return

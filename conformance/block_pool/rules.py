@@ -18,6 +18,7 @@ from conformance.machine import StemMachine
 
 ROWS, INDICES = 5, 4
 LAST = 16  # of the picks
+MOST = 10  # blocks, for an engine that refuses smaller pools
 CONFIG = {
     "blocks": st.sampled_from((8, 3, 4, 5, 6, 7, 9, 10)),
     "groups": st.sampled_from((1, 1, 2)),
@@ -38,8 +39,11 @@ class BlockPoolMachine(StemMachine):
         """Makes an engine of a drawn size, and the law. An engine without a prefix cache, or one with nothing else, is
         driven as it is.
         """
-        for caching in (config["caching"], not config["caching"]):
-            if self.begin({**config, "caching": caching, "rows": ROWS, "indices": INDICES}):
+        first = {**config, "rows": ROWS, "indices": INDICES}
+        others = [{**first, "caching": not config["caching"]}, {**first, "groups": 1}, {**first, "groups": 2}]
+        others += [{**one, "blocks": MOST} for one in (first, *others)]
+        for one in (first, *others):
+            if self.begin(one):
                 return
 
     @property

@@ -50,7 +50,11 @@ class CacheMachine(RequestRules):
         """Makes an engine of a drawn size and kind and the law, and sends the first request. A kind that the engine
         does not support is replaced by the next one.
         """
-        config, first = self.drawn(config), kind % len(BUFFERS)
+        if any(self.set_up_kind(one, kind % len(BUFFERS)) for one in self.variants(config)):
+            self.arrive_now(more, session, 0, chunk)
+
+    def set_up_kind(self, config: Json, first: int) -> bool:
+        """Starts a run of a drawn size, of the first kind of states from this one on that the engine supports."""
         kinds = [*BUFFERS[first:], *BUFFERS[:first]]
         if self.parts is not None:
             kinds = [buffer for buffer in kinds if (buffer is not None) == ("mamba" in self.parts)]
@@ -58,8 +62,8 @@ class CacheMachine(RequestRules):
             states = {} if buffer is None else dict(zip(("buffered", "doubled", "lazy"), buffer, strict=True))
             components = ["full", *(["swa"] if config["windowed"] else []), *(["mamba"] if states else [])]
             if self.set_up({**config, **states, "components": components, "rows": rows}):
-                self.arrive_now(more, session, 0, chunk)
-                return
+                return True
+        return False
 
     def do(self, op: str, **arguments: Any) -> None:
         """Sends one operation, unless it is a known difference."""

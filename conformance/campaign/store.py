@@ -50,7 +50,8 @@ class Looked:
     """How hard the trials of one stem have looked, and what they have reached.
 
     ``counts``: how often each item of coverage was met. ``covering``: the files of the runs that reached something new.
-    ``ran``: what of the engine ran (``conformance.ran``).
+    ``ran``: what of the engine ran (``conformance.ran``). ``claimed``: the transitions that the engine claims
+    (``conformance.claims``), ``None`` before a trial has asked.
     """
 
     trials: int = 0
@@ -59,6 +60,7 @@ class Looked:
     counts: Counter[Item] = field(default_factory=Counter)
     covering: list[str] = field(default_factory=list)
     ran: dict[str, list[str]] = field(default_factory=dict)
+    claimed: list[str] | None = None
 
     def as_json(self) -> Json:
         """The stem as plain data."""
@@ -159,6 +161,8 @@ class Store:
         stem.steps += result["steps"]
         self.seconds += result["seconds"]
         stem.ran |= result["ran"]
+        if result["claimed"] is not None:
+            stem.claimed = sorted({*(stem.claimed or []), *result["claimed"]})
         found = coverage.from_rows(result["coverage"])
         self._keep_covering(asked["stem"], stem, result["covering"])
         stem.counts.update(found)

@@ -120,7 +120,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     return {
         **{"runs": hunted.runs, "steps": hunted.steps, "cut_short": hunted.cut_short, "seconds": hunted.seconds},
         **{"coverage": coverage.rows(counts), "covering": mine.covering, "ran": make.as_json()},
-        "replayed": replayed,
-        "findings": [difference_row(found, loaded) for found in new],
+        **{"replayed": replayed, "claimed": sorted(hunt.done.effort.claims) if asked["claims"] else None},
+        "findings": [difference_row(found, loaded, hunt.done) for found in new],
         "again": [[list(key), times] for key, times in sorted(mine.again.items()) if times],
     }

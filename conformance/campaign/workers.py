@@ -24,7 +24,7 @@ Hears = Callable[[Json, int], object]  # is told of a trial how many operations 
 KILLED, NO_VERDICT, FAILED = "killed", "no verdict", "failed"  # the kinds of lost trials
 NOTHING: Json = {
     **{"runs": 0, "steps": 0, "seconds": 0.0, "cut_short": True, "ran": {}},
-    **{"coverage": [], "covering": [], "findings": [], "again": [], "replayed": []},
+    **{"coverage": [], "covering": [], "findings": [], "again": [], "replayed": [], "claimed": None},
 }
 TRIES = 3  # how often the process that has loaded the engine is started again for one trial
 

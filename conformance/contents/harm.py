@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from conformance import origin
+from conformance.clock import Clock
 from conformance.contents.harm_found import Harm
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_blocks import OnwardBlocks
@@ -59,21 +60,25 @@ PLANS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def harm(trace: Trace, step: int, make: Callable[[Json], Any]) -> Json:
+def harm(trace: Trace, step: int, make: Callable[[Json], Any], seconds: float | None = None) -> Json:
     """Drives the engine on after operation ``step`` of ``trace``, which breaks a law, and looks for the harm.
 
-    ``make`` builds the engine. Returns the harm as plain data. The search is made in a forked process, since a broken
-    engine may kill its process.
+    ``make`` builds the engine. ``seconds``: how long the search may take, ``None`` without a limit. Returns the harm as
+    plain data. The search is made in a forked process, since a broken engine may kill its process.
     """
-    return _forked(Trace(trace.stem, trace.config, trace.steps[:step]), make).as_json()
+    clock = Clock(seconds)
+    clock.begin()
+    if seconds == 0:
+        return Harm(cut_short=True).as_json()
+    return _forked(Trace(trace.stem, trace.config, trace.steps[:step]), make, clock).as_json()
 
 
-def _forked(trace: Trace, make: Callable[[Json], Any]) -> Harm:
+def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     """As ``search``, in a process of its own."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer(writable, lambda: search(trace, make))
+        _answer(writable, lambda: search(trace, make, clock))
     os.close(writable)
     with open(readable, encoding="utf-8") as pipe:
         told = pipe.read()
@@ -102,13 +107,15 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
         os._exit(0)
 
 
-def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
-    """The harm that plans of calls after the last operation of ``trace`` show."""
+def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None) -> Harm:
+    """The harm that plans of calls after the last operation of ``trace`` show, as far as the time allows."""
     found, plain = _Search(), _after(trace, make)
     if plain is None:
         return found.best
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
         for plan in PLANS:
+            if clock is not None and clock.is_up():
+                return replace(found.best, cut_short=True)
             reached = _after(with_another(trace, beside), make)
             if reached is None or reached.law != plain.law:
                 break  # with another request beside it the trace shows something else

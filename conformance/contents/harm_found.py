@@ -21,7 +21,8 @@ class Harm:
     which it reads, counted from the first of the trace. ``where``: the slot, in words. ``onward``: the calls that were
     sent after the trace, in words. ``beside``: how many tokens another request had that was there from the first
     operation on, in pools that were larger by its pages; 0 where there was none. ``operations``: how many calls all
-    plans sent. ``stops``: the first exception that the engine raised meanwhile.
+    plans sent. ``stops``: the first exception that the engine raised meanwhile. ``cut_short``: the time was over before
+    all plans were tried.
     """
 
     request: str = ""
@@ -33,6 +34,7 @@ class Harm:
     beside: int = 0
     operations: int = 0
     stops: str = ""
+    cut_short: bool = False
 
     @classmethod
     def of(cls, wrong: Wrong, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
@@ -56,6 +58,9 @@ class Harm:
         """The harm in one sentence."""
         if self.request:
             return f"{self.request} reads {self.reads} in step {self.step}"
+        if self.cut_short:
+            looked = f"none found in {self.operations} operations" if self.operations else "not looked for"
+            return f"{looked}, since the time was over"
         return f"none found in {self.operations} operations"
 
     def as_json(self) -> Json:

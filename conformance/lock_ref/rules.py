@@ -37,6 +37,7 @@ CONFIG = {
     "window": st.integers(2, 4),
 }
 PAGE_SIZES = (1, 2)
+MOST = {"size": 16, "size_swa": 16, "size_mamba": 5}  # for an engine that refuses smaller pools
 lengths, forks, picks, cuts = st.integers(1, 10), st.integers(0, 6), st.integers(0, 11), st.integers(0, 4)
 BAD = get_args(BadCall)
 
@@ -71,7 +72,9 @@ class LockRefMachine(StemMachine):
         kind, components = trees[config["tree"] % len(trees)]
         known = {name: config[name] for name in ("size", "size_swa", "size_mamba", "window")}
         known |= {"kind": kind, "components": components, "page_size": sizes[config["page_size"] % len(sizes)]}
-        self.begin(known)
+        kinds = dict.fromkeys((kind, tuple(parts), size) for kind, parts in trees for size in sizes)
+        of_kind = [{"kind": kind, "components": [*parts], "page_size": size} for kind, parts, size in kinds]
+        self.begin_one_of(known, [{**known, **more, **kind} for more in ({}, MOST) for kind in of_kind])
 
     @property
     def begun(self) -> LockRefRun:

@@ -15,5 +15,5 @@ class SessionTrimMachine(RequestRules):
     @initialize(config=st.fixed_dictionaries(CONFIG), more=lengths, session=sessions, chunk=chunks)
     def start(self, config: Json, more: int, session: int, chunk: int) -> None:
         """Makes an engine of a drawn size and the law, and sends the first request."""
-        if self.set_up(self.drawn(config)):
+        if any(map(self.set_up, self.variants(config))):
             self.arrive_now(more, session, 0, chunk)
