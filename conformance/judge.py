@@ -7,10 +7,11 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import spec
@@ -138,13 +139,14 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         make = Ran(loaded.makers[stem])
         hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
-    return {**_beside(hunted, loaded), "ran": make.as_json()}
+    return {**_beside(hunted, loaded, [Path(root) for root in asked["roots"]]), "ran": make.as_json()}
 
 
-def _beside(hunted: Hunted, loaded: Loaded) -> Json:
+def _beside(hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
     stem = hunted.stem
     lists: dict[str, list[Json]] = {
-        str(status): [difference_row(d, loaded) for d in hunted.differences if d.status is status] for status in Status
+        str(status): [difference_row(d, loaded, roots) for d in hunted.differences if d.status is status]
+        for status in Status
     }
     lists["gone"] = [
         g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
@@ -162,21 +164,25 @@ def _beside(hunted: Hunted, loaded: Loaded) -> Json:
     }
 
 
-def difference_row(found: Difference, loaded: Loaded) -> Json:
-    """The difference as a finding of a report; with its story, unless it is known."""
+def difference_row(found: Difference, loaded: Loaded, roots: Sequence[Path] | None = None) -> Json:
+    """The difference as a finding of a report; with its story, unless it is known. ``roots``: where the base's code is,
+    where there is a base.
+    """
     more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
     if found.status is not Status.KNOWN:
         make = loaded.makers[found.trace.stem]
-        more |= {"story": _story(found.trace, loaded), "harm": harm(found.trace, found.found.step, make)}
+        more |= {"story": _story(found.trace, loaded, roots), "harm": harm(found.trace, found.found.step, make)}
     return found.found.row(found.trace, **more)
 
 
 # What both have.
 
 
-def _story(trace: Trace, loaded: Loaded) -> list[Json]:
-    """The operations of a trace as plain data, each with the engine's functions that it called."""
-    return [asdict(step) for step in tell(trace, loaded.makers[trace.stem], loaded.roots)]
+def _story(trace: Trace, loaded: Loaded, roots: Sequence[Path] | None = None) -> list[Json]:
+    """The operations of a trace as plain data, each with the engine's functions that it called, which are compared with
+    those of the base in ``roots``.
+    """
+    return [asdict(step) for step in tell(trace, loaded.makers[trace.stem], loaded.roots, roots)]
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:

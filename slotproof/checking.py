@@ -177,6 +177,7 @@ def _judge(
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
+            asked["roots"] = bench.base.hello["roots"]
         with bench.subject.connect() as connection:
             try:
                 judged = connection.ask(asked, said)

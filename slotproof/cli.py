@@ -443,7 +443,7 @@ def run() -> int:
         sys.stdout = output.Outlet(sys.stdout)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))  # not where the user is
     try:
-        return app(args=_with_values(sys.argv[1:]), standalone_mode=False) or codes.HOLDS
+        return app(args=_with_values(sys.argv[1:] or ["--help"]), standalone_mode=False) or codes.HOLDS
     except TyperException as error:
         return _complain(_message(error))
     except (EngineError, UsageError) as error:
@@ -462,7 +462,7 @@ def run() -> int:
 
 def _with_values(words: list[str]) -> list[str]:
     """The words of the command line, where ``--base`` without a value has the value ``default``."""
-    followed = zip(words, [*words[1:], "-"], strict=True)
+    followed = zip(words, [*words, "-"][1:], strict=True)
     return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 
 

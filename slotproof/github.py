@@ -15,7 +15,7 @@ from conformance.lockstep import VIOLATION
 from conformance.plain import printable
 from conformance.ran import in_words
 from slotproof import weigh
-from slotproof.junit import told
+from slotproof.junit import changed, told
 from slotproof.screen import broken
 from slotproof.weigh import LISTS
 
@@ -71,8 +71,9 @@ def _level(name: str, row: Json, report: Json) -> str:
 
 
 def place(row: Json, report: Json) -> tuple[str, int] | None:
-    """File and line in the engine for a finding: where its exception was raised, else the deepest function that its
-    last operation called. ``None`` where no such place is known, and for a release, which is no file of a checkout.
+    """File and line in the engine for a finding: where its exception was raised, else the last function that the run
+    called and whose text differs from the base's, else the deepest function that its last operation called. ``None``
+    where no such place is known, and for a release, which is no file of a checkout.
 
     The file is relative to the root of the git checkout; without a checkout, to the folder of the source.
     """
@@ -82,7 +83,7 @@ def place(row: Json, report: Json) -> tuple[str, int] | None:
     last = row["story"][-1]
     passed: list[Json] = next((raised["frames"] for raised in last["raised"] if raised["frames"]), [])
     deepest = max(last["engine"], key=lambda frame: int(frame["depth"]), default=None)
-    frame = passed[-1] if passed else deepest
+    frame = passed[-1] if passed else next(reversed(changed(row)), deepest)
     file = frame and _file(frame["file"], [Path(root) for root in report["subject"]["roots"]])
     return (_relative(file, source), int(frame["line"])) if frame and file else None
 

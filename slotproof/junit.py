@@ -103,8 +103,15 @@ def told(row: Json) -> list[str]:
             raised["what"],
             *(f"  {frame['file']}:{frame['line']} {frame['function']}" for frame in raised["frames"]),
         ]
+    calls += [f"changed: {frame['file']}:{frame['line']} {frame['function']}" for frame in changed(row)]
     said = [row["sentence"], f"step {row['step']}: {row['detail']}", *lines_of(row["harm"])]
     return [*said, *base, f"{trace.stem}: {config}", *calls]
+
+
+def changed(row: Json) -> list[Json]:
+    """The functions that the run called and whose text differs from the base's, each once, in the order of calls."""
+    called = (frame for told in row["story"] for name in ("engine", "below") for frame in told[name])
+    return [*{(frame["file"], frame["line"]): frame for frame in called if frame["changed"]}.values()]
 
 
 def _plain(said: str) -> str:
