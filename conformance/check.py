@@ -21,6 +21,7 @@ from conformance.engines.protocol import Json
 from conformance.known import looks_past
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
 from conformance.machine import Sink, TimeIsUp
+from conformance.outcome import How
 from conformance.shrink import shrink
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
@@ -56,7 +57,7 @@ class Result:
     how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
     broke, with the values (``detail``), what a request has read that was not its own (``harm``), and the shrunk run
-    (``trace``). ``runs``: how many runs were started.
+    (``trace``), or where ``how`` says so a run that is not shrunk. ``runs``: how many runs were started.
     ``cut_short``: the time was up before all runs were drawn.
     """
 
@@ -70,6 +71,7 @@ class Result:
     detail: str | None = None
     harm: Json | None = None
     trace: Trace | None = None
+    how: How = How.SHRUNK
     runs: int = 0
     cut_short: bool = False
 
@@ -100,11 +102,12 @@ def check(
             found = _drawn(stem, make, Sink(before=before), replace(asked, strict=True))
     except TimeIsUp:
         cut_short = True
+    how = How.CUT_SHORT if found is None and cut_short else How.DRAWN if found is None else How.SHRUNK
     found = found or sink.latent
     verdict = CONFORMS if sink.runs else UNSUPPORTED
     result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
-        finding, result.trace = found
+        (finding, result.trace), result.how = found, how
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail

@@ -123,7 +123,7 @@ def _found(result: Result, loaded: Loaded) -> Json:
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
     story, came = _story(result.trace, loaded), harm(result.trace, found.step, loaded.makers[result.trace.stem])
-    return found.row(result.trace, story=story, harm=came)
+    return found.row(result.trace, story=story, harm=came, how=result.how)
 
 
 # An engine beside a base.
@@ -168,11 +168,21 @@ def difference_row(found: Difference, loaded: Loaded, roots: Sequence[Path] | No
     """The difference as a finding of a report; with its story, unless it is known. ``roots``: where the base's code is,
     where there is a base.
     """
-    more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
+    more: Json = {"name": found.name, "base": found.base, "times": found.times, "how": found.how}
+    more["folded"] = [shape_row(shape) for shape in found.shapes]
     if found.status is not Status.KNOWN:
         make = loaded.makers[found.trace.stem]
         more |= {"story": _story(found.trace, loaded, roots), "harm": harm(found.trace, found.found.step, make)}
     return found.found.row(found.trace, **more)
+
+
+def shape_row(shape: Difference) -> Json:
+    """Another shape of a finding as plain data: what its run shows, without a story."""
+    row = shape.found.row(shape.trace, name=shape.name, base=shape.base, how=shape.how)
+    return {
+        "status": str(shape.status),
+        **{key: row[key] for key in ("step", "detail", "base", "name", "how", "trace")},
+    }
 
 
 # What both have.

@@ -27,10 +27,10 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
-from conformance.outcome import Outcome
+from conformance.outcome import How, Outcome
 from conformance.served import run_in
 from proofs.registry import DRIVEN
-from slotproof import emit, weigh
+from slotproof import emit, remarks, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.screen import choose, progress
@@ -101,7 +101,8 @@ def report_of(options: Options) -> Json:
         again = Again(options.subject.engine, options.subject.options, kept=options.again)
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
-        again.keep([row for j in judged for name in ("new", "worse") for row in j.get(name, [])], stems)
+        found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
+        again.keep([one for row in found for one in (row, *row["folded"])], stems)
         return _report(judged, bench, options, time.monotonic() - begun)
 
 
@@ -210,7 +211,7 @@ def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
             theirs = connection.outcome(trace)
     status = compare(found, theirs)
     words = in_words(status, found, theirs) if bench.base else ""
-    return status, found.row(trace, base=words, shrunk=False)
+    return status, found.row(trace, base=words, how=How.DRAWN)
 
 
 # The report.
@@ -276,7 +277,9 @@ def _exit(report: Json) -> tuple[int, str]:
         return BROKEN, f"no run could be started on {', '.join(without)}"
     latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in report[name])
     if beside:
-        return HOLDS, "nothing new but latent findings" if latent else "nothing new"
+        gone = remarks.hidden(report)
+        hides = f"; but {remarks.HIDES.format('violation')} ({gone} gone)" if gone else ""
+        return HOLDS, ("nothing new but latent findings" if latent else "nothing new") + hides
     held = "no violation" if latent else "every law holds"
     gone = len(report["gone"])
     return HOLDS, f"{held}; {gone} known differences of the release do not occur with these options" if gone else held

@@ -14,7 +14,7 @@ from threading import Lock
 
 from conformance.connection import EngineDied, Served, Subject, ToolError, died
 from conformance.engines.protocol import EngineError, Json
-from conformance.outcome import Outcome
+from conformance.outcome import How, Outcome
 from conformance.served import run_in
 from conformance.traces import Trace
 
@@ -100,7 +100,7 @@ class Loaded:
         first = found.first
         assert first is not None, "a death is a finding"
         words = f"{reason or first.detail}{'' if again else '; repeated alone, the run does not show it'}"
-        row = first.row(trace, shrunk=False, detail=words)
+        row = first.row(trace, how=How.DRAWN, detail=words)
         return {**NOTHING, "lost": None, "findings": [row], "steps": len(trace.steps), "runs": 1}
 
     def _repeated(self, asked: Json, trace: Trace) -> Outcome | None:
