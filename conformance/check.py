@@ -57,7 +57,8 @@ class Result:
     how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
     broke, with the values (``detail``), what a request has read that was not its own (``harm``), and the shrunk run
-    (``trace``), or where ``how`` says so a run that is not shrunk. ``runs``: how many runs were started.
+    (``trace``), or where ``how`` says so a run that is not shrunk; and the run from which it was shrunk (``drawn``).
+    ``runs``: how many runs were started.
     ``cut_short``: the time was up before all runs were drawn.
     """
 
@@ -72,6 +73,7 @@ class Result:
     harm: Json | None = None
     trace: Trace | None = None
     how: How = How.SHRUNK
+    drawn: Trace | None = None
     runs: int = 0
     cut_short: bool = False
 
@@ -103,11 +105,12 @@ def check(
     except TimeIsUp:
         cut_short = True
     how = How.CUT_SHORT if found is None and cut_short else How.DRAWN if found is None else How.SHRUNK
-    found = found or sink.latent
+    if found is None and sink.latent is not None:
+        found = (*sink.latent, sink.latent[1])
     verdict = CONFORMS if sink.runs else UNSUPPORTED
     result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
-        (finding, result.trace), result.how = found, how
+        (finding, result.trace, result.drawn), result.how = found, how
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail
@@ -115,14 +118,15 @@ def check(
     return result
 
 
-def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace] | None:
-    """The first finding that ends a run, shrunk."""
+def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace, Trace] | None:
+    """The first finding that ends a run: its shrunk run, and this run as it was drawn."""
     with suppress(Finding):
         draw(stem, make, sink, search)
         return None
     # Not in a handler: the finding would be the context of what an engine raises while the run is shrunk.
     assert sink.failure is not None, "a finding is kept where it is raised"
-    return shrink(*sink.failure, lambda config: start(stem, make, config, search.strict, looks_past(search.exclude)))
+    (finding, drawn), past = sink.failure, looks_past(search.exclude)
+    return *shrink(finding, drawn, lambda config: start(stem, make, config, search.strict, past)), drawn
 
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:

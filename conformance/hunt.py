@@ -37,7 +37,7 @@ class Difference:
     ``trace``: the run; ``how`` says whether it is shrunk. ``base``: what the base shows on it, in words. ``name``: the
     name of a kept trace, empty for a drawn run. ``times``: in how many runs it was met. ``shapes``: other runs that
     break the law, most likely for one reason with this one: another operation breaks it, or other operations come
-    before. They have no shapes themselves.
+    before. They have no shapes themselves. ``drawn``: the run from which ``trace`` was shrunk.
     """
 
     status: Status
@@ -48,6 +48,7 @@ class Difference:
     times: int = 1
     how: How = How.SHRUNK
     shapes: tuple[Difference, ...] = ()
+    drawn: Trace | None = None
 
     @property
     def operations(self) -> frozenset[str]:
@@ -299,7 +300,15 @@ class Hunt:
         finding, trace = best
         found = Break.of(finding, len(trace.steps))
         words = in_words(status, found, self.base(trace))
-        return Difference(status, found, trace, words, candidate.name, how=How.CUT_SHORT if late else How.SHRUNK)
+        return Difference(
+            status,
+            found,
+            trace,
+            words,
+            candidate.name,
+            how=How.CUT_SHORT if late else How.SHRUNK,
+            drawn=candidate.trace,
+        )
 
 
 def _in_turn(groups: list[list[_Candidate]]) -> list[_Candidate]:

@@ -6,6 +6,7 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -52,7 +53,7 @@ def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     listed = listed_of(asked)
     replayed = [_replayed(k, make, progress) for k in listed if k.stem == stem]
     result = _draw(make, asked, excluded(stem, listed), begun, progress)
-    found = [] if result.law is None else [_found(result, loaded)]
+    found = [] if result.law is None else [_found(result, loaded, _end(begun, asked))]
     rows = {name: [row for occurs, row in replayed if occurs == (name == "known")] for name in ("known", "gone")}
     judged = {**_looked(result.runs, result.steps, result.transitions, stem), "cut_short": result.cut_short}
     verdict = _gravest([*found, *rows["known"]]) or (CONFORMS if result.runs else UNSUPPORTED)
@@ -117,12 +118,13 @@ def _draw(make: Make, asked: Json, exclude: frozenset[StrEnum], begun: float, pr
     return result
 
 
-def _found(result: Result, loaded: Loaded) -> Json:
+def _found(result: Result, loaded: Loaded, until: float) -> Json:
     """The finding of drawn runs, with its story."""
     assert result.trace is not None
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
-    story, came = _story(result.trace, loaded), harm(result.trace, found.step, loaded.makers[result.trace.stem])
+    make = loaded.makers[result.trace.stem]
+    story, came = _story(result.trace, loaded), harm(result.trace, found.step, make, result.drawn, until)
     return found.row(result.trace, story=story, harm=came, how=result.how)
 
 
@@ -132,20 +134,21 @@ def _found(result: Result, loaded: Loaded) -> Json:
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
-    with Connection(asked["base"]) as base:
+    with Connection(asked["base"], asked.get("limit")) as base:
         limits = Limits(asked["examples"], asked["seconds"], asked["seed"])
         kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])
         hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
-    return {**_beside(hunted, loaded, [Path(root) for root in asked["roots"]]), "ran": make.as_json()}
+    roots = [Path(root) for root in asked["roots"]]
+    return {**_beside(hunted, loaded, roots, _end(hunt.begun, asked)), "ran": make.as_json()}
 
 
-def _beside(hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
+def _beside(hunted: Hunted, loaded: Loaded, roots: Sequence[Path], until: float) -> Json:
     stem = hunted.stem
     lists: dict[str, list[Json]] = {
-        str(status): [difference_row(d, loaded, roots) for d in hunted.differences if d.status is status]
+        str(status): [difference_row(d, loaded, roots, until) for d in hunted.differences if d.status is status]
         for status in Status
     }
     lists["gone"] = [
@@ -164,15 +167,18 @@ def _beside(hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
     }
 
 
-def difference_row(found: Difference, loaded: Loaded, roots: Sequence[Path] | None = None) -> Json:
+def difference_row(
+    found: Difference, loaded: Loaded, roots: Sequence[Path] | None = None, until: float = math.inf
+) -> Json:
     """The difference as a finding of a report; with its story, unless it is known. ``roots``: where the base's code is,
-    where there is a base.
+    where there is a base. ``until``: see ``harm``.
     """
     more: Json = {"name": found.name, "base": found.base, "times": found.times, "how": found.how}
     more["folded"] = [shape_row(shape) for shape in found.shapes]
     if found.status is not Status.KNOWN:
         make = loaded.makers[found.trace.stem]
-        more |= {"story": _story(found.trace, loaded, roots), "harm": harm(found.trace, found.found.step, make)}
+        came = harm(found.trace, found.found.step, make, found.drawn, until)
+        more |= {"story": _story(found.trace, loaded, roots), "harm": came}
     return found.found.row(found.trace, **more)
 
 
@@ -186,6 +192,11 @@ def shape_row(shape: Difference) -> Json:
 
 
 # What both have.
+
+
+def _end(begun: float, asked: Json) -> float:
+    """When the time of a judgement is over, on the clock of ``time.monotonic``."""
+    return math.inf if asked["seconds"] is None else begun + float(asked["seconds"])
 
 
 def _story(trace: Trace, loaded: Loaded, roots: Sequence[Path] | None = None) -> list[Json]:

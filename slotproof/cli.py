@@ -65,6 +65,13 @@ Options = Annotated[
     typer.Option(metavar="NAME=VALUE", help="An option of the engine, see `slotproof list options`; can be repeated."),
 ]
 
+CallLimit = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="A call or a maker of the engine that takes longer hangs: a finding, or an error."
+    ),
+]
+
 
 @app.callback()
 def options(
@@ -211,6 +218,7 @@ def check(
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     option: Options = None,
+    call_limit: CallLimit = "60s",
     json: Out = None,
     junit: Annotated[
         Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
@@ -226,6 +234,7 @@ def check(
     from conformance.connection import Subject
     from conformance.options import parsed
     from slotproof import checking
+    from slotproof.campaign import seconds as seconds_of
 
     raise typer.Exit(
         checking.run(
@@ -241,6 +250,7 @@ def check(
                 json=json,
                 junit=junit,
                 format=form,
+                call_limit=seconds_of(call_limit, "--call-limit"),
             )
         )
     )
@@ -273,7 +283,7 @@ def campaign(
         Literal["", "distinct", "rare"],
         typer.Option(help="Draw runs like those that cover much (distinct), or what few others cover (rare)."),
     ] = "",
-    call_limit: Annotated[str, typer.Option(metavar="TIME", help="A call that takes longer hangs: a finding.")] = "60s",
+    call_limit: CallLimit = "60s",
     json: Out = None,
 ) -> None:
     """Run an engine beside the law for hours, on all cores.

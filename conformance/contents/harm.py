@@ -9,13 +9,15 @@ ends at the first slot that has the tokens of another request.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from conformance import origin
+from conformance import origin, watchdog
 from conformance.contents.harm_found import Harm
 from conformance.contents.moves import Move, Onward
 from conformance.contents.onward_blocks import OnwardBlocks
@@ -25,6 +27,7 @@ from conformance.contents.onward_rows import ANOTHER, OnwardRows
 from conformance.contents.onward_states import OnwardStates
 from conformance.contents.onward_tree import OnwardTree
 from conformance.contents.shadow import Wrong
+from conformance.contents.world import is_small, world_of
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import Finding, LockStep
 from conformance.plain import first_line, message_of
@@ -33,6 +36,7 @@ from conformance.traces import Trace
 
 CALLS = 30  # how many calls one plan sends
 SECONDS = 60  # after this time the engine hangs
+LATE = "no time was left to look on the run before it was shrunk"
 WITH_REQUESTS = ("session_trim", "cache")
 BESIDE = (2, 4)  # how many tokens another request has that is there from the first operation on
 ONWARD: dict[str, Callable[[Any], Any]] = {
@@ -59,25 +63,40 @@ PLANS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def harm(trace: Trace, step: int, make: Callable[[Json], Any]) -> Json:
+def harm(
+    trace: Trace, step: int, make: Callable[[Json], Any], drawn: Trace | None = None, until: float = math.inf
+) -> Json:
     """Drives the engine on after operation ``step`` of ``trace``, which breaks a law, and looks for the harm.
 
     ``make`` builds the engine. Returns the harm as plain data. The search is made in a forked process, since a broken
-    engine may kill its process.
+    engine may kill its process. ``drawn``: the run from which the trace was shrunk. Where the trace has too small a
+    world for harm, this run is looked at too, until the time ``until`` of ``time.monotonic``.
     """
-    return _forked(Trace(trace.stem, trace.config, trace.steps[:step]), make).as_json()
+    small = Trace(trace.stem, trace.config, trace.steps[:step])
+    found = replace(_forked(small, make), world=world_of(small))
+    if found.request or drawn is None or drawn.steps == small.steps or not is_small(small):
+        return found.as_json()
+    if time.monotonic() > until:
+        return replace(found, world=f"{found.world}, too few to show it; {LATE}").as_json()
+    larger = replace(_forked(drawn, make, until), world=world_of(drawn), drawn=drawn.as_json())
+    if larger.request:
+        return larger.as_json()
+    both = f"{found.world}; and before the run was shrunk with {larger.world}"
+    calls = found.operations + larger.operations
+    return replace(found, operations=calls, world=both, stops=found.stops or larger.stops).as_json()
 
 
-def _forked(trace: Trace, make: Callable[[Json], Any]) -> Harm:
+def _forked(trace: Trace, make: Callable[[Json], Any], until: float = math.inf) -> Harm:
     """As ``search``, in a process of its own."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer(writable, lambda: search(trace, make))
+        _answer(writable, lambda: search(trace, make, until))
     os.close(writable)
-    with open(readable, encoding="utf-8") as pipe:
-        told = pipe.read()
-    _, status = os.waitpid(child, 0)
+    with watchdog.paused():  # the child ends itself after a time
+        with open(readable, encoding="utf-8") as pipe:
+            told = pipe.read()
+        _, status = os.waitpid(child, 0)
     if not told:
         died = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
         return Harm(stops="it does not answer" if died == "SIGALRM" else f"the process died: {died}")
@@ -102,13 +121,15 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
         os._exit(0)
 
 
-def search(trace: Trace, make: Callable[[Json], Any]) -> Harm:
-    """The harm that plans of calls after the last operation of ``trace`` show."""
+def search(trace: Trace, make: Callable[[Json], Any], until: float = math.inf) -> Harm:
+    """The harm that plans of calls after the last operation of ``trace`` show. No plan is begun after ``until``."""
     found, plain = _Search(), _after(trace, make)
     if plain is None:
         return found.best
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
         for plan in PLANS:
+            if time.monotonic() > until:
+                return found.best
             reached = _after(with_another(trace, beside), make)
             if reached is None or reached.law != plain.law:
                 break  # with another request beside it the trace shows something else

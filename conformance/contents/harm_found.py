@@ -21,7 +21,8 @@ class Harm:
     which it reads, counted from the first of the trace. ``where``: the slot, in words. ``onward``: the calls that were
     sent after the trace, in words. ``beside``: how many tokens another request had that was there from the first
     operation on, in pools that were larger by its pages; 0 where there was none. ``operations``: how many calls all
-    plans sent. ``stops``: the first exception that the engine raised meanwhile.
+    plans sent. ``stops``: the first exception that the engine raised meanwhile. ``world``: how large the world was in
+    which harm was looked for, in words. ``drawn``: the run before it was shrunk, if harm was found on that alone.
     """
 
     request: str = ""
@@ -33,6 +34,8 @@ class Harm:
     beside: int = 0
     operations: int = 0
     stops: str = ""
+    world: str = ""
+    drawn: Json | None = None
 
     @classmethod
     def of(cls, wrong: Wrong, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
@@ -55,7 +58,8 @@ class Harm:
     def sentence(self) -> str:
         """The harm in one sentence."""
         if self.request:
-            return f"{self.request} reads {self.reads} in step {self.step}"
+            where = f", of the run before it was shrunk ({self.world})" if self.drawn else ""
+            return f"{self.request} reads {self.reads} in step {self.step}{where}"
         return f"none found in {self.operations} operations"
 
     def as_json(self) -> Json:
@@ -78,4 +82,5 @@ def lines_of(harm: Json | None) -> list[str]:
     if harm is None:
         return []
     where = [harm["where"]] if harm["where"] else []
-    return [f"harm: {harm['sentence']}", *where, *(f"after the trace: {line}" for line in harm["onward"])]
+    looked = f" (looked with {harm['world']})" if harm["world"] and not harm["request"] else ""
+    return [f"harm: {harm['sentence']}{looked}", *where, *(f"after the trace: {line}" for line in harm["onward"])]
