@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as seeded
@@ -21,6 +21,7 @@ from conformance.engines.protocol import Json
 from conformance.known import looks_past
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.machine import Sink, TimeIsUp
+from conformance.outcome import How
 from conformance.shrink import shrink
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
@@ -56,8 +57,9 @@ class Result:
     how many operations were sent. ``transitions``: how often each transition of the law was done and refused. Where a
     law is broken: its name (``law``), what kind of law it is (``kind``), the law in English (``sentence``), where it
     broke, with the values (``detail``), what a request has read that was not its own (``harm``), and the shrunk run
-    (``trace``). ``runs``: how many runs were started.
-    ``cut_short``: the time was up before all runs were drawn. ``shrunk``: the run is the smallest that a search finds.
+    (``trace``), or where ``how`` says so a run that is not shrunk; and the run from which it was shrunk (``drawn``).
+    ``runs``: how many runs were started.
+    ``cut_short``: the time was up before all runs were drawn.
     """
 
     stem: str
@@ -70,9 +72,10 @@ class Result:
     detail: str | None = None
     harm: Json | None = None
     trace: Trace | None = None
+    how: How = How.SHRUNK
+    drawn: Trace | None = None
     runs: int = 0
     cut_short: bool = False
-    shrunk: bool = True
 
 
 def check(
@@ -96,11 +99,12 @@ def check(
             found = _drawn(stem, make, again, replace(asked, strict=True))
     except TimeIsUp:
         cut_short = True
-    found = found or (None if sink.latent is None else (*sink.latent, False))
+    if found is None and sink.latent is not None:
+        found = Found(*sink.latent, How.CUT_SHORT if cut_short else How.DRAWN, sink.latent[1])
     verdict = CONFORMS if sink.runs else UNSUPPORTED
     result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
-        finding, result.trace, result.shrunk = found
+        finding, result.trace, result.how, result.drawn = found
         result.verdict = LATENT if finding.latent else VIOLATION
         result.law, result.kind = finding.law, finding.kind
         result.sentence, result.detail = finding.sentence, finding.detail
@@ -108,8 +112,17 @@ def check(
     return result
 
 
-def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> tuple[Finding, Trace, bool] | None:
-    """The first finding that ends a run, and its run, shrunk; whether it was shrunk to the end."""
+class Found(NamedTuple):
+    """A finding that ended a drawn run, the run as far as it was shrunk, how short that is, and the run as drawn."""
+
+    finding: Finding
+    trace: Trace
+    how: How
+    drawn: Trace
+
+
+def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> Found | None:
+    """The first finding that ends a run, and its run, shrunk as far as the time allows."""
     with suppress(Finding):
         draw(stem, make, sink, search)
         return None
@@ -120,9 +133,9 @@ def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -
 
 def _shrunk(
     failure: tuple[Finding, Trace], stem: str, make: Callable[[Json], Any], sink: Sink, search: Search
-) -> tuple[Finding, Trace, bool]:
-    """The smallest failing run that is found in time, with its finding; whether the time was enough for shrinking."""
-    best = failure
+) -> Found:
+    """The smallest failing run that is found in time, with its finding."""
+    best, drawn = failure, failure[1]
 
     def accepts(finding: Finding, trace: Trace) -> bool:
         nonlocal best
@@ -135,9 +148,9 @@ def _shrunk(
         return start(stem, make, config, search.strict, looks_past(search.exclude))
 
     try:
-        return *shrink(*failure, fresh, accepts), True
+        return Found(*shrink(*failure, fresh, accepts), How.SHRUNK, drawn)
     except TimeIsUp:
-        return *best, False
+        return Found(*best, How.CUT_SHORT, drawn)
 
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:

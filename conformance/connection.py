@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from conformance import watchdog
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import ANSWERED, ANSWERED_SENTENCE, Finding
 from conformance.options import Given
 from conformance.outcome import Break, Outcome
 from conformance.traces import Trace
+
+DIED = "the process died"
+LOADING = "death-loading"  # the file of the watch while an engine is loaded
 
 
 class EngineDied(Exception):
@@ -36,10 +40,12 @@ class ToolError(Exception):
 
 
 class Connection:
-    """One connection to a served engine. Requests on it are answered one after another by one process."""
+    """One connection to a served engine. Requests on it are answered one after another by one process. ``limit``: a
+    call to the engine that takes more seconds ends that process; ``None`` without a limit.
+    """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, limit: float | None = None) -> None:
+        self.path, self.limit = path, limit
         self._open()
 
     def _open(self) -> None:
@@ -66,14 +72,15 @@ class Connection:
         if Slotproof failed.
         """
         try:
-            self.file.write(json.dumps(request).encode() + b"\n")
-            self.file.flush()
-            for line in self.file:
-                said = json.loads(line)
-                if "progress" in said:
-                    progress(said)
-                    continue
-                return _answer(said)
+            with watchdog.paused():
+                self.file.write(json.dumps({"limit": self.limit, **request}).encode() + b"\n")
+                self.file.flush()
+                for line in self.file:
+                    said = json.loads(line)
+                    if "progress" in said:
+                        progress(said)
+                        continue
+                    return _answer(said)
         except OSError as error:
             raise EngineDied(str(error)) from error
         raise EngineDied("the process ended without an answer")
@@ -90,7 +97,7 @@ class Connection:
 
 def died(trace: Trace) -> Outcome:
     """The outcome of a trace whose last operation killed the process of the engine."""
-    return Outcome((Break.of(Finding(ANSWERED, ANSWERED_SENTENCE, "the process died"), len(trace.steps)),))
+    return Outcome((Break.of(Finding(ANSWERED, ANSWERED_SENTENCE, DIED), len(trace.steps)),))
 
 
 def _answer(said: Json) -> Any:
@@ -118,11 +125,13 @@ class Subject:
 class Served:
     """A process that serves one engine. Use it with ``with``: at the end the process and its children are killed.
 
-    ``hello``: what was loaded, namely ``label``, ``stems``, ``own``, ``notes`` and ``isolation``.
+    ``hello``: what was loaded, namely ``label``, ``stems``, ``own``, ``notes`` and ``isolation``. ``limit``: seconds
+    after which a call to the engine, or a maker, hangs, and three times as many until it is loaded; ``None`` without a
+    limit.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, subject: Subject, limit: float | None = None) -> None:
+        self.subject, self.limit = subject, limit
         self.scratch = Path(tempfile.mkdtemp(prefix="slotproof-"))
         self.path = str(self.scratch / "socket")
         command = [sys.executable, "-m", f"{__package__}.served", self.path, str(self.scratch)]
@@ -133,6 +142,7 @@ class Served:
         wanted = {
             **{"engine": subject.engine, "release": subject.release, "source": source},
             **{"device": subject.device, "stems": subject.stems, "options": subject.options},
+            "limit": limit,
         }
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
@@ -165,6 +175,10 @@ class Served:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
+            told = watchdog.told_in(self.scratch / LOADING)
+            if watchdog.hung(told):
+                hangs = f"it was not loaded in time: its module or its maker hangs{watchdog.where(told)}"
+                raise EngineError(f"{self.subject.engine}: {hangs}; --call-limit gives it more time")
             raise EngineError(
                 f"{self.subject.engine}: the process ended while the engine was loaded: {self.last_line()}"
             )
@@ -184,4 +198,4 @@ class Served:
 
     def connect(self) -> Connection:
         """A new connection, with a process of its own behind it."""
-        return Connection(self.path)
+        return Connection(self.path, self.limit)

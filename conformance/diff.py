@@ -412,7 +412,9 @@ SAID: dict[tuple[type, str], Said] = {
         lambda _, __, v, ___: f"page {v}" if v else "none",
     ),
     (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
-    (Blocks, "active"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: "in use" if v else "idle"),
+    (Blocks, "active"): Said(
+        lambda c, names: f"the block table of {names.row(c.key)}", lambda _, __, v, ___: "in use" if v else "not in use"
+    ),
     (Blocks, "length"): _of_row("the number of places"),
     (Blocks, "filled"): _of_row("the number of computed places"),
     (Blocks, "table"): Said(
@@ -428,7 +430,9 @@ SAID: dict[tuple[type, str], Said] = {
     (BlockCache, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
     (BlockCache, "ahead_rest"): _of_row("the number of slots in the block after them"),
     (BlockCache, "first"): _of_row("the first place that is read"),
-    (BlockCache, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: SCHEDULED.get(v, str(v))),
+    (BlockCache, "phase"): Said(
+        lambda c, names: f"the scheduler's phase of {names.row(c.key)}", lambda _, __, v, ___: SCHEDULED.get(v, str(v))
+    ),
     (Events, "copies"): Said(lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number),
     (Events, "said"): Said(lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number),
     (Events, "text"): Said(lambda c, _: f"the text of block {c.key}", _text),

@@ -8,7 +8,7 @@ holds, so shrinking cannot slide into a known difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any
@@ -22,7 +22,7 @@ from conformance.engines.protocol import Json
 from conformance.enough import RUNS
 from conformance.lockstep import VIOLATION, Finding
 from conformance.machine import Sink, TimeIsUp
-from conformance.outcome import Break, Outcome
+from conformance.outcome import Break, How, Outcome
 from conformance.shrink import shrink
 from conformance.stems import start
 from conformance.traces import Trace
@@ -36,8 +36,10 @@ SHRINKING = 0.35  # the part of a stem's time that is kept for shrinking
 class Difference:
     """A law that the subject breaks, beside the base.
 
-    ``trace``: the run, shrunk unless ``shrunk`` is false. ``base``: what the base shows on it, in words. ``name``: the
-    name of a kept trace, empty for a drawn run. ``times``: in how many runs it was met.
+    ``trace``: the run; ``how`` says whether it is shrunk. ``base``: what the base shows on it, in words. ``name``: the
+    name of a kept trace, empty for a drawn run. ``times``: in how many runs it was met. ``shapes``: other runs that
+    break the law, most likely for one reason with this one: another operation breaks it, or other operations come
+    before. They have no shapes themselves. ``drawn``: the run from which ``trace`` was shrunk.
     """
 
     status: Status
@@ -46,7 +48,9 @@ class Difference:
     base: str
     name: str = ""
     times: int = 1
-    shrunk: bool = True
+    how: How = How.SHRUNK
+    shapes: tuple[Difference, ...] = ()
+    drawn: Trace | None = None
 
     @property
     def operations(self) -> frozenset[str]:
@@ -249,10 +253,8 @@ class Hunt:
         words = in_words(Status.KNOWN, found, theirs)
         seen = self.known.get(key)
         best = seen if seen and (seen.name or len(seen.trace.steps) <= len(trace.steps)) else None
-        best = best or Difference(Status.KNOWN, found, trace, words, name, 0, shrunk=bool(name))
-        self.known[key] = Difference(
-            *(Status.KNOWN, best.found, best.trace, best.base, best.name), (seen.times if seen else 0) + 1, best.shrunk
-        )
+        best = best or Difference(Status.KNOWN, found, trace, words, name, 0, How.KEPT if name else How.DRAWN)
+        self.known[key] = replace(best, times=(seen.times if seen else 0) + 1)
 
     def _suspect(self, found: _Candidate) -> None:
         """Keeps the shortest runs in which one operation breaks one law."""
@@ -264,21 +266,29 @@ class Hunt:
     # Shrinking.
 
     def _new(self) -> list[Difference]:
-        """What is not known, shrunk: each law with each operation that breaks it, and more than once only where the
-        operations before it differ. Violations are shrunk first.
+        """What is not known, one finding a law; violations first. The shortest run of each law is shrunk to the end
+        before any other shape of it is begun. Other shapes of a law are folded under its finding.
         """
-        first = sorted(self.candidates.values(), key=lambda shapes: (RANK[shapes[0].status], shapes[0].finding.latent))
-        shown: list[Difference] = []
-        for place in range(SHAPES):
-            for shapes in first:
-                if place and (place >= len(shapes) or shapes[0].finding.latent or self._time_is_up(1)):
-                    continue
-                found = self._shrunk(shapes[place])
-                if any(found.says_more_than(other) and RANK[other.status] <= RANK[found.status] for other in shown):
-                    continue
-                better = [d for d in shown if d.says_more_than(found) and RANK[found.status] <= RANK[d.status]]
-                shown = [*(d for d in shown if d not in better), found]
-        return sorted(shown, key=_gravity)
+        laws: dict[tuple[str, ...], list[list[_Candidate]]] = {}
+        for key, shapes in self.candidates.items():
+            laws.setdefault(key[:3], []).append(shapes)
+        waiting = [_in_turn(groups) for groups in laws.values()]
+        waiting.sort(key=lambda queue: (RANK[queue[0].status], queue[0].finding.latent))
+        found = [[self._shrunk(queue[0])] for queue in waiting]
+        for place in range(1, max(map(len, waiting), default=0)):
+            for told, queue in zip(found, waiting, strict=True):
+                if place < len(queue):
+                    told.extend(self._other_shape(queue[place], told))
+        return sorted(map(_folded, found), key=_gravity)
+
+    def _other_shape(self, candidate: _Candidate, shapes: list[Difference]) -> list[Difference]:
+        """The candidate as another shape, shrunk while there is time. After that, and of a latent finding, only one run
+        for each operation that breaks the law is a shape.
+        """
+        ends = candidate.trace.steps[-1]["op"] in {shape.trace.steps[-1]["op"] for shape in shapes}
+        if ends and (candidate.finding.latent or self._time_is_up(1)):
+            return []
+        return [self._shrunk(candidate)]
 
     def _shrunk(self, candidate: _Candidate) -> Difference:
         """The candidate with the shortest run that is found in time. Its status may become clearer: where the base
@@ -308,7 +318,34 @@ class Hunt:
         finding, trace = best
         found = Break.of(finding, len(trace.steps))
         words = in_words(status, found, self.base(trace))
-        return Difference(status, found, trace, words, candidate.name, shrunk=not late)
+        return Difference(
+            status,
+            found,
+            trace,
+            words,
+            candidate.name,
+            how=How.CUT_SHORT if late else How.SHRUNK,
+            drawn=candidate.trace,
+        )
+
+
+def _in_turn(groups: list[list[_Candidate]]) -> list[_Candidate]:
+    """The runs that break one law, in the order in which they are shrunk: first one for each operation that breaks it,
+    the shortest first.
+    """
+    order = [(place, RANK[c.status], len(c.trace.steps), n) for n, g in enumerate(groups) for place, c in enumerate(g)]
+    return [groups[n][place] for place, _, _, n in sorted(order)]
+
+
+def _folded(found: list[Difference]) -> Difference:
+    """The clearest of the runs that break one law, with the others as its shapes, but for those that say no more."""
+    shown: list[Difference] = []
+    for one in found:
+        if any(one.says_more_than(other) and RANK[other.status] <= RANK[one.status] for other in shown):
+            continue
+        shown = [d for d in shown if not (d.says_more_than(one) and RANK[one.status] <= RANK[d.status])] + [one]
+    first, *others = sorted(shown, key=lambda d: (RANK[d.status], d.how is not How.SHRUNK, len(d.trace.steps)))
+    return replace(first, shapes=tuple(others))
 
 
 def _gravity(difference: Difference) -> tuple[int, bool, bool]:

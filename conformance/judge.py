@@ -6,10 +6,11 @@ A judgement is plain data, since it crosses a process boundary and becomes the J
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import spec
@@ -148,7 +149,8 @@ def _found(result: Result, loaded: Loaded, done: Done) -> Json:
     assert result.trace is not None
     law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
     found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
-    return found.row(result.trace, shrunk=result.shrunk, **_said(result.trace, found.step, loaded, done))
+    said = _said(result.trace, found.step, result.drawn, loaded, done)
+    return found.row(result.trace, how=result.how, **said)
 
 
 # An engine beside a base.
@@ -157,19 +159,20 @@ def _found(result: Result, loaded: Loaded, done: Done) -> Json:
 def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
-    with Connection(asked["base"]) as base:
+    with Connection(asked["base"], asked.get("limit")) as base:
         limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True)
         kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])
         hunt = Hunt(stem, make, base.outcome, limits, progress)
         hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
-        return {**_beside(hunt, hunted, loaded), "ran": make.as_json()}
+        roots = [Path(root) for root in asked["roots"]]
+        return {**_beside(hunt, hunted, loaded, roots), "ran": make.as_json()}
 
 
-def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded) -> Json:
+def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
     lists: dict[str, list[Json]] = {
-        str(status): [difference_row(d, loaded, hunt.done) for d in hunted.differences if d.status is status]
+        str(status): [difference_row(d, loaded, hunt.done, roots) for d in hunted.differences if d.status is status]
         for status in Status
     }
     lists["gone"] = [
@@ -180,26 +183,39 @@ def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded) -> Json:
     return {**hunt.done.as_json(verdict, hunted.cut_short), **lists}
 
 
-def difference_row(found: Difference, loaded: Loaded, done: Done) -> Json:
+def difference_row(found: Difference, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None) -> Json:
     """The difference as a finding of a report; unless it is known with its story and its harm, as far as the time
-    allows.
+    allows. ``roots``: where the base's code is, where there is a base.
     """
-    more = {"name": found.name, "base": found.base, "times": found.times, "shrunk": found.shrunk}
+    more: Json = {"name": found.name, "base": found.base, "times": found.times, "how": found.how}
+    more["folded"] = [shape_row(shape) for shape in found.shapes]
     if found.status is not Status.KNOWN:
-        more |= _said(found.trace, found.found.step, loaded, done)
+        more |= _said(found.trace, found.found.step, found.drawn, loaded, done, roots)
     return found.found.row(found.trace, **more)
+
+
+def shape_row(shape: Difference) -> Json:
+    """Another shape of a finding as plain data: what its run shows, without a story."""
+    row = shape.found.row(shape.trace, name=shape.name, base=shape.base, how=shape.how)
+    return {
+        "status": str(shape.status),
+        **{key: row[key] for key in ("step", "detail", "base", "name", "how", "trace")},
+    }
 
 
 # What both have.
 
 
-def _said(trace: Trace, step: int, loaded: Loaded, done: Done) -> Json:
-    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, and
-    what came of it. Where the time is over there is no story, and no harm is looked for.
+def _said(
+    trace: Trace, step: int, drawn: Trace | None, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None
+) -> Json:
+    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, which
+    are compared with those of the base in ``roots``; and what came of it. Where the time is over there is no story, and
+    no harm is looked for. ``drawn``: the run from which the trace was shrunk.
     """
     make, left = loaded.makers[trace.stem], done.running
-    story = [] if left.is_up() else [asdict(step) for step in tell(trace, make, loaded.roots)]
-    return {"story": story, "harm": harm(trace, step, make, left.left)}
+    story = [] if left.is_up() else [asdict(told) for told in tell(trace, make, loaded.roots, roots)]
+    return {"story": story, "harm": harm(trace, step, make, drawn, left.left)}
 
 
 def _gravest(rows: Iterable[Json]) -> str | None:

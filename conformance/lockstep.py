@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from conformance import no_verdict, origin
+from conformance import no_verdict, origin, watchdog
 from conformance.contents.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, Wrong
 from conformance.diff import Change, Names, against_lines, changes, value_of
 from conformance.engines.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
@@ -285,6 +285,7 @@ class LockStep:
         this configuration. Raises ``Misuse`` where no caller may send the operation now, or where the stem has no
         operation with this name and these arguments.
         """
+        watchdog.again()
         operation = self.run.operations.get(op)
         if operation is None:
             raise Misuse(f"{self.law.stem.name} has no operation {op!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from conformance.contents.harm_found import Harm
@@ -11,6 +12,15 @@ from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, Law, LockStep
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
+
+
+class How(StrEnum):
+    """How short the run of a finding is."""
+
+    SHRUNK = "shrunk"  # no search has found a shorter one
+    KEPT = "kept"  # a kept trace of the project, as it is
+    CUT_SHORT = "cut short"  # the time was over before it was shrunk to the end
+    DRAWN = "as drawn"  # nobody has shrunk it
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,17 @@ class Break:
         """The break as a finding of a report: what is broken, and the run that breaks it. All findings have all fields,
         ``docs/json.md`` says what they mean; ``more``: those that differ from the usual.
         """
-        common = {"name": "", "base": "", "times": 1, "shrunk": True, "story": []}
-        return {"stem": trace.stem, **asdict(self), "trace": trace.as_json(), **common, **more}
+        common = {"name": "", "base": "", "times": 1, "how": How.KEPT if more.get("name") else How.SHRUNK}
+        found = {
+            "stem": trace.stem,
+            **asdict(self),
+            "trace": trace.as_json(),
+            **common,
+            "folded": [],
+            "story": [],
+            **more,
+        }
+        return {**found, "how": str(found["how"]), "shrunk": found["how"] in (How.SHRUNK, How.KEPT)}
 
     def is_like(self, other: Break) -> bool:
         """Both are about one law, broken in one way, such as a promise of it. The severities may differ."""

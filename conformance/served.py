@@ -10,26 +10,29 @@ standard output: what was loaded, or why it could not be loaded. It ends when it
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import signal
 import socketserver
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conformance.collector import collect_rarely
+from conformance.connection import LOADING
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.isolation import isolate
 from conformance.naming import UsageError
 from conformance.traces import Trace
+from conformance.watchdog import Making, Watch
+
+TO_LOAD = 3  # times the limit of a call: how long it may take to import an engine and to ask its makers for their stems
 
 
 def main() -> None:
@@ -62,8 +65,9 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     registry.fetch(wanted["engine"], wanted["release"])  # downloads before the network is closed
     isolation = isolate(scratch)
     options = tuple((name, value) for name, value in wanted["options"])
-    loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
-    _warm_up(loaded)
+    with _watched(scratch, wanted.get("limit"), TO_LOAD):
+        loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
+    _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
     hello["roots"] = [str(root) for root in loaded.roots]
@@ -71,8 +75,20 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded
 
 
-def _warm_up(loaded: registry.Loaded) -> None:
-    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
+@contextmanager
+def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[None]:
+    """Ends this process if a maker takes longer than ``limit`` seconds, or the whole block ``times`` as long."""
+    watch = None if limit is None else Watch(scratch / LOADING, limit * times)
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.end()
+
+
+def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
+    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built,
+    which is ``watched``.
 
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
@@ -83,7 +99,7 @@ def _warm_up(loaded: registry.Loaded) -> None:
         sys.modules["torch"].set_num_threads(1)
     for stem, config in {kept.trace.stem: kept.trace.config for kept in traces.every()}.items():
         if stem in loaded.makers:
-            with suppress(Exception):  # the child that drives the engine meets it again, and reports it
+            with watched(), suppress(Exception):  # the child that drives the engine meets it again, and reports it
                 loaded.makers[stem](config)
 
 
@@ -135,38 +151,17 @@ class _Handler(socketserver.StreamRequestHandler):
         name = asked.get("run", asked["stem"])
         watch = None if asked.get("limit") is None else Watch(self.scratch / f"death-{name}", asked["limit"])
         progress = Progress(self._say, self.scratch / f"run-{name}", watch)
+        loaded = self.loaded
+        if watch is not None:
+            file = self.scratch / f"making-{name}"
+            loaded = replace(loaded, makers={stem: Making(make, file) for stem, make in loaded.makers.items()})
         if asked["stem"] not in self.loaded.makers and asked["do"] != "outcome":
             raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
         try:
-            return does[asked["do"]](self.loaded, asked, progress)
+            return does[asked["do"]](loaded, asked, progress)
         finally:
             if watch is not None:
                 watch.end()
-
-
-class Watch:
-    """Ends this process where ``again`` is not called for ``limit`` seconds, also while C code runs. The file then says
-    in which functions the process was, and so it does where a signal such as SIGSEGV ends it.
-    """
-
-    def __init__(self, file: Path, limit: float) -> None:
-        self.path, self.file, self.limit, self.since = file, file.open("w"), limit, -limit
-        faulthandler.enable(self.file)
-        self.again()
-
-    def again(self) -> None:
-        """Begins to wait again, but not more often than ten times in ``limit`` seconds: each time costs a thread."""
-        now = time.monotonic()
-        if now - self.since > self.limit / 10:
-            self.since = now
-            faulthandler.dump_traceback_later(self.limit, exit=True, file=self.file)
-
-    def end(self) -> None:
-        """The process has not died: there is nothing to tell."""
-        faulthandler.cancel_dump_traceback_later()
-        faulthandler.disable()
-        self.file.close()
-        self.path.unlink(missing_ok=True)
 
 
 class Progress:

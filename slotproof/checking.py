@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
@@ -21,17 +21,18 @@ from typing import Any
 
 from rich.progress import Progress
 
+from conformance import watchdog
 from conformance.compare import Status, compare, in_words
-from conformance.connection import EngineDied, Served, Subject, ToolError
+from conformance.connection import DIED, EngineDied, Served, Subject, ToolError
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.enough import NOT_ENOUGH
 from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
-from conformance.outcome import Outcome
+from conformance.outcome import How, Outcome
 from conformance.served import run_in
 from proofs.registry import DRIVEN
-from slotproof import emit, weigh
+from slotproof import emit, remarks, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.screen import choose, progress
@@ -51,7 +52,7 @@ class Options:
     ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
     seconds for the whole command, from the first operation on, when the engines are loaded; the minimum of each stem
     (``conformance.enough``) is done also where that takes longer. ``examples``: drawn runs for each stem, ``None`` for
-    as many as the budget allows.
+    as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs.
     """
 
     subject: Subject
@@ -66,6 +67,7 @@ class Options:
     junit: Path | None = None
     format: str = emit.TEXT
     again: bool = True
+    call_limit: float = 60.0
 
 
 @dataclass
@@ -104,7 +106,8 @@ def report_of(options: Options) -> Json:
         again = Again(options.subject.engine, options.subject.options, kept=options.again)
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
-        again.keep([row for j in judged for name in ("new", "worse") for row in j.get(name, [])], stems)
+        found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
+        again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
         return {**_report(judged, bench, options, ended - begun), "over": round(over, 1)}
@@ -115,8 +118,8 @@ def _bench(options: Options) -> Iterator[Bench]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotproof-base-")))
         base: Base | None = None if options.base is None else base_of(options.subject, options.base, scratch)
-        subject = stack.enter_context(Served(options.subject))
-        beside = None if base is None else stack.enter_context(Served(base.subject))
+        subject = stack.enter_context(Served(options.subject, options.call_limit))
+        beside = None if base is None else stack.enter_context(Served(base.subject, options.call_limit))
         subject.ready()
         if beside is not None:
             try:
@@ -182,12 +185,16 @@ def _judge(
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
+            asked["roots"] = bench.base.hello["roots"]
         with bench.subject.connect() as connection:
             try:
                 judged = connection.ask(asked, said)
                 break
             except EngineDied:
-                deaths.append(_death(stem, bench))
+                hung = watchdog.hung(watchdog.told_in(bench.subject.scratch / f"death-{stem}"))
+                deaths += _deaths(stem, bench)
+                if hung and deaths:
+                    break  # another try would take as long
     judged = judged or weigh.nothing_judged(stem)
     for status, row in deaths:
         judged[status] = [*judged.get(status, []), row]
@@ -196,25 +203,35 @@ def _judge(
     return judged
 
 
-def _death(stem: str, bench: Bench) -> tuple[Status, Json]:
-    """The run that killed the process of the subject, compared with the base. Raises ``ToolError`` if the run does not
-    kill the process again.
+def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
+    """The run that killed the process of the subject, or in which a call did not end, compared with the base. Empty if
+    a call did not end in time, but ends when it is sent again.
+
+    Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
     """
-    trace = run_in(bench.subject.scratch / f"run-{stem}")
-    if trace is None:
-        raise ToolError(f"the process of {bench.subject.hello['label']} ended: {bench.subject.last_line()}", "")
-    with bench.subject.connect() as connection:
+    subject = bench.subject
+    told, trace = watchdog.told_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
+    reason = watchdog.reason(told, subject.limit or 0.0)
+    if config := watchdog.told_in(subject.scratch / f"making-{stem}"):
+        what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
+        raise EngineError(f"{subject.hello['label']}: the maker of {stem} was called with {config}: {what}")
+    if trace is None or not trace.steps:
+        raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
+    with subject.connect() as connection:
         found = connection.outcome(trace).first
+    if found is None and watchdog.hung(told):
+        return []
     if found is None:
-        message = f"the process of {bench.subject.hello['label']} ended in a run that can be repeated without harm"
+        message = f"the process of {subject.hello['label']} ended in a run that can be repeated without harm"
         raise ToolError(message, jsonlib.dumps(trace.as_json()))
+    found = replace(found, detail=reason) if reason and found.detail == DIED else found
     theirs = Outcome()
     if bench.base is not None:
         with bench.base.connect() as connection:
             theirs = connection.outcome(trace)
     status = compare(found, theirs)
     words = in_words(status, found, theirs) if bench.base else ""
-    return status, found.row(trace, base=words, shrunk=False)
+    return [(status, found.row(trace, base=words, how=How.DRAWN))]
 
 
 # The report.
@@ -279,7 +296,9 @@ def _exit(report: Json) -> tuple[int, str]:
         return BROKEN, f"no run could be started on {', '.join(without)}"
     latent = any(row["severity"] == LATENT for name in ("new", "worse") for row in report[name])
     if beside:
-        return HOLDS, "nothing new but latent findings" if latent else "nothing new"
+        gone = remarks.hidden(report)
+        hides = f"; but {remarks.HIDES.format('violation')} ({gone} gone)" if gone else ""
+        return HOLDS, ("nothing new but latent findings" if latent else "nothing new") + hides
     held = "no violation" if latent else "every law holds"
     gone = len(report["gone"])
     return HOLDS, f"{held}; {gone} known differences of the release do not occur with these options" if gone else held

@@ -65,6 +65,13 @@ Options = Annotated[
     typer.Option(metavar="NAME=VALUE", help="An option of the engine, see `slotproof list options`; can be repeated."),
 ]
 
+CallLimit = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="A call or a maker of the engine that takes longer hangs: a finding, or an error."
+    ),
+]
+
 
 @app.callback()
 def options(
@@ -211,6 +218,7 @@ def check(
     workers: Annotated[int | None, typer.Option(min=1, help="Stems judged at a time; default: the processors.")] = None,
     device: Annotated[str, typer.Option(help="Where the engine's tensors are: cpu or cuda.")] = "cpu",
     option: Options = None,
+    call_limit: CallLimit = "60s",
     json: Out = None,
     junit: Annotated[
         Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
@@ -226,6 +234,7 @@ def check(
     from conformance.connection import Subject
     from conformance.options import parsed
     from slotproof import checking
+    from slotproof.campaign import seconds as seconds_of
 
     raise typer.Exit(
         checking.run(
@@ -241,6 +250,7 @@ def check(
                 json=json,
                 junit=junit,
                 format=form,
+                call_limit=seconds_of(call_limit, "--call-limit"),
             )
         )
     )
@@ -273,7 +283,7 @@ def campaign(
         Literal["", "distinct", "rare"],
         typer.Option(help="Draw runs like those that cover much (distinct), or what few others cover (rare)."),
     ] = "",
-    call_limit: Annotated[str, typer.Option(metavar="TIME", help="A call that takes longer hangs: a finding.")] = "60s",
+    call_limit: CallLimit = "60s",
     json: Out = None,
 ) -> None:
     """Run an engine beside the law for hours, on all cores.
@@ -443,7 +453,7 @@ def run() -> int:
         sys.stdout = output.Outlet(sys.stdout)
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_folder() / "hypothesis"))  # not where the user is
     try:
-        return app(args=_with_values(sys.argv[1:]), standalone_mode=False) or codes.HOLDS
+        return app(args=_with_values(sys.argv[1:] or ["--help"]), standalone_mode=False) or codes.HOLDS
     except TyperException as error:
         return _complain(_message(error))
     except (EngineError, UsageError) as error:
@@ -462,7 +472,7 @@ def run() -> int:
 
 def _with_values(words: list[str]) -> list[str]:
     """The words of the command line, where ``--base`` without a value has the value ``default``."""
-    followed = zip(words, [*words[1:], "-"], strict=True)
+    followed = zip(words, [*words, "-"][1:], strict=True)
     return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 
 

@@ -14,8 +14,8 @@ from conformance.engines.protocol import Json
 from conformance.lockstep import VIOLATION
 from conformance.plain import printable
 from conformance.ran import in_words
-from slotproof import weigh
-from slotproof.junit import told
+from slotproof import remarks, weigh
+from slotproof.junit import changed, told
 from slotproof.screen import broken
 from slotproof.weigh import LISTS
 
@@ -44,6 +44,8 @@ def annotated(report: Json) -> Iterator[str]:
         for level, name, row in found:
             if level == wanted:
                 title = f"{row['stem']}: {broken(row['law'], row['kind'])} ({name}, {row['severity']})"
+                if hides := remarks.hides(name, row, report):
+                    title = f"{hides}: {title}"
                 yield _line(level, title, "\n".join(told(row)), place(row, report))
         if wanted == WARNING:
             for result in report["results"]:
@@ -65,14 +67,15 @@ def _level(name: str, row: Json, report: Json) -> str:
     """The level of a finding, empty for one that needs no annotation."""
     if weigh.fails(name, row, report):
         return ERROR
-    if name in ("new", "worse"):
+    if name in ("new", "worse") or (remarks.hides(name, row, report) and row["severity"] == VIOLATION):
         return WARNING
     return "" if name == "known" else NOTICE
 
 
 def place(row: Json, report: Json) -> tuple[str, int] | None:
-    """File and line in the engine for a finding: where its exception was raised, else the deepest function that its
-    last operation called. ``None`` where no such place is known, and for a release, which is no file of a checkout.
+    """File and line in the engine for a finding: where its exception was raised, else the last function that the run
+    called and whose text differs from the base's, else the deepest function that its last operation called. ``None``
+    where no such place is known, and for a release, which is no file of a checkout.
 
     The file is relative to the root of the git checkout; without a checkout, to the folder of the source.
     """
@@ -82,7 +85,7 @@ def place(row: Json, report: Json) -> tuple[str, int] | None:
     last = row["story"][-1]
     passed: list[Json] = next((raised["frames"] for raised in last["raised"] if raised["frames"]), [])
     deepest = max(last["engine"], key=lambda frame: int(frame["depth"]), default=None)
-    frame = passed[-1] if passed else deepest
+    frame = passed[-1] if passed else next(reversed(changed(row)), deepest)
     file = frame and _file(frame["file"], [Path(root) for root in report["subject"]["roots"]])
     return (_relative(file, source), int(frame["line"])) if frame and file else None
 
@@ -147,7 +150,10 @@ def _parts(report: Json) -> Iterator[str]:
             if name == "known" and not weigh.fails(name, row, report):
                 continue
             sign = ":x:" if row["severity"] == VIOLATION and weigh.fails(name, row, report) else ":warning:"
-            title = f"{sign} {name}: {row['stem']}: {_code(broken(row['law'], row['kind']))} ({row['severity']})"
+            hides = remarks.hides(name, row, report)
+            title = (
+                f"{sign} {hides or name}: {row['stem']}: {_code(broken(row['law'], row['kind']))} ({row['severity']})"
+            )
             yield f"\n<details><summary>{title}</summary>\n\n{_fenced(told(row))}\n</details>\n"
     yield "\n"
 

@@ -18,7 +18,7 @@ from conformance.lockstep import UNSUPPORTED
 from conformance.plain import printable
 from conformance.ran import in_words
 from conformance.traces import Trace
-from slotproof import weigh
+from slotproof import remarks, weigh
 from slotproof.screen import broken
 from slotproof.weigh import LISTS
 
@@ -79,7 +79,12 @@ def _stem(result: Json, where: str, report: Json) -> TestCase:
     lines += [f"ran: {in_words(result['ran'])}"] if result["ran"] else []
     for name, row in _rows(result["stem"], report):
         if not weigh.fails(name, row, report):
-            lines += ["", f"{name}: {broken(row['law'], row['kind'])} ({row['severity']})", *told(row)]
+            hides = remarks.hides(name, row, report)
+            lines += [
+                "",
+                f"{name}: {broken(row['law'], row['kind'])} ({row['severity']}){hides and f': {hides}'}",
+                *told(row),
+            ]
     case.system_out = _plain("\n".join(lines))
     return case
 
@@ -103,8 +108,15 @@ def told(row: Json) -> list[str]:
             raised["what"],
             *(f"  {frame['file']}:{frame['line']} {frame['function']}" for frame in raised["frames"]),
         ]
-    said = [row["sentence"], f"step {row['step']}: {row['detail']}", *lines_of(row["harm"])]
-    return [*said, *base, f"{trace.stem}: {config}", *calls]
+    calls += [f"changed: {frame['file']}:{frame['line']} {frame['function']}" for frame in changed(row)]
+    said = [row["sentence"], f"step {row['step']}: {row['detail']}", *remarks.legend(row), remarks.about_trace(row)]
+    return [*said, *lines_of(row["harm"]), *base, *remarks.folded(row), f"{trace.stem}: {config}", *calls]
+
+
+def changed(row: Json) -> list[Json]:
+    """The functions that the run called and whose text differs from the base's, each once, in the order of calls."""
+    called = (frame for told in row["story"] for name in ("engine", "below") for frame in told[name])
+    return [*{(frame["file"], frame["line"]): frame for frame in called if frame["changed"]}.values()]
 
 
 def _plain(said: str) -> str:

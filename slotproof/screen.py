@@ -40,6 +40,10 @@ PLAIN_WIDTH = 120  # characters a line, where the output is no terminal and COLU
 FIXED = not os.isatty(1) and "COLUMNS" not in os.environ
 console = Console(width=PLAIN_WIDTH if FIXED else None, highlight=False, soft_wrap=False)
 
+UNCHANGED = (
+    "The run called no function whose text differs from the base's: what changed is a constant, the body of a class, a "
+    "function that is gone, or code that is not Python."
+)
 # Colours are left out where the output is no terminal or NO_COLOR is set; FORCE_COLOR brings them back (rich does it).
 STYLES = {VIOLATION: "bold red", LATENT: "yellow", CONFORMS: "green", UNSUPPORTED: "dim"}
 
@@ -185,7 +189,9 @@ def story(trace: Trace, told: Sequence[Told], test: str) -> None:
     ``conformance.story.pasted``.
     """
     config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
-    rows = [(number, _operation(one)) for number, one in enumerate(told, start=1)]
+    functions = [frame for one in told for frame in one.functions]
+    folded = any(frame.changed for frame in functions)
+    rows = [(number, _operation(one, folded)) for number, one in enumerate(told, start=1)]
     columns = ("", "operation, the engine's functions that it called, and what it changed")
     if rows:
         show(table(f"{trace.stem}: {config}", columns, rows, lines=True))
@@ -193,17 +199,31 @@ def story(trace: Trace, told: Sequence[Told], test: str) -> None:
         say(f"{trace.stem}: {config} (the time was over before the operations were told one by one)")
         for number, line in enumerate(trace.lines(), start=1):
             say(f"  {number}. {line}")
+    if not folded and any(frame.changed is not None for frame in functions):
+        say(UNCHANGED, style="dim")
     say("A pytest test that fails while the finding is there:", style="dim")
     say(test, wrap=False)
 
 
-def _operation(told: Told) -> Text:
-    lines = [plain(told.call, style="bold"), *(plain(f"  {frame}", style="dim") for frame in told.engine)]
-    if told.deeper:
-        lines.append(plain("  … and functions that these called", style="dim"))
+def _operation(told: Told, folded: bool) -> Text:
+    """One operation. ``folded``: of the functions that it called only the changed ones are named."""
+    lines = [plain(told.call, style="bold"), *(_changed(told) if folded else _called(told))]
     lines += [plain(line) for line in told.changed.split("; ")]
     lines += [plain(line, style="bold red") for line in told.wrong.splitlines()]
     for number, raised in enumerate(told.raised):
         lines.append(plain(f"{'caused by ' if number else ''}{raised.what}", style="red"))
-        lines += [plain(f"  {frame}", style="red") for frame in raised.frames]
+        lines += [plain(f"  {frame}{' (changed)' if frame.changed else ''}", style="red") for frame in raised.frames]
     return Text("\n").join(lines)
+
+
+def _called(told: Told) -> list[Text]:
+    lines = [plain(f"  {frame}", style="dim") for frame in told.engine]
+    return [*lines, *([plain("  … and functions that these called", style="dim")] if told.deeper else [])]
+
+
+def _changed(told: Told) -> list[Text]:
+    changed = [frame for frame in told.functions if frame.changed]
+    others = len(told.functions) - len(changed)
+    lines = [plain(f"  changed: {frame.file}:{frame.line} {frame.function}", style="bold yellow") for frame in changed]
+    more = f"  {'… and ' if changed else ''}{others} functions that did not change (--json lists them)"
+    return [*lines, *([plain(more, style="dim")] if others else [])]

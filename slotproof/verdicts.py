@@ -11,9 +11,10 @@ from conformance.ran import in_words
 from conformance.story.pasted import as_test
 from conformance.story.tell import Told
 from conformance.traces import Trace
-from slotproof import weigh
+from slotproof import remarks, weigh
 from slotproof.screen import STYLES, Rows, broken, say, show, story, table
 
+SHORT = 12  # operations of a known run that are printed
 HEADS = {
     "new": "new: the base holds this law on the trace",
     "worse": "worse: the base breaks the trace less gravely or later",
@@ -31,9 +32,12 @@ def show_report(report: Json) -> None:
     for row in report["incomparable"]:
         say(line_of("incomparable", row), style="dim")
         say(f"  {'; '.join(Trace(**row['trace']).lines())}: {row['detail']}; {row['base']}", style="dim")
-    for name in ("gone", "known"):
-        for row in report[name]:
-            say(line_of(name, row), style="dim")
+    for row in report["gone"]:
+        _gone(row, report)
+    for number, row in enumerate(report["known"], start=1):
+        say(line_of("known", row), style="dim")
+        if not row["name"]:
+            say(f"  {run_of(row, number)}", style="dim")
     show(_looked(report["results"]))
     for result in report["results"]:
         _reach(result)
@@ -60,19 +64,45 @@ def _finding(row: Json, head: str, report: Json) -> None:
     say((f"{row['stem']}: {broken(row['law'], row['kind'])}", style), f" ({row['severity']}, {head})")
     say(f"  {row['sentence']}")
     say(f"  step {row['step']}: {row['detail']}")
+    for line in remarks.legend(row):
+        say(f"  {line}", style="dim")
+    say(f"  {remarks.about_trace(row)}")
     for line in lines_of(row["harm"]):
         say(f"  {line}")
     if row.get("base"):
         say(f"  {row['base']}")
+    for line in remarks.folded(row):
+        say(f"  {line}", style="dim")
     subject, source = report["subject"], report["subject"]["source"]
     trace, folder = Trace(**row["trace"]), None if source is None else Path(source)
     asked = subject["engine"], subject["release"], folder, report["options"]["device"], subject["options"]
     story(trace, [Told.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked))
 
 
+def _gone(row: Json, report: Json) -> None:
+    """Beside a base it stands out: the change may have mended what was known, or only hides it."""
+    hides = remarks.hides("gone", row, report)
+    if hides:
+        say((hides, "bold yellow"), f": {line_of('gone', row)}")
+        say(f"  {row['detail']}")
+        say("  If your change was meant to mend it, all is well; if not, the call that shows it may no longer be made.")
+    else:
+        say(line_of("gone", row), style="dim")
+
+
+def run_of(row: Json, number: int) -> str:
+    """The operations of the drawn run of a known finding; where they are too many for a line, where they stand.
+    ``number``: the place of the finding in the list ``known`` of the report, from 1.
+    """
+    lines = Trace(**row["trace"]).lines()
+    if len(lines) <= SHORT:
+        return "; ".join(lines)
+    return f"its operations stand in the report of --json FILE; slotproof replay FILE#known.{number} repeats them"
+
+
 def line_of(name: str, row: Json) -> str:
     """One line about a finding that needs no story."""
-    where = f"trace {row['name']}" if row["name"] else f"a run of {len(row['trace']['steps'])} operations"
+    where = f"trace {row['name']}" if row["name"] else f"a run of {remarks.operations(len(row['trace']['steps']))}"
     times = f", in {row['times']} runs" if row["times"] > 1 else ""
     return f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})"
 
@@ -105,9 +135,13 @@ def _time(result: Json) -> str:
 
 
 def _reach(result: Json) -> None:
-    """What no run reached: first what the engine claims and the verdict needs, then what is the engine's own choice."""
+    """What no run reached: first what the engine claims and the verdict needs, then what is the engine's own choice,
+    each with the first sentence of its transition.
+    """
     if not result["enough"]:
         say(f"{result['stem']}: {weigh.undecided(result, {'base': None})}", style="yellow")
-    missed = ", ".join(name for name in result["never_reached"] if name not in result["too_seldom"])
+    missed = [name for name in result["never_reached"] if name not in result["too_seldom"]]
     if missed:
-        say(f"{result['stem']}: no run reached {missed}; no verdict needs it", style="dim")
+        say(f"{result['stem']}: no run reached, and no verdict needs", style="dim")
+    for name in missed:
+        say(f"  {name}: {remarks.first_sentence(result['stem'], name)}", style="dim")

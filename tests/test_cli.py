@@ -56,6 +56,13 @@ def test_bad_usage_is_one_clear_line(words: list[str], message: str) -> None:
     assert "Traceback" not in done.stderr + done.stdout
 
 
+def test_without_a_word_the_help_is_shown() -> None:
+    alone, asked = slotproof(), slotproof("--help")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+    assert "Commands:" in alone.stdout
+
+
 def test_prove_writes_what_the_design_names(tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     done = slotproof("prove", "allocator", "--json", str(out))

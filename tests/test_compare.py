@@ -17,8 +17,10 @@ from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
 from conformance.hunt import Difference, Hunt, Hunted, Limits
 from conformance.known import Known
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.outcome import Break, Outcome, outcome
+from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.machine import TimeIsUp
+from conformance.outcome import Break, How, Outcome, outcome
+from conformance.shrink import shrink
 from conformance.traces import Trace
 
 LEAK = Break(VIOLATION, 3, "no_leak", "invariant", "No page is lost.", "page 1 is lost")
@@ -116,7 +118,47 @@ def test_a_leak_is_new_beside_a_sound_base_and_its_run_is_short() -> None:
         assert outcome(one.trace, leaks).verdict == VIOLATION
         assert outcome(one.trace, sound) == Outcome()
         assert len(one.trace.steps) <= 3
-        assert one.shrunk
+        assert one.how is How.SHRUNK
+
+
+def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each law has its first run shrunk before any law has a second run begun."""
+    begun: list[tuple[str, str]] = []
+
+    def heard(finding: Finding, trace: Trace, *more: Any) -> Any:
+        begun.append((finding.law, trace.steps[-1]["op"]))
+        return shrink(finding, trace, *more)
+
+    monkeypatch.setattr("conformance.hunt.shrink", heard)
+    found = hunted(BOTH, sound)
+    told = [(d.found.law, d.found.kind, d.found.severity) for d in found.differences]
+    assert len(told) == len({*told}) > 1
+    assert len(begun) > len(told), "some law has more runs than one"
+    assert {law for law, _ in begun[: len(told)]} == {law for law, _, _ in told}
+    runs = [(d, one) for d in found.differences for one in d.shapes]
+    assert runs
+    for first, one in runs:
+        assert (one.found.is_like(first.found), one.shapes) == (True, ())
+        assert one.trace.steps[-1]["op"] != first.trace.steps[-1]["op"] or not one.says_more_than(first)
+        assert outcome(one.trace, BOTH).like(one.found)
+        assert not outcome(one.trace, sound).like(one.found)
+
+
+def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: Any) -> Any:
+        raise TimeIsUp
+
+    monkeypatch.setattr("conformance.hunt.shrink", late)
+    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, sound), Limits(100, seed=1))
+    hunt.run([], ())
+    monkeypatch.setattr(hunt, "_time_is_up", lambda _: True)
+    told = hunt._new()
+    assert len({d.found.law for d in told}) > 1
+    for first in told:
+        ends = [one.trace.steps[-1]["op"] for one in (first, *first.shapes)]
+        assert len(ends) == len({*ends})
+        assert {one.how for one in (first, *first.shapes)} == {How.CUT_SHORT}
+    assert any(first.shapes for first in told)
 
 
 def test_an_engine_beside_itself_shows_nothing_new_and_every_broken_law_as_known() -> None:

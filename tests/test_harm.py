@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from conformance.contents import harm as search
 from conformance.contents.harm import harm, with_another
 from conformance.contents.harm_found import Harm, lines_of, rank_of
 from conformance.contents.shadow import FULL, Shadow
+from conformance.contents.world import is_small, world_of
 from conformance.engines import registry
-from conformance.engines.protocol import Json
+from conformance.engines.protocol import Json, PoolSnapshot
+from conformance.engines.toy import ToyAllocator
 from conformance.faults import FAULTS
 from conformance.lockstep import UNSUPPORTED
 from conformance.outcome import outcome
@@ -137,3 +140,92 @@ def test_an_engine_that_kills_its_process_ends_the_search_alone() -> None:
     found = harm(trace, step, deadly)
     assert found["stops"] == "the process died: SIGKILL"
     assert found["request"] is None
+
+
+# A world that is too small for harm.
+
+
+class Twice(ToyAllocator):
+    """Gives a freed page back twice, where the pool has more pages than one; else it counts it twice."""
+
+    def free(self, slots: Sequence[int]) -> None:
+        super().free(slots)
+        if self.pages > 1:
+            super().free(slots)
+
+    def snapshot(self) -> PoolSnapshot:
+        seen = super().snapshot()
+        wrong = self.pages == 1 and bool(self.free_pages)
+        return replace(seen, available=seen.available + wrong) if wrong else seen
+
+
+def twice(config: Json) -> Twice:
+    return Twice(config["size"], config["page_size"])
+
+
+def lent(size: int, *rows: int) -> Trace:
+    """Each row takes a page, and the last one gives it back."""
+    config = {"size": size, "page_size": 1, "rows": 4, "need_sort": False, "size_swa": 1}
+    steps: list[Json] = [{"op": "extend", "rows": [row], "more": [1]} for row in rows]
+    return Trace("allocator", config, [*steps, {"op": "finish", "row": rows[-1], "committed": 1}])
+
+
+def test_harm_is_looked_for_on_the_run_before_it_was_shrunk_where_the_shrunk_world_is_too_small() -> None:
+    small, drawn = lent(1, 0), lent(4, 0, 1)
+    alone = harm(small, 2, twice)
+    assert (alone["request"], alone["world"]) == (None, "1 row, 1 page and 2 operations")
+    (line,) = lines_of(alone)
+    assert line == f"harm: {alone['sentence']} (looked with 1 row, 1 page and 2 operations)"
+    found = harm(small, 2, twice, drawn)
+    assert found["drawn"] == drawn.as_json()
+    assert found["step"] > len(drawn.steps)
+    words = ", of the run before it was shrunk (2 rows, 4 pages and 3 operations)"
+    assert found["sentence"].endswith(words)
+    assert rank_of(found) < 2
+
+
+def test_a_run_before_shrinking_is_looked_at_only_where_it_can_say_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Trace] = []
+
+    def nothing(trace: Trace, *_: Any) -> Harm:
+        looked.append(trace)
+        return Harm(operations=7)
+
+    monkeypatch.setattr(search, "_forked", nothing)
+    small, drawn = lent(1, 0), lent(4, 0, 1)
+    harm(drawn, 3, twice, lent(4, 0, 1, 2))
+    assert [trace.steps for trace in looked] == [drawn.steps], "its world is large enough"
+    harm(small, 2, twice, lent(1, 0))
+    assert len(looked) == 2, "it was not shrunk"
+    late = harm(small, 2, twice, drawn, until=0.0)
+    assert len(looked) == 3
+    assert "no time was left" in lines_of(late)[0]
+    both = harm(small, 2, twice, drawn)
+    assert (len(looked), both["operations"], both["drawn"]) == (5, 14, None)
+    assert "1 row, 1 page and 2 operations; and before the run was shrunk with 2 rows, 4 pages" in lines_of(both)[0]
+
+
+def test_no_plan_is_begun_after_the_time() -> None:
+    assert search.search(lent(4, 0, 1), twice, until=0.0).operations == 0
+    assert search.search(lent(4, 0, 1), twice).operations > 0
+
+
+@pytest.mark.parametrize(
+    ("stem", "config", "words"),
+    [
+        ("lock_ref", {"components": ["full"], "size": 3, "size_swa": 2, "size_mamba": 1}, "1 handle, 3 pages"),
+        ("cache", {"components": ["full", "swa"], "size": 3, "size_swa": 2}, "1 handle, 3 pages, 2 SWA pages"),
+        ("mamba_slots", {"size": 3}, "1 handle, 3 state slots"),
+        ("block_pool", {"blocks": 2}, "1 handle, 2 blocks"),
+    ],
+)
+def test_a_world_in_words(stem: str, config: Json, words: str) -> None:
+    assert world_of(Trace(stem, config, [{"op": "release", "handle": 4}])) == f"{words} and 1 operation"
+
+
+def test_one_reader_or_one_page_is_a_small_world() -> None:
+    assert is_small(lent(4, 0))
+    assert is_small(lent(1, 0, 1))
+    assert not is_small(lent(2, 0, 1))
+    swa = Trace("swa_mapping", {"size": 4, "size_swa": 1}, lent(4, 0, 1).steps)
+    assert is_small(swa)

@@ -231,15 +231,15 @@ def test_deep_calls_are_left_out_and_it_is_said(engine: Any) -> None:
     calls = Calls(Roots([Path(engine.__file__)]))
     with calls.watched():
         engine.recurse(100)
-    frames, deeper = calls.frames(shown=5)
+    frames, deeper, _ = calls.frames(shown=5)
     assert names(frames) == [f"{'-' * depth}recurse 1" for depth in range(5)]
     assert deeper
     wide = Calls(Roots([Path(engine.__file__)]))
     with wide.watched():
         engine.wide()
-    frames, deeper = wide.frames(shown=5)
+    frames, deeper, _ = wide.frames(shown=5)
     assert (names(frames), deeper) == (["wide 1"], True)
-    frames, deeper = wide.frames(shown=41)
+    frames, deeper, _ = wide.frames(shown=41)
     assert (len(frames), deeper) == (41, True)
 
 
@@ -248,7 +248,7 @@ def test_what_the_driver_calls_is_always_shown(engine: Any) -> None:
     with calls.watched():
         for n in range(40):
             engine.recurse(n)
-    frames, deeper = calls.frames(shown=5)
+    frames, deeper, _ = calls.frames(shown=5)
     assert len(frames) == 40
     assert deeper
 

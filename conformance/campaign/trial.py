@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from zlib import crc32
 
 from conformance.campaign import coverage
@@ -116,7 +117,12 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     counts = Counter({(name, "", outcome): n for (name, outcome), n in hunt.sink.counts.items()})
     counts.update(hunt.sink.promised)
     counts.update((name, "", NOT_OFFERED) for name in hunt.sink.lacks)
-    new = [d for d in hunted.differences if d.status is not Status.KNOWN]
+    new = [
+        shape
+        for d in hunted.differences
+        if d.status is not Status.KNOWN
+        for shape in (replace(d, shapes=()), *d.shapes)
+    ]
     return {
         **{"runs": hunted.runs, "steps": hunted.steps, "cut_short": hunted.cut_short, "seconds": hunted.seconds},
         **{"coverage": coverage.rows(counts), "covering": mine.covering, "ran": make.as_json()},

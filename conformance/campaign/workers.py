@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from threading import Lock
 
+from conformance import watchdog
 from conformance.connection import EngineDied, Served, Subject, ToolError, died
 from conformance.engines.protocol import EngineError, Json
-from conformance.outcome import Outcome
+from conformance.outcome import How, Outcome
 from conformance.served import run_in
 from conformance.traces import Trace
 
@@ -89,18 +89,18 @@ class Loaded:
         process again.
         """
         trace = run_in(served.scratch / f"run-{asked['run']}")
-        told = _text_of(served.scratch / f"death-{asked['run']}")
+        told = watchdog.told_in(served.scratch / f"death-{asked['run']}")
         if trace is None or not trace.steps:
             return lost(KILLED, f"{why}, before an operation was sent", None)
         again = self._repeated(asked, trace)
-        reason = _reason(told, asked["limit"])
+        reason = watchdog.reason(told, asked["limit"])
         if not reason and again is None:
             return lost(KILLED, "the process was ended from outside: its run can be repeated without harm", trace)
         found = again or died(trace)
         first = found.first
         assert first is not None, "a death is a finding"
         words = f"{reason or first.detail}{'' if again else '; repeated alone, the run does not show it'}"
-        row = first.row(trace, shrunk=False, detail=words)
+        row = first.row(trace, how=How.DRAWN, detail=words)
         return {**NOTHING, "lost": None, "findings": [row], "steps": len(trace.steps), "runs": 1}
 
     def _repeated(self, asked: Json, trace: Trace) -> Outcome | None:
@@ -131,24 +131,6 @@ def lost(kind: str, why: str, trace: Trace | None) -> Json:
     Slotproof failed. ``why``: the reason in words. ``trace``: the run that was being sent.
     """
     return {**NOTHING, "lost": {"kind": kind, "why": why, "trace": None if trace is None else trace.as_json()}}
-
-
-def _text_of(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(encoding="utf-8", errors="replace")
-    return ""
-
-
-def _reason(told: str, limit: float) -> str:
-    """Why a process died, from what ``faulthandler`` has written: the signal or the hang, and where it was."""
-    lines = told.strip().splitlines()
-    if not lines:
-        return ""
-    frames = [line.strip() for line in lines if line.strip().startswith("File ")]
-    where = f", in {frames[0].removeprefix('File ')}" if frames else ""
-    if lines[0].startswith("Timeout"):
-        return f"the call did not end within {limit:g} s{where}"
-    return f"the process died: {lines[0].removeprefix('Fatal Python error: ')}{where}"
 
 
 @contextmanager

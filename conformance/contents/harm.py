@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from conformance import origin
+from conformance import origin, watchdog
 from conformance.clock import Clock
 from conformance.contents.harm_found import Harm
 from conformance.contents.moves import Move, Onward
@@ -26,6 +26,7 @@ from conformance.contents.onward_rows import ANOTHER, OnwardRows
 from conformance.contents.onward_states import OnwardStates
 from conformance.contents.onward_tree import OnwardTree
 from conformance.contents.shadow import Wrong
+from conformance.contents.world import is_small, world_of
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.lockstep import Finding, LockStep
 from conformance.plain import first_line, message_of
@@ -34,6 +35,7 @@ from conformance.traces import Trace
 
 CALLS = 30  # how many calls one plan sends
 SECONDS = 60  # after this time the engine hangs
+LATE = "no time was left to look on the run before it was shrunk"
 WITH_REQUESTS = ("session_trim", "cache")
 BESIDE = (2, 4)  # how many tokens another request has that is there from the first operation on
 ONWARD: dict[str, Callable[[Any], Any]] = {
@@ -60,17 +62,35 @@ PLANS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def harm(trace: Trace, step: int, make: Callable[[Json], Any], seconds: float | None = None) -> Json:
+def harm(
+    trace: Trace,
+    step: int,
+    make: Callable[[Json], Any],
+    drawn: Trace | None = None,
+    seconds: float | None = None,
+) -> Json:
     """Drives the engine on after operation ``step`` of ``trace``, which breaks a law, and looks for the harm.
 
-    ``make`` builds the engine. ``seconds``: how long the search may take, ``None`` without a limit. Returns the harm as
-    plain data. The search is made in a forked process, since a broken engine may kill its process.
+    ``make`` builds the engine. ``drawn``: the run from which the trace was shrunk; where the trace has too small a
+    world for harm, this run is looked at too. ``seconds``: how long the search may take, ``None`` without a limit.
+    Returns the harm as plain data. The search is made in a forked process, since a broken engine may kill its process.
     """
     clock = Clock(seconds)
     clock.begin()
+    small = Trace(trace.stem, trace.config, trace.steps[:step])
     if seconds == 0:
-        return Harm(cut_short=True).as_json()
-    return _forked(Trace(trace.stem, trace.config, trace.steps[:step]), make, clock).as_json()
+        return Harm(world=world_of(small), cut_short=True).as_json()
+    found = replace(_forked(small, make, clock), world=world_of(small))
+    if found.request or drawn is None or drawn.steps == small.steps or not is_small(small):
+        return found.as_json()
+    if clock.is_up():
+        return replace(found, world=f"{found.world}, too few to show it; {LATE}", cut_short=True).as_json()
+    larger = replace(_forked(drawn, make, clock), world=world_of(drawn), drawn=drawn.as_json())
+    if larger.request:
+        return larger.as_json()
+    both = f"{found.world}; and before the run was shrunk with {larger.world}"
+    calls, late = found.operations + larger.operations, found.cut_short or larger.cut_short
+    return replace(found, operations=calls, world=both, stops=found.stops or larger.stops, cut_short=late).as_json()
 
 
 def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
@@ -80,9 +100,10 @@ def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     if child == 0:
         _answer(writable, lambda: search(trace, make, clock))
     os.close(writable)
-    with open(readable, encoding="utf-8") as pipe:
-        told = pipe.read()
-    _, status = os.waitpid(child, 0)
+    with watchdog.paused():  # the child ends itself after a time
+        with open(readable, encoding="utf-8") as pipe:
+            told = pipe.read()
+        _, status = os.waitpid(child, 0)
     if not told:
         died = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
         return Harm(stops="it does not answer" if died == "SIGALRM" else f"the process died: {died}")

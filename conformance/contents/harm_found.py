@@ -21,8 +21,9 @@ class Harm:
     which it reads, counted from the first of the trace. ``where``: the slot, in words. ``onward``: the calls that were
     sent after the trace, in words. ``beside``: how many tokens another request had that was there from the first
     operation on, in pools that were larger by its pages; 0 where there was none. ``operations``: how many calls all
-    plans sent. ``stops``: the first exception that the engine raised meanwhile. ``cut_short``: the time was over before
-    all plans were tried.
+    plans sent. ``stops``: the first exception that the engine raised meanwhile. ``world``: how large the world was in
+    which harm was looked for, in words. ``drawn``: the run before it was shrunk, if harm was found on that alone.
+    ``cut_short``: the time was over before all plans were tried.
     """
 
     request: str = ""
@@ -34,6 +35,8 @@ class Harm:
     beside: int = 0
     operations: int = 0
     stops: str = ""
+    world: str = ""
+    drawn: Json | None = None
     cut_short: bool = False
 
     @classmethod
@@ -57,7 +60,8 @@ class Harm:
     def sentence(self) -> str:
         """The harm in one sentence."""
         if self.request:
-            return f"{self.request} reads {self.reads} in step {self.step}"
+            where = f", of the run before it was shrunk ({self.world})" if self.drawn else ""
+            return f"{self.request} reads {self.reads} in step {self.step}{where}"
         if self.cut_short:
             looked = f"none found in {self.operations} operations" if self.operations else "not looked for"
             return f"{looked}, since the time was over"
@@ -83,4 +87,5 @@ def lines_of(harm: Json | None) -> list[str]:
     if harm is None:
         return []
     where = [harm["where"]] if harm["where"] else []
-    return [f"harm: {harm['sentence']}", *where, *(f"after the trace: {line}" for line in harm["onward"])]
+    looked = f" (looked with {harm['world']})" if harm["world"] and not harm["request"] else ""
+    return [f"harm: {harm['sentence']}{looked}", *where, *(f"after the trace: {line}" for line in harm["onward"])]

@@ -15,6 +15,7 @@ from conformance.engines.protocol import Json, Misuse, Unsupported
 from conformance.lockstep import WORDS_OF_KIND, Finding, LockStep
 from conformance.stems import start
 from conformance.story import picture_blocks
+from conformance.story.changed import Changed
 from conformance.story.picture import frame
 from conformance.story.where import Calls, Frame, Raised, Roots, raised
 from conformance.traces import Trace
@@ -24,8 +25,9 @@ from conformance.traces import Trace
 class Told:
     """One operation: the call, what it changed, what was wrong after it, and a picture of the state after it.
 
-    ``engine``: the engine's functions that it called, in order. ``deeper``: functions that these called are left out.
-    ``raised``: the exception with which the engine answered and the exceptions that caused it, or how the process died.
+    ``engine``: the engine's functions that it called, in order. ``deeper``: functions that these called are left out;
+    ``below``: those of them that ``engine`` does not have, each once. ``raised``: the exception with which the engine
+    answered and the exceptions that caused it, or how the process died.
     """
 
     call: str
@@ -34,21 +36,34 @@ class Told:
     picture: Json
     engine: list[Frame] = field(default_factory=list)
     deeper: bool = False
+    below: list[Frame] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, data: Json) -> Told:
         """The operation that ``dataclasses.asdict`` made plain."""
         raised = [Raised(one["what"], [Frame(**frame) for frame in one["frames"]]) for one in data["raised"]]
-        return cls(**{**data, "engine": [Frame(**frame) for frame in data["engine"]], "raised": raised})
+        frames = {name: [Frame(**frame) for frame in data[name]] for name in ("engine", "below")}
+        return cls(**{**data, **frames, "raised": raised})
+
+    @property
+    def functions(self) -> list[Frame]:
+        """The engine's functions that it called, each once: first those whose text differs from the base's."""
+        once: dict[tuple[str, int], Frame] = {}
+        for one in (*self.engine, *self.below):
+            once.setdefault((one.file, one.line), one)
+        return sorted(once.values(), key=lambda one: not one.changed)
 
 
-def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) -> list[Told]:
+def tell(
+    trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = (), base: Sequence[Path] | None = None
+) -> list[Told]:
     """Replays the trace on a fresh engine and describes each operation. ``roots``: where the engine's own code is, see
-    ``Loaded``; without them no function is named.
+    ``Loaded``; without them no function is named. ``base``: where the code of the base is, with which the functions are
+    compared.
     """
     lock = start(trace.stem, make, trace.config, strict=False)
-    own = Roots(roots)
+    own = Roots(roots, None if base is None else Changed(base))
     told: list[Told] = []
     before, requests = lock.run.project(), _requests(lock.run)
     for line, step in zip(trace.lines(), trace.steps, strict=True):
@@ -68,12 +83,12 @@ def tell(trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = ()) 
         broken = lock.law.latents[latents:] + broken
         wrong = [f"latent: {in_words(f)}" if f.latent else in_words(f) for f in broken] + wrong
         after = _shown(lock.run, before)
-        engine, deeper = calls.frames()
+        engine, deeper, below = calls.frames()
         said = changed(before, after, lock.law.names)
         picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
         requests_before, requests = requests, _requests(lock.run)
         _add(picture, requests_before, requests)
-        told.append(Told(line, said, "\n".join(wrong), picture, engine, deeper, errors))
+        told.append(Told(line, said, "\n".join(wrong), picture, engine, deeper, below, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
         before = after

@@ -18,6 +18,7 @@ from typing import Any
 
 from conformance.lockstep import Finding
 from conformance.plain import message_of
+from conformance.story.changed import Changed
 
 SHOWN = 24  # lines of functions for one operation; functions that the driver itself calls are all shown
 MESSAGE_LINES = 5
@@ -30,7 +31,8 @@ class Frame:
     """A function of the engine, and a line in it: where it begins if it was called, and where it was if it raised.
 
     ``file``: relative to the engine's root. ``depth``: 1 if the driver called it, 2 if such a function called it, and
-    so on. ``times``: how often it was called in a row, each time with the same calls below it.
+    so on. ``times``: how often it was called in a row, each time with the same calls below it. ``changed``: whether its
+    text differs from the base's; ``None`` without a base, or where the text cannot be read.
     """
 
     file: str
@@ -38,6 +40,7 @@ class Frame:
     function: str
     depth: int = 1
     times: int = 1
+    changed: bool | None = None
 
     def __str__(self) -> str:
         often = f" ({self.times} times)" if self.times > 1 else ""
@@ -55,11 +58,12 @@ class Raised:
 
 
 class Roots:
-    """Tells which files are the engine's."""
+    """Tells which files are the engine's. ``base``: compares its functions with the base's, where there is one."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], base: Changed | None = None) -> None:
         self._roots = [root.resolve() for root in roots]
         self._known: dict[str, str | None] = {}
+        self._base = base
 
     def relative(self, file: str) -> str | None:
         """The file relative to its root, with ``/``; ``None`` if it is not the engine's."""
@@ -77,6 +81,12 @@ class Roots:
             if path.is_relative_to(root):
                 return path.relative_to(root).as_posix()
         return None
+
+    def frame(self, file: str, line: int, name: str, depth: int, times: int = 1) -> Frame:
+        """The function of this name at this line of one of the engine's files."""
+        own = self.relative(file) or ""
+        changed = None if self._base is None else self._base.has(file, own, line, name)
+        return Frame(own, line, name, depth, times, changed)
 
 
 _Tree = tuple[tuple[int, int], ...]  # the functions that were called in turn: the number of each, and how often
@@ -133,23 +143,44 @@ class Calls:
         else:
             beside.append([number, 1])
 
-    def frames(self, shown: int = SHOWN) -> tuple[list[Frame], bool]:
+    def frames(self, shown: int = SHOWN) -> tuple[list[Frame], bool, list[Frame]]:
         """The functions in the order in which they were called, down to the greatest depth at which they are not more
-        than ``shown``; and whether deeper ones are left out.
+        than ``shown``; whether deeper calls are left out; and the functions that only these call, each once, at its
+        least depth.
         """
         level = [number for number, _ in self._open[0][1]]
         depth, lines = 0, 0
         while level and (not depth or lines + len(level) <= shown):
             depth, lines = depth + 1, lines + len(level)
             level = [below for number in level for below, _ in self._called[number][1]]
-        return list(self._listed(self._open[0][1], 1, depth)), bool(level)
+        listed = list(self._listed(self._open[0][1], 1, depth))
+        below = self._deeper({code for code, _, _ in listed}, level, depth + 1)
+        return [self._frame(*call) for call in listed], bool(level), below
 
-    def _listed(self, calls: Sequence[Sequence[int]], depth: int, last: int) -> Iterator[Frame]:
+    def _listed(self, calls: Sequence[Sequence[int]], depth: int, last: int) -> Iterator[tuple[CodeType, int, int]]:
         for number, times in calls:
             code, below = self._called[number]
-            yield Frame(self._roots.relative(code.co_filename) or "", code.co_firstlineno, _name(code), depth, times)
+            yield code, depth, times
             if depth < last:
                 yield from self._listed(below, depth + 1, last)
+
+    def _deeper(self, listed: set[CodeType], level: list[int], depth: int) -> list[Frame]:
+        """The functions of the calls ``level``, which are at this depth, and of the calls below them, without those
+        that are in ``listed``.
+        """
+        found: dict[CodeType, int] = {}
+        seen: set[int] = set()
+        while level:
+            fresh = [number for number in dict.fromkeys(level) if number not in seen]
+            seen.update(fresh)
+            for code in (self._called[number][0] for number in fresh):
+                if code not in listed:
+                    found.setdefault(code, depth)
+            level, depth = [below for number in fresh for below, _ in self._called[number][1]], depth + 1
+        return [self._frame(code, at, 1) for code, at in found.items()]
+
+    def _frame(self, code: CodeType, depth: int, times: int) -> Frame:
+        return self._roots.frame(code.co_filename, code.co_firstlineno, _name(code), depth, times)
 
 
 def _name(code: CodeType) -> str:
@@ -193,5 +224,5 @@ def _of_traceback(traceback: TracebackType | None) -> Iterator[tuple[CodeType, i
 
 def _own(places: Sequence[tuple[str, int, str]], roots: Roots) -> list[Frame]:
     """Those places that are in the engine's code, the outermost at depth 1."""
-    own = [(file, line, name) for path, line, name in places if (file := roots.relative(path)) is not None]
-    return [Frame(file, line, name, depth) for depth, (file, line, name) in enumerate(own, start=1)]
+    own = [place for place in places if roots.relative(place[0]) is not None]
+    return [roots.frame(*place, depth) for depth, place in enumerate(own, start=1)]

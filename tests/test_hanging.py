@@ -1,0 +1,129 @@
+"""An engine that hangs: a call is a finding, a maker is an error that names the configuration and the line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import watchdog
+from conformance.connection import Subject
+from conformance.engines.protocol import EngineError
+from conformance.lockstep import ANSWERED
+from slotproof import checking, codes
+from slotproof.checking import Options
+from slotproof.cli import app
+
+LIMIT = 5.0
+ENGINE = """
+import pathlib, time
+from conformance.engines.toy import ToyAllocator
+
+class Engine(ToyAllocator):
+    def decode(self, after, last):
+        slots = super().decode(after, last)
+        if "{mode}" == "call" and slots is None:
+            wait_for_ever()
+        return slots
+
+def wait_for_ever():
+    while True:
+        time.sleep(1)
+
+def allocator(config):
+    once = pathlib.Path("{once}")
+    if "{mode}" == "maker" or ("{mode}" == "later" and once.exists()):
+        wait_for_ever()
+    return Engine(config["size"], config["page_size"])
+
+if "{mode}" == "module":
+    wait_for_ever()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path / "cache"))
+
+
+def written(folder: Path, mode: str) -> Path:
+    folder.mkdir()
+    (folder / "engine_that_hangs.py").write_text(ENGINE.format(mode=mode, once=folder / "once"))
+    return folder
+
+
+def options(folder: Path, base: Path | None = None) -> Options:
+    subject = Subject("engine_that_hangs:allocator", source=folder, stems=("allocator",))
+    base_name = None if base is None else str(base)
+    return Options(subject, base_name, ("allocator",), examples=20, workers=1, again=False, call_limit=LIMIT)
+
+
+def test_a_call_that_hangs_is_a_finding_and_known_where_the_base_hangs(tmp_path: Path) -> None:
+    sound, hangs = written(tmp_path / "sound", "none"), written(tmp_path / "hangs", "call")
+    report: Any = checking.report_of(options(hangs, sound))
+    (row,) = report["new"]
+    assert (report["exit"], row["law"], row["trace"]["steps"][-1]["op"]) == (codes.BROKEN, ANSWERED, "decode")
+    assert row["detail"].startswith("the call did not end within 5 s, in ")
+    assert "engine_that_hangs.py" in row["detail"]
+    assert row["detail"].endswith("in wait_for_ever")
+    known: Any = checking.report_of(options(hangs, hangs))
+    assert (known["new"], known["known"][0]["law"]) == ([], ANSWERED)
+
+
+@pytest.mark.parametrize("mode", ["module", "maker"])
+def test_a_module_or_a_maker_that_hangs_while_it_is_loaded_is_an_error(mode: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as told:
+        checking.report_of(options(written(tmp_path / "hangs", mode)))
+    assert "its module or its maker hangs, in " in str(told.value)
+    assert "in wait_for_ever" in str(told.value)
+    assert "--call-limit" in str(told.value)
+
+
+def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "hangs", "later")
+    ready = checking.Served.ready
+
+    def from_now_on(served: Any) -> Any:
+        hello = ready(served)
+        (folder / "once").touch()
+        return hello
+
+    monkeypatch.setattr(checking.Served, "ready", from_now_on)
+    with pytest.raises(EngineError) as told:
+        checking.report_of(options(folder))
+    assert "the maker of allocator was called with {" in str(told.value)
+    assert '"page_size"' in str(told.value)
+    assert "it did not end within 5 s, in " in str(told.value)
+
+
+def test_a_watch_counts_no_time_in_which_another_process_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    monkeypatch.setattr(watchdog.faulthandler, "dump_traceback_later", lambda limit, **_: waits.append(limit))
+    monkeypatch.setattr(watchdog.faulthandler, "cancel_dump_traceback_later", lambda: waits.append(None))
+    monkeypatch.setattr(watchdog.faulthandler, "enable", lambda _: None)
+    monkeypatch.setattr(watchdog.faulthandler, "disable", lambda: None)
+    watch = watchdog.Watch(tmp_path / "death", 100.0)
+    with watchdog.paused():
+        assert waits == [100.0, None]
+        time.sleep(0)
+    assert waits == [100.0, None, 100.0], "it waits again, though it has just begun"
+    watchdog.again()
+    assert len(waits) == 3, "each time costs a thread"
+    watch.end()
+    watchdog.again()
+    with watchdog.paused():
+        pass
+    assert waits[3:] == [None], "no watch, nothing to do"
+
+
+def test_check_has_the_option() -> None:
+    import typer
+
+    command = typer.main.get_command(app)
+    (check,) = [found for name, found in command.commands.items() if name == "check"]  # type: ignore[attr-defined]
+    (option,) = [parameter for parameter in check.params if "--call-limit" in parameter.opts]
+    assert option.default == "60s"
