@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,14 +75,15 @@ class Memory:
         if self.folder is None or answer != ANSWER:
             return
         place = self._place(question)
-        beside = place.with_name(f".{place.name}.{os.getpid()}.part")
-        try:
+        with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(_entry(question), encoding="utf-8")
-            beside.replace(place)  # a reader sees the whole entry or none
-        except OSError:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+            number, beside = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".part")  # no other writer has it
+            try:
+                with open(number, "w", encoding="utf-8") as file:
+                    file.write(_entry(question))
+                os.replace(beside, place)  # a reader sees the whole entry or none
+            finally:
+                Path(beside).unlink(missing_ok=True)
 
     def forget_unused(self) -> None:
         """Removes entries, and parts of entries, that no proof has used for two months."""
