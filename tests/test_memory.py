@@ -135,12 +135,16 @@ def test_the_text_of_a_formula_does_not_depend_on_what_was_done_before() -> None
         formulas = obligations.all_of(law, "free", law.stem.transitions["free"])
         return [formula.negated for formula in formulas if formula.kind == obligations.PROOF]
 
-    first, second = made(), made()  # the second is made while z3 holds the first
-    texts = [[second_solver.script(asking.alone(one)) for one in found] for found in (first, second)]
-    here = [[second_solver.script(one) for one in found] for found in (first, second)]
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) == len(texts[0]) > 5
-    assert here[0] != here[1], "or a context of its own would not be needed"
+    def texts(formulas: list[list[Any]]) -> list[tuple[str, str]]:
+        return [(second_solver.script(asking.alone(one)), second_solver.script(one)) for one in formulas]
+
+    first = texts(made())
+    others = [z3.Int(f"other {number}") + number for number in range(5000)]  # they take the numbers that became free
+    second = texts(made())
+    assert [copied for copied, _ in first] == [copied for copied, _ in second]
+    assert [here for _, here in first] != [here for _, here in second], "or no copy would be needed"
+    assert len(first) > 5
+    assert len(others) == 5000
 
 
 def test_the_copy_says_what_the_formula_says() -> None:
