@@ -15,6 +15,7 @@ EXAMPLES ?= 2000
 SEED ?= $(shell date +%s)
 RUNS ?=
 KNOWN_BUGS ?=
+PROVE ?=
 
 .PHONY: help setup verify test lint engines unneeded mutate mutate-impl report screenshots bench steering gpu soak docs docs-check
 
@@ -32,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 verify: $(READY) ## prove every law, check our implementation against it, show that known bugs are found
-	$(BIN)/slotproof prove
+	$(BIN)/slotproof prove $(PROVE)
 	$(BIN)/slotproof check ours $(RUNS)
 	$(BIN)/slotproof faults $(KNOWN_BUGS)
 

@@ -19,10 +19,10 @@ from proofs import explore, obligations
 from proofs.explore import Move
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
-from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
+from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift, state
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
-from spec.logic import Change, Step
+from spec.logic import Change, Invariant, Step
 
 REACHABLE, NOT_INDUCTIVE = "reachable bug", "not inductive"
 LITTLE = 2_000_000  # of z3's steps, in which a number is made smaller or stays
@@ -41,22 +41,66 @@ class Counterexample:
     broken: list[tuple[str, str]]
 
     def __str__(self) -> str:
+        if self.transition == obligations.START:
+            return f"a lawful state breaks {self.broken[0][0]}: {self.before}"
         words = ", ".join(f"{name}={explore.show(value)}" for name, value in self.arguments.items())
         return f"{self.transition}({words}) breaks {', '.join(sorted({law for law, _ in self.broken}))}"
 
 
+def of_obligation(hints: Hints, name: str, invariant: str, limit: int) -> Counterexample | None:
+    """What refutes an obligation of the stem in its small world, found in ``limit`` of z3's steps."""
+    if name == obligations.START:
+        return _at_the_start(hints, invariant, limit)
+    return find(hints, name, hints.stem.transitions[name], invariant, limit=limit)
+
+
+def _at_the_start(hints: Hints, invariant: str, limit: int) -> Counterexample | None:
+    """A small first state that breaks the law; of a theorem, a small lawful state that breaks it."""
+    law = hints.stem.invariants.get(invariant)
+    if law is None:
+        return None
+    broken = (first for first in hints.small() if invariant in {found.name for found, _ in hints.stem.broken(first)})
+    if (first := next(broken, None)) is None and law.theorem:
+        first = _lawful_without(hints, law, limit)
+    return None if first is None else Counterexample(obligations.START, {}, first, first, [(invariant, "")])
+
+
+def _lawful_without(hints: Hints, theorem: Invariant, limit: int) -> Any:
+    """A small state that keeps every law and breaks the theorem; ``None`` if there is none."""
+    world = World(dict(hints.sizes))
+    held = state(world, hints.stem.state)
+    laws = [law for law in hints.stem.invariants.values() if not law.theorem]
+    said = [fact for law in laws for fact in obligations.law_at(world, law, held, [])]
+    broken = z3.Not(z3.And(*obligations.law_at(world, theorem, held, [])))
+    model = _model([*said, broken, *world.axioms], limit)
+    if model is None:
+        return None
+    found = Reader(model, max(hints.sizes.values())).value(held)
+    broken_laws = [law for law, _ in hints.stem.broken(found)]
+    if theorem not in broken_laws or not all(law.theorem for law in broken_laws):
+        raise AssertionError(f"the two readings disagree on {theorem.name} of {found}")
+    return found
+
+
 def find(
-    hints: Hints, name: str, transition: Transition, invariant: str, kept: Sequence[str] = (), smallest: bool = True
+    hints: Hints,
+    name: str,
+    transition: Transition,
+    invariant: str,
+    kept: Sequence[str] = (),
+    smallest: bool = True,
+    limit: int = 0,
 ) -> Counterexample | None:
     """A small state from which ``transition`` breaks ``invariant`` and keeps the laws ``kept``, if there is one.
 
     ``smallest``: its numbers are made as small as they can be, see ``_numbers_of``, which takes about a second.
+    ``limit``: of z3's steps, in which it must be found; 0 for no limit.
     """
     made = obligations.call(hints, transition, World(dict(hints.sizes)), name)
     if invariant == ANSWERED:
         return None  # no single model shows that a call has no lawful answer at all
     assertions = _broken(hints, made, invariant, kept)
-    model = _model(assertions, least=_numbers_of(hints, made) if smallest else ())
+    model = _model(assertions, limit, _numbers_of(hints, made) if smallest else ())
     return None if model is None else _execute(hints, name, transition, made, model)
 
 

@@ -1,60 +1,56 @@
-"""Proves the obligations: z3 first, then cvc5 on the SMT-LIB text of the obligation; both must answer ``unsat``."""
+"""Proves the obligations: z3 and cvc5 must both answer ``unsat``.
+
+Everything is looked at briefly first: a proof, or a small world that refutes the obligation, is nearly always found in
+few steps. Long looks are for what is left.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import z3
 
-from proofs import lemmas, obligations, second_solver
+from proofs import counterexample, lemmas, obligations, second_solver
+from proofs.asking import (
+    GLANCE,
+    LIMITS,
+    LOOKS,
+    NOT_ASKED,
+    QUICK,
+    SAT,
+    UNKNOWN,
+    UNSAT,
+    Answers,
+    Limits,
+    Stop,
+    alone,
+    ask,
+    looking,
+    never,
+)
 from proofs.hints import Hints, Transition
+from proofs.memory import NOTHING, Memory
 from proofs.registry import hints_of
 
-
-@dataclass(frozen=True)
-class Limits:
-    """How much work each solver may do for one look at an obligation, in the solver's own count of its steps.
-
-    A solver takes as many steps on a slow or busy machine as on a fast and idle one, so that the load of a machine
-    never makes an answer ``unknown``. z3 calls this count ``rlimit``, cvc5 ``rlimit-per``.
-    """
-
-    z3: int
-    cvc5: int
-
-
-# In a process that has solved much before, z3 has taken 20 GB for one formula, without counting its steps. No proof
-# needs a tenth of this memory; where z3 has more, its answer is ``unknown``.
-MOST_MEMORY = 6_000  # megabytes
-z3.set_param("memory_high_watermark_mb", MOST_MEMORY)
-
-# Of all proofs the greatest takes z3 742,000 steps and cvc5 151,000: the limits are 20 times that.
-LIMITS = Limits(z3=15_000_000, cvc5=3_000_000)
-GLANCE = Limits(z3=1_500_000, cvc5=300_000)  # for a first look, and where a proof from few facts is tried
-# Whether z3 finds a proof quickly can depend on the order in which it takes the facts, so it gets several looks with
-# different options. The first look finds most proofs and gives up early where it finds none; a look without options can
-# also find that the goal does not follow.
-QUICK: dict[str, Any] = {"auto_config": False, "mbqi": False, "qi.eager_threshold": 20.0}
-LOOKS: tuple[dict[str, Any], ...] = (
-    QUICK,
-    QUICK | {"pull_nested_quantifiers": True},
-    {},
-    {"random_seed": 7},
-    {"mbqi": False, "qi.eager_threshold": 100.0},
-)
+__all__ = ["GLANCE", "LIMITS", "LOOKS", "QUICK", "Limits", "looking"]
+LEMMAS = "lemmas"  # the name of a stem in verdicts
+SMALL_WORLD = 3_000_000  # of z3's steps, in which a small world that refutes an obligation is searched
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What both solvers answered for one obligation; ``unsat`` means proved. The proof holds for any page size.
 
-    ``kind``: what kind of work the obligation is, see ``obligations.Formula.kind``.
+    ``kind``: what kind of work the obligation is, see ``obligations.Formula.kind``. ``number``: its place among the
+    obligations of its transition. ``refuted``: a call in a small lawful state that breaks the law, where one was found;
+    z3 found it and the finite reading of the spec confirmed it, so cvc5 is not asked. ``remembered``: no solver was
+    asked, since both are remembered to have proved it.
     """
 
     stem: str
@@ -65,112 +61,182 @@ class Verdict:
     seconds: float
     page_size: str = "any"
     kind: str = obligations.PROOF
+    number: int = 0
+    refuted: str = ""
+    remembered: bool = False
 
     @property
     def proved(self) -> bool:
         """Both solvers proved the obligation."""
-        return self.z3 == self.cvc5 == "unsat"
+        return self.z3 == self.cvc5 == UNSAT
+
+    @property
+    def open(self) -> bool:
+        """The obligation is neither proved nor refuted."""
+        return not self.proved and SAT not in (self.z3, self.cvc5)
 
 
 def prove_formula(formula: obligations.Formula, certificate: Path | None = None) -> tuple[str, str]:
-    """What z3 and cvc5 answer. The core facts are tried first: what follows from them follows from all facts.
+    """What z3 and cvc5 answer after brief and long looks.
 
     ``certificate``: where to write what cvc5 proved (``.smt2``) and its proof (``.cpc``), see ``second_solver``.
     """
-    first = second = "unknown"
-    if formula.core_facts is not None:
-        first, second = solve([*formula.core_facts, z3.Not(formula.goal)], GLANCE)
+    answers = at_length(formula, briefly(formula, certificate=certificate))
+    return answers.z3, answers.cvc5
+
+
+def briefly(
+    formula: obligations.Formula, memory: Memory = NOTHING, stop: Stop = never, certificate: Path | None = None
+) -> Answers:
+    """What both solvers answer in few steps. The core facts are tried first: what follows from them follows from all
+    facts. ``stop``: see ``ask``; it is called once at most.
+    """
+    few = formula.core_facts
+    answers = Answers()
+    if few is not None:
+        answers = _only_proofs(ask([*few, z3.Not(formula.goal)], GLANCE, memory, stop=stop))
+        stop = never
     if certificate is not None:
-        few = formula.core_facts if second == "unsat" else None
-        write_certificate(formula.negated if few is None else [*few, z3.Not(formula.goal)], certificate)
-    if (first, second) == ("unsat", "unsat"):
-        return first, second
-    answers = solve(formula.negated)
-    return ("unsat" if first == "unsat" else answers[0]), ("unsat" if second == "unsat" else answers[1])
+        enough = few is not None and answers.cvc5 == UNSAT
+        write_certificate([*(few or ()), z3.Not(formula.goal)] if enough else formula.negated, certificate)
+    if answers.proved or NOT_ASKED in (answers.z3, answers.cvc5):
+        return answers
+    return ask(formula.negated, GLANCE, memory, answers, stop)
 
 
-def solve(assertions: list[object], limits: Limits | None = None) -> tuple[str, str]:
+def _only_proofs(answers: Answers) -> Answers:
+    """What answers on some of the facts say about all of them: a model of some facts says nothing."""
+    z3s, cvc5s = (UNKNOWN if said == SAT else said for said in (answers.z3, answers.cvc5))
+    return replace(answers, z3=z3s, cvc5=cvc5s)
+
+
+def at_length(formula: obligations.Formula, answers: Answers, memory: Memory = NOTHING) -> Answers:
+    """What both solvers answer in many steps; a solver that has proved or refuted the formula is not asked again."""
+    if answers.proved or SAT in (answers.z3, answers.cvc5):
+        return answers
+    return ask(formula.negated, LIMITS, memory, answers)
+
+
+def solve(assertions: Sequence[Any], limits: Limits | None = None) -> tuple[str, str]:
     """What z3 and cvc5 answer; cvc5 is asked even where z3 finds no proof. ``limits``: by default ``LIMITS``."""
-    limits = limits or LIMITS
-    text = second_solver.script(assertions)  # taken before a z3 solver sees the assertions: it rewrites them
-    return first_solver(assertions, limits.z3), second_solver.check(text, limits.cvc5)
+    answers = ask(assertions, limits or LIMITS)
+    return answers.z3, answers.cvc5
 
 
 def write_certificate(assertions: list[Any], place: Path) -> None:
     """Writes what cvc5 proved and its proof, to ``place`` with ``.smt2`` and ``.cpc``; no proof where it finds none."""
-    script = second_solver.script(assertions)
+    script = second_solver.script(alone(assertions))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.with_name(place.name + ".smt2").write_text(script, encoding="utf-8")
     if proof := second_solver.certificate(script, LIMITS.cvc5):
         place.with_name(place.name + ".cpc").write_text(proof, encoding="utf-8")
 
 
-def looking(assertions: list[object], look: dict[str, Any], limit: int) -> z3.Solver:
-    """A z3 solver with these assertions and these options, which gives up after ``limit`` steps."""
-    solver = z3.SimpleSolver()
-    for option, value in {"rlimit": limit, "timeout": second_solver.NET, **look}.items():
-        solver.set(option, value)
-    solver.add(*assertions)
-    return solver
-
-
-def first_solver(assertions: list[object], limit: int) -> str:
-    """What z3 answers at its first look, or at a later look with other options; short looks come first."""
-    answer = "unknown"
-    for steps in (GLANCE.z3, limit) if limit > GLANCE.z3 else (limit,):
-        for look in LOOKS:
-            answer = str(looking(assertions, look, steps).check())
-            if answer != "unknown":
-                return answer
-    return answer
-
-
-def prove_transition(
-    hints: Hints, name: str, transition: Transition, certificates: Path | None = None
-) -> list[Verdict]:
-    """All obligations of one transition; it may be a wrong one (a mutant, the transition of a fault).
-
-    ``certificates``: a folder for cvc5's proofs, ``STEM/TRANSITION/LAW``.
+def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Verdict]:
+    """All obligations of one transition, briefly and then at length; it may be a wrong one (a mutant, the transition
+    of a fault). No small world is searched.
     """
-    verdicts = []
-    for formula in obligations.all_of(hints, name, transition):
+    verdicts: list[Verdict] = []
+    for number, formula in enumerate(obligations.all_of(hints, name, transition)):
         start = time.perf_counter()
-        first, second = prove_formula(
-            formula, certificates and certificates / hints.stem.name / name / formula.invariant
-        )
-        seconds = round(time.perf_counter() - start, 4)
-        verdicts.append(Verdict(hints.stem.name, name, formula.invariant, first, second, seconds, kind=formula.kind))
+        answers = at_length(formula, briefly(formula))
+        verdicts.append(_verdict((hints.stem.name, name, formula.invariant), number, answers, start, formula.kind))
     return verdicts
 
 
-def prove_lemmas(certificates: Path | None = None) -> list[Verdict]:
+def prove_lemmas(certificates: Path | None = None, memory: Memory = NOTHING) -> list[Verdict]:
     """The base and step of every counting lemma."""
-    verdicts = []
+    verdicts: list[Verdict] = []
     for lemma in lemmas.all_lemmas():
         for case, goal in zip(("base", "step"), lemma.goals, strict=True):
             start = time.perf_counter()
-            first, second = solve([z3.Not(goal)])
+            answers = ask([z3.Not(goal)], LIMITS, memory)
             if certificates is not None:
-                write_certificate([z3.Not(goal)], certificates / "lemmas" / lemma.name / case)
-            seconds = round(time.perf_counter() - start, 4)
-            verdicts.append(Verdict("lemmas", lemma.name, case, first, second, seconds))
+                write_certificate([z3.Not(goal)], certificates / LEMMAS / lemma.name / case)
+            verdicts.append(_verdict((LEMMAS, lemma.name, case), len(verdicts), answers, start))
     return verdicts
 
 
-def _task(stem: str, name: str, certificates: Path | None) -> list[Verdict]:
-    if stem == "lemmas":
-        return prove_lemmas(certificates)
+def look_briefly(stem: str, name: str, certificates: Path | None = None, memory: Memory = NOTHING) -> list[Verdict]:
+    """The obligations of one transition after brief looks, beside a search for a small world that refutes them; all
+    lemmas for the stem ``lemmas``. An obligation may be left open.
+
+    ``certificates``: a folder for cvc5's proofs, ``STEM/TRANSITION/LAW``.
+    """
+    if stem == LEMMAS:
+        return prove_lemmas(certificates, memory)
     hints = hints_of(stem)
+    verdicts: list[Verdict] = []
+    for number, formula in enumerate(_obligations(hints, name)):
+        start, law = time.perf_counter(), formula.invariant
+        small = SmallWorld(hints, name, law)
+        answers = briefly(formula, memory, small.refutes, certificates and certificates / stem / name / law)
+        verdicts.append(_with_small_world(_verdict((stem, name, law), number, answers, start, formula.kind), small))
+    return verdicts
+
+
+def look_at_length(stem: str, name: str, open_ones: Sequence[Verdict], memory: Memory = NOTHING) -> list[Verdict]:
+    """The open obligations of one transition, each after a longer search for a small world that refutes it, and after
+    long looks where there is none.
+    """
+    hints, by_number = hints_of(stem), {verdict.number: verdict for verdict in open_ones}
+    verdicts: list[Verdict] = []
+    for number, formula in enumerate(_obligations(hints, name)):
+        if number in by_number:
+            start, answers = time.perf_counter(), Answers(by_number[number].z3, by_number[number].cvc5)
+            small = SmallWorld(hints, name, formula.invariant, 10 * SMALL_WORLD)
+            answers = answers if small.refutes() else at_length(formula, answers, memory)
+            verdict = _verdict((stem, name, formula.invariant), number, answers, start, formula.kind)
+            verdicts.append(_with_small_world(verdict, small))
+    return verdicts
+
+
+def _with_small_world(verdict: Verdict, small: SmallWorld) -> Verdict:
+    return replace(verdict, z3=SAT, cvc5=NOT_ASKED, refuted=small.words) if small.words else verdict
+
+
+def _obligations(hints: Hints, name: str) -> Iterator[obligations.Formula]:
     transition: Any = hints.stem.transitions.get(name, hints.stem.start)
-    return prove_transition(hints, name, transition, certificates)
+    return obligations.all_of(hints, name, transition)
+
+
+def _verdict(
+    place: tuple[str, str, str], number: int, answers: Answers, start: float, kind: str = obligations.PROOF
+) -> Verdict:
+    """``place``: the stem, the transition and the law. ``start``: of the work, by ``time.perf_counter``."""
+    seconds = round(time.perf_counter() - start, 4)
+    remembered = answers.remembered == {"z3", "cvc5"}
+    return Verdict(*place, answers.z3, answers.cvc5, seconds, kind=kind, number=number, remembered=remembered)
+
+
+@dataclass
+class SmallWorld:
+    """The search for a small lawful state and a call that breaks a law; ``words`` tell the call that was found."""
+
+    hints: Hints
+    transition: str
+    law: str
+    steps: int = SMALL_WORLD
+    words: str = ""
+
+    def refutes(self) -> bool:
+        """Searches, in this many steps of z3."""
+        found = counterexample.of_obligation(self.hints, self.transition, self.law, self.steps)
+        self.words = "" if found is None else str(found)
+        return found is not None
 
 
 def tasks(stems: Iterable[str]) -> list[tuple[str, str]]:
     """The units of work: the lemmas, and the first state and each transition of each stem."""
-    todo = [("lemmas", "")]
+    todo = [(LEMMAS, "")]
     for stem in stems:
         todo += [(stem, name) for name in (obligations.START, *hints_of(stem).stem.transitions)]
     return todo
+
+
+def weight(stem: str) -> int:
+    """How long a unit of work of this stem takes, beside those of others: as long as it has many laws."""
+    return 0 if stem == LEMMAS else len(hints_of(stem).stem.invariants)
 
 
 def prove(
@@ -180,8 +246,29 @@ def prove(
 
     ``certificates``: a folder for cvc5's proofs.
     """
-    found = on_every_core(_task, [(*unit, certificates) for unit in tasks(stems)], report)
-    return [verdict for verdicts in found for verdict in verdicts]
+    units = [(*unit, certificates) for unit in tasks(stems)]
+    verdicts = on_every_core(look_briefly, units, report, weight=lambda unit: weight(unit[0]))
+    left = still_open(verdict for found in verdicts for verdict in found)
+    return with_later(verdicts, on_every_core(look_at_length, left, report))
+
+
+def still_open(verdicts: Iterable[Verdict]) -> list[tuple[str, str, list[Verdict]]]:
+    """The open obligations, by stem and transition. Where a law is refuted, no other obligation of this law is looked
+    at for longer: the law is false.
+    """
+    verdicts = list(verdicts)
+    false = {(v.stem, v.invariant) for v in verdicts if v.refuted}
+    left: dict[tuple[str, str], list[Verdict]] = {}
+    for v in verdicts:
+        if v.open and v.stem != LEMMAS and (v.stem, v.invariant) not in false:
+            left.setdefault((v.stem, v.transition), []).append(v)
+    return [(stem, name, found) for (stem, name), found in left.items()]
+
+
+def with_later(brief: Iterable[list[Verdict]], later: Iterable[list[Verdict]]) -> list[Verdict]:
+    """The verdicts in order; a later one takes the place of the brief one on its obligation."""
+    newest = {(v.stem, v.transition, v.number): v for found in later for v in found}
+    return [newest.get((v.stem, v.transition, v.number), v) for found in brief for v in found]
 
 
 def on_every_core(
@@ -189,13 +276,18 @@ def on_every_core(
     units: Sequence[tuple[Any, ...]],
     report: Callable[[Any], None],
     processes: int | None = None,
+    weight: Callable[[tuple[Any, ...]], float] = lambda _: 0,
 ) -> list[Any]:
     """The results of ``work`` on each unit, in order of the units; ``report`` gets each result when it comes.
 
-    ``processes``: how many units at a time; by default as many as there are processors.
+    ``processes``: how many units at a time; by default as many as there are processors. ``weight``: of a unit; the
+    heaviest begin first, so that no long one begins last.
     """
+    if not units:
+        return []
     with ProcessPoolExecutor(processes or os.cpu_count()) as workers:
-        futures = [workers.submit(work, *unit) for unit in units]
+        heaviest_first = sorted(range(len(units)), key=lambda place: -weight(units[place]))
+        futures = {workers.submit(work, *units[place]): place for place in heaviest_first}
         for future in as_completed(futures):
             report(future.result())
-    return [future.result() for future in futures]
+    return [future.result() for future in sorted(futures, key=futures.__getitem__)]

@@ -44,9 +44,9 @@ def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
     return output.file_to_write(value, parameter.opts[0])
 
 
-def _folder(parameter: typer.CallbackParam, value: Path) -> Path:
+def _folder(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
     """Refuses a folder that cannot be written to, before any work is done."""
-    return output.folder_to_write(value, parameter.opts[0])
+    return None if value is None else output.folder_to_write(value, parameter.opts[0])
 
 
 def _version(asked: bool) -> None:
@@ -95,9 +95,16 @@ def prove(
     certificates: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for what cvc5 proved (.smt2) and its proofs (.cpc), which the checker Ethos reads."
+            help="A folder for what cvc5 proved (.smt2) and its proofs (.cpc), which the checker Ethos reads.",
+            callback=_folder,
         ),
     ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Prove everything anew: what earlier runs proved is remembered, and is not believed here."
+        ),
+    ] = False,
     minimal: Annotated[
         bool,
         typer.Option("--minimal", help="Drop each promise, choice and fit in turn, and list those that no law needs."),
@@ -105,7 +112,7 @@ def prove(
 ) -> None:
     """Prove the law with z3 and with cvc5.
 
-    Every transition must keep every invariant.
+    Every transition must keep every invariant. What a solver proved before is remembered by the text that it gets.
     """
     if minimal:
         from slotproof import minimal as dropping
@@ -115,7 +122,7 @@ def prove(
         raise typer.Exit(dropping.run(stem or [], json))
     from slotproof import proving
 
-    raise typer.Exit(proving.run(stem or [], json, certificates))
+    raise typer.Exit(proving.run(stem or [], json, certificates, fresh))
 
 
 @app.command()

@@ -2,95 +2,155 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import spec
+from conformance.cache_folder import cache_folder
 from conformance.naming import UsageError
 from proofs import counterexample, explore, prover
-from proofs.counterexample import REACHABLE, Counterexample
+from proofs.counterexample import REACHABLE
 from proofs.explore import Path as Route
 from proofs.hints import Hints, Mutant, without_mutant
-from proofs.obligations import FRAME, PROOF, START, TRIVIAL
+from proofs.memory import Memory
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof import spec_lint
+from slotproof import proof_lines, spec_lint
 from slotproof.codes import BROKEN, HOLDS, UNKNOWN
 from slotproof.headlines import assumptions, theorems
-from slotproof.screen import choose, progress, say, show, table, write_json
+from slotproof.proof_lines import Found, Reach
+from slotproof.screen import choose, progress, write_json
 
-COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
-REACHES = {REACHABLE: "bold red"}  # a lawful state from which a law breaks, and that no call leads to, is no bug
+Unit = tuple[Any, ...]  # a function and its arguments
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An obligation that was not proved, with a counterexample on a small state if there is one.
+class Counts:
+    """What one call of ``counted`` did, in numbers.
 
-    ``reach``: whether calls lead to that state. ``path``: the shortest sequence of calls to the bug.
+    ``code``: the exit code. ``stems``: how many were proved. ``obligations``: of the stems and of the lemmas;
+    ``proved``: how many of these, by both solvers; ``remembered``: for how many of these both proofs were remembered.
+    ``seconds``: of wall time, for all of it.
     """
 
-    verdict: Verdict
-    example: Counterexample | None
-    reach: str
-    path: Route | None
+    code: int
+    stems: int
+    obligations: int
+    proved: int
+    remembered: int
+    seconds: float
 
 
-def run(stems: Sequence[str], json: Path | None, certificates: Path | None = None) -> int:
-    """Proves the stems, prints the results and writes them to ``json``; the exit code.
+def run(stems: Sequence[str], json: Path | None, certificates: Path | None = None, fresh: bool = False) -> int:
+    """Does what ``counted`` does; the exit code."""
+    return counted(stems, json, certificates, fresh).code
 
-    ``certificates``: a folder for cvc5's proofs. Raises ``UsageError`` where the lint of the spec has a complaint: such
-    a spec could read differently for the provers, and a proof would say nothing.
+
+def counted(
+    stems: Sequence[str] = (), json: Path | None = None, certificates: Path | None = None, fresh: bool = False
+) -> Counts:
+    """Proves the stems, all where none is named; prints the results, writes them to ``json``, and counts them.
+
+    ``certificates``: a folder for cvc5's proofs. ``fresh``: remembered proofs are not believed. Raises ``UsageError``
+    where the lint of the spec has a complaint: such a spec could read differently for the provers, and a proof would
+    say nothing.
     """
     chosen = choose(stems, STEMS, "stem")
     if complaints := spec_lint.complaints([str(Path(spec.__file__).parent)]):
         raise UsageError(f"the spec cannot be proved: {complaints[0]} ({len(complaints)} complaints of the lint)")
     start = time.perf_counter()
-    verdicts = _prove(chosen, certificates)
-    witnesses, killed = _vacuity(chosen)
-    failures = [_explain(v) for v in verdicts if not v.proved]
+    found = _work(chosen, certificates, memory_of(fresh))
     if json is not None:  # what the theorems rest on takes seconds to find
-        write_json(json, _data(chosen, verdicts, witnesses, killed))
-    _matrix(verdicts)
-    for failure in failures:
-        _print_failure(failure)
-    bare = [f"{stem}.{law}" for stem in chosen for law in without_mutant(hints_of(stem))]
-    for law in bare:
-        say(("no mutant", "bold red"), f": no wrong transition breaks {law}, so that this law could say nothing")
-    empty = [w for w in witnesses if not w["witness"]] + [m for m in killed if not m["killed"]]
-    _summary(verdicts, witnesses, killed, time.perf_counter() - start)
-    return _code(failures, [*empty, *bare])
+        write_json(json, _data(chosen, found))
+    bare = [(stem, law) for stem in chosen for law in without_mutant(hints_of(stem))]
+    seconds = time.perf_counter() - start
+    code = code_of(found, bare)
+    proof_lines.end(chosen, found, bare, seconds, code)
+    verdicts = found.verdicts
+    proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
+    return Counts(code, len(chosen), len(verdicts), proved, remembered, seconds)
 
 
-def _prove(stems: list[str], certificates: Path | None) -> list[Verdict]:
+def memory_of(fresh: bool) -> Memory:
+    """The memory of proofs in the cache folder. ``fresh``: it is not believed, but what is proved is kept. In
+    continuous integration (the variable ``CI`` is set) nothing is kept or read.
+    """
+    if os.environ.get("CI"):
+        return Memory(None)
+    memory = Memory(cache_folder() / "proofs", believed=not fresh)
+    memory.forget_unused()
+    return memory
+
+
+def _work(stems: list[str], certificates: Path | None, memory: Memory) -> Found:
+    """Everything briefly, and then at length what is left. What fails is printed when it is found."""
+    brief = [(prover.look_briefly, *unit, certificates, memory) for unit in prover.tasks(stems)]
+    shown = [(vacuity_of, stem) for stem in stems]
+    killed = [(mutant_of, stem, number) for stem in stems for number in range(len(hints_of(stem).mutants))]
+    results = _done([*brief, *shown, *killed], "proving", final=False)
+    verdicts, others = results[: len(brief)], results[len(brief) :]
+    found = Found(witnesses=[row for rows in others[: len(shown)] for row in rows], mutants=others[len(shown) :])
+    broken = _refuted(verdicts)
+    left = [(prover.look_at_length, *unit, memory) for unit in prover.still_open(v for rows in verdicts for v in rows)]
+    later = _done([*((reached, stem) for stem in broken), *left], "long looks at what is left")
+    found.verdicts = prover.with_later(verdicts, later[len(broken) :])
+    more = [stem for stem in _refuted([found.verdicts]) if stem not in broken]
+    found.reach = [*later[: len(broken)], *_done([(reached, stem) for stem in more], "the way to the bug")]
+    return found
+
+
+def _refuted(verdicts: Iterable[Iterable[Verdict]]) -> list[str]:
+    """The stems of which an obligation is refuted."""
+    return list(dict.fromkeys(v.stem for rows in verdicts for v in rows if v.refuted))
+
+
+def _done(units: Sequence[Unit], what: str, final: bool = True) -> list[Any]:
+    """The results of the units, in order; units of stems with many laws begin first."""
     with progress() as bar:
-        task = bar.add_task("proving", total=len(prover.tasks(stems)))
-        return prover.prove(stems, lambda _: bar.advance(task), certificates)
+        task = bar.add_task(what, total=len(units))
+
+        def report(result: Any) -> None:
+            bar.advance(task)
+            if lines := proof_lines.failures(result, final):
+                bar.stop()  # else the bar would be drawn into what is printed
+                proof_lines.show_failures(lines)
+                bar.start()
+
+        return prover.on_every_core(_call, units, report, weight=lambda unit: prover.weight(unit[1]))
 
 
-def _vacuity(stems: list[str]) -> tuple[list[Any], list[Any]]:
-    """The witnesses of all transitions, and which mutants were refuted."""
-    units: list[tuple[str, int | None]] = [(stem, None) for stem in stems]
-    units += [(stem, number) for stem in stems for number in range(len(hints_of(stem).mutants))]
-    with progress() as bar:
-        task = bar.add_task("witnesses and mutants", total=len(units))
-        found = prover.on_every_core(_shown, units, lambda _: bar.advance(task))
-    return [row for rows in found[: len(stems)] for row in rows], found[len(stems) :]
+def _call(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)
 
 
-def _shown(stem: str, number: int | None) -> Any:
+def reached(stem: str) -> Reach:
+    """Whether calls lead from the first state to a state that breaks a law, and the shortest way there."""
     hints = hints_of(stem)
-    return vacuity(hints) if number is None else _mutant(hints, hints.mutants[number])
+    reach, path = counterexample.classify(hints, hints.stem.transitions)
+    return Reach(stem, reach, _words(path))
 
 
-def _code(failures: list[Failure], empty: list[Any]) -> int:
-    if any(f.reach == REACHABLE for f in failures):
+def vacuity_of(stem: str) -> list[dict[str, str | None]]:
+    """The witnesses of a stem, see ``vacuity``."""
+    return vacuity(hints_of(stem))
+
+
+def mutant_of(stem: str, number: int) -> dict[str, Any]:
+    """One mutant of a stem, and how its law refutes it."""
+    hints = hints_of(stem)
+    return _mutant(hints, hints.mutants[number])
+
+
+def code_of(found: Found, bare: Sequence[Any]) -> int:
+    """The exit code. ``bare``: the laws that no mutant breaks."""
+    if any(one.reach == REACHABLE for one in found.reach):
         return BROKEN
-    return UNKNOWN if failures or empty else HOLDS
+    vacuous = any(not row["witness"] for row in found.witnesses) or any(not row["killed"] for row in found.mutants)
+    return UNKNOWN if vacuous or bare or not all(v.proved for v in found.verdicts) else HOLDS
 
 
 def vacuity(hints: Hints) -> list[dict[str, str | None]]:
@@ -128,59 +188,11 @@ def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
     }
 
 
-def _explain(verdict: Verdict) -> Failure:
-    if verdict.stem not in STEMS or verdict.transition == START:
-        return Failure(verdict, None, "unknown", None)
-    hints = hints_of(verdict.stem)
-    transition = hints.stem.transitions[verdict.transition]
-    example = counterexample.find(hints, verdict.transition, transition, verdict.invariant)
-    if example is None:
-        return Failure(verdict, None, "unknown", None)
-    return Failure(verdict, example, *counterexample.classify(hints, hints.stem.transitions))
-
-
-def _print_failure(failure: Failure) -> None:
-    v = failure.verdict
-    where = f"{v.stem}.{v.transition} x {v.invariant} (z3 {v.z3}, cvc5 {v.cvc5})"
-    say((failure.reach, REACHES.get(failure.reach, "yellow")), f": {where}")
-    if failure.example:
-        say(f"  from a lawful state, {failure.example}")
-    if failure.path:
-        say("  shortest path from the first state: " + (_words(failure.path) or ""))
-
-
-def _matrix(verdicts: list[Verdict]) -> None:
-    by_stem: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
-    for verdict in verdicts:
-        by_stem[verdict.stem][verdict.transition].append(verdict)
-    for stem, rows in by_stem.items():
-        show(table(stem, COLUMNS, [(name, *_row(found)) for name, found in rows.items()]))
-
-
-def _row(found: list[Verdict]) -> list[str]:
-    unsat = [str(sum(getattr(v, solver) == "unsat" for v in found)) for solver in ("z3", "cvc5")]
-    left = ", ".join(v.invariant for v in found if not v.proved)
-    return [str(len(found)), *unsat, f"{sum(v.seconds for v in found):.2f}", left or "-"]
-
-
-def _summary(verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any], seconds: float) -> None:
-    proved, seen = sum(v.proved for v in verdicts), sum(bool(w["witness"]) for w in witnesses)
-    killed = sum(m["killed"] for m in mutations)
-    kinds = Counter(v.kind for v in verdicts)
-    say(
-        f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size: "
-        f"{kinds[PROOF]} need a proof, {kinds[FRAME]} are frames (the call changes nothing that the law speaks about), "
-        f"{kinds[TRIVIAL]} are true of every state; "
-        f"{seen} of {len(witnesses)} transitions have a witness; {killed} of {len(mutations)} mutants are refuted by "
-        f"their law, alone, first, or with laws that it rests on; {seconds:.0f} s"
-    )
-
-
-def _data(stems: list[str], verdicts: list[Verdict], witnesses: list[Any], mutations: list[Any]) -> dict[str, Any]:
+def _data(stems: list[str], found: Found) -> dict[str, Any]:
     return {
-        "obligations": [asdict(v) for v in verdicts],
-        "vacuity": witnesses,
-        "mutants": mutations,
+        "obligations": [asdict(v) for v in found.verdicts],
+        "vacuity": found.witnesses,
+        "mutants": found.mutants,
         "assumptions": assumptions(stems),
         "theorems": theorems(stems),
     }

@@ -18,7 +18,7 @@ from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
-from slotproof import proving, replays
+from slotproof import proof_lines, proving, replays
 from slotproof.documents import REQUIRED, filled
 from slotproof.screen import broken, console, table
 
@@ -116,22 +116,25 @@ def planted(mutant: str) -> Hints:
 def test_a_failed_proof_says_reachable_bug_and_exits_1(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     hints = planted("keeps_reference")
     monkeypatch.setattr(proving, "hints_of", lambda _: hints)
-    failed = Verdict("allocator", "free", "one_owner", "sat", "unknown", 0.1)
-    failure = proving._explain(failed)
-    proving._print_failure(failure)
-    assert proving._code([failure], []) == 1
-    shown = capsys.readouterr().out
-    assert "reachable bug" in shown
-    assert "shortest path from the first state: alloc" in shown
-    assert failure.path is not None
-    assert len(failure.path) == 2
+    reach = proving.reached("allocator")
+    proof_lines.show_failures(proof_lines.failures(reach, final=True))
+    assert proving.code_of(proof_lines.Found(reach=[reach]), []) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "reachable bug of allocator: the shortest path from the first state to a broken law: alloc" in shown
+    assert reach.path is not None
+    assert len(reach.path.split("; ")) == 2
 
 
 def test_unknown_and_not_inductive_exit_2() -> None:
-    unknown = proving._explain(Verdict("lemmas", "equal", "base", "unknown", "unknown", 20.0))
-    assert proving._code([unknown], []) == 2
-    assert proving._code([], ["a transition without a witness"]) == 2
-    assert proving._code([], []) == 0
+    unknown = Verdict("lemmas", "equal", "base", "unknown", "unknown", 20.0)
+    lost = {"stem": "allocator", "transition": "free", "witness": None, "refused": None}
+    alive = {"killed": False}
+    found = proof_lines.Found
+    assert proving.code_of(found(verdicts=[unknown]), []) == 2
+    assert proving.code_of(found(reach=[proof_lines.Reach("allocator", "not inductive", None)]), ["a law"]) == 2
+    assert proving.code_of(found(witnesses=[lost]), []) == 2
+    assert proving.code_of(found(mutants=[alive]), []) == 2
+    assert proving.code_of(found(), []) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import z3
 
-from proofs import obligations, prover, second_solver
+from proofs import asking, obligations, prover, second_solver
 from proofs.registry import hints_of
 
 
@@ -26,7 +26,7 @@ def hard() -> list[Any]:
 
 
 def test_z3_gives_up_after_its_steps() -> None:
-    assert prover.first_solver(hard(), 1_000) == "unknown"
+    assert asking.first_solver(hard(), asking.looks(1_000)) == "unknown"
 
 
 def test_cvc5_gives_up_after_its_steps() -> None:

@@ -23,7 +23,7 @@ from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Findi
 from conformance.naming import UsageError, close, unknown
 from proofs.prover import Verdict
 from proofs.registry import STEMS
-from slotproof import cli, codes, documents, failure, listing, output, plugin, proving, replays, screen, version
+from slotproof import cli, codes, documents, failure, listing, output, plugin, proof_lines, replays, screen, version
 from slotproof.screen import graded, table
 
 HEAVY = ("torch", "z3", "cvc5", "hypothesis", "numpy", "jinja2", "immutables", "rich.table", "rich.progress", "psutil")
@@ -228,6 +228,7 @@ def test_a_failure_is_told_where_nothing_can_be_written(tmp_path: Path, monkeypa
     ("words", "message"),
     [
         ("prove --json /nonexistent/x.json", "--json /nonexistent/x.json: the folder /nonexistent does not exist"),
+        ("prove --certificates {file}", "--certificates {file}: this is a file, a folder is wanted"),
         ("check ours --json {folder}", "--json {folder}: this is a folder, a file is wanted"),
         ("faults --json {file}/x.json", "--json {file}/x.json: the folder {file} does not exist"),
         ("engines --json /proc/x.json", "--json /proc/x.json: the folder /proc cannot be written to"),
@@ -339,7 +340,7 @@ def test_no_obligation_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         Verdict("cache", "continue_prefill", f"law_with_a_rather_long_name_{n}", "unknown", "sat", 1.0)
         for n in range(9)
     ]
-    proving._matrix(open_)
+    proof_lines.matrix(open_)
     text = screen.console.file.getvalue()  # type: ignore[attr-defined]
     assert all(re.search(rf"\b{verdict.invariant}\b", text) for verdict in open_)
 

@@ -34,7 +34,8 @@ MUTANTS = sampled(
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps for each solver: what is not true is not proved in any number, and solvers rarely find that out."""
-    monkeypatch.setattr(prover, "LIMITS", prover.Limits(z3=400_000, cvc5=60_000))
+    for looks in ("LIMITS", "GLANCE"):
+        monkeypatch.setattr(prover, looks, prover.Limits(z3=400_000, cvc5=60_000))
 
 
 def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:
