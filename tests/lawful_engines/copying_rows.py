@@ -25,7 +25,8 @@ from slotproof.plugin import (
 
 LACKS = (
     *("admit_tail", "reserve", "roll_back", "commit", "checkpoint", "release_swa", "overlapping_turn", "bad"),
-    *("interrupted_admit", "interrupted_chunk", "interrupted_decode", "begin_group", "end_group", "share_prefix"),
+    *("interrupted_admit", "interrupted_chunk", "interrupted_decode", "begin_group", "end_group"),
+    *("close_running", "share_prefix"),
 )
 
 

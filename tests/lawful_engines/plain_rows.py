@@ -14,7 +14,7 @@ from slotproof.plugin import Admission, Json, Lengths, PairSnapshot, PoolSnapsho
 
 LACKS = (
     *("admit_tail", "reserve", "roll_back", "commit", "checkpoint", "release_swa", "overlapping_turn", "bad"),
-    *("interrupted_admit", "interrupted_chunk", "interrupted_decode", "begin_group", "end_group"),
+    *("interrupted_admit", "interrupted_chunk", "interrupted_decode", "begin_group", "end_group", "close_running"),
 )
 
 
