@@ -158,7 +158,8 @@ def caches_too_early(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
 
 def displaces_the_last(st: Blocks, gone: Set) -> Step[Blocks]:
     """A block is not found any more, though no other block has its hash: the next equal prompt is computed again."""
-    return unchosen(law.displace(st, gone), "another block with its hash is found for each block that is not found any more")
+    wrong = "another block with its hash is found for each block that is not found any more"
+    return unchosen(law.displace(st, gone), wrong)
 
 
 def leaves_uncounted(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:

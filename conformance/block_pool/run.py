@@ -1,8 +1,8 @@
 """A run of the stem ``block_pool``: rows of blocks beside the law, with a prefix cache that many rows share.
 
 The engine chooses which free blocks it hands out, which of several blocks with one hash it finds, for which of the
-blocks that are offered to it it keeps the hash, and whether it finds one block for a hash or several. Everything else is
-the caller's.
+blocks that are offered to it it keeps the hash, and whether it finds one block for a hash or several. Everything
+else is the caller's.
 """
 
 from __future__ import annotations

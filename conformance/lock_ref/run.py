@@ -36,8 +36,8 @@ OWN_HANDLE = HANDLES + 1  # the handle that the tree itself takes while it evict
 class LockRefRun:
     """Operations on one tree.
 
-    ``steps``: explains the engine's tree as steps of the law. ``numbers``, ``keys`` and ``rows`` are those of ``steps``,
-    see ``TreeSteps``. ``held``: the engine's number of each handle that locks a node. ``on_root``: the handles that
+    ``steps``: explains the engine's tree as steps of the law. ``numbers``, ``keys`` and ``rows`` are those of
+    ``steps``, see ``TreeSteps``. ``held``: the engine's number of each handle that locks a node. ``on_root``: the handles that
     lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early. ``pins``: the handles
     of callers that only keep a node in the tree. ``contents``: what inserts write, and what matches and handles read.
     """

@@ -1,5 +1,5 @@
-"""Explains a radix tree that an engine shows as steps of the law: which nodes it has split, merged, evicted, given slots
-again, and added.
+"""Explains a radix tree that an engine shows as steps of the law: which nodes it has split, merged, evicted, given
+slots again, and added.
 
 What a call has done is told by the nodes before and after it, and most of all by their full slots: they say whether a
 node is the one that was there, or another with its key. The ways are tried in this order, and the first that the law

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slotproof.plugin import Admission, Json, Lengths, PairSnapshot, PoolSnapshot, RowsSnapshot, RowSnapshot, Unsupported
+from slotproof.plugin import (
+    Admission,
+    Json,
+    Lengths,
+    PairSnapshot,
+    PoolSnapshot,
+    RowsSnapshot,
+    RowSnapshot,
+    Unsupported,
+)
 
 LACKS = (
     *("admit_tail", "reserve", "roll_back", "commit", "checkpoint", "release_swa", "overlapping_turn", "bad"),
