@@ -37,8 +37,9 @@ class BlockPoolSnapshot:
     backward links say it, from its tail to its head. ``available``: how many blocks are free, as the engine reports it.
     ``refs``: how many holders each block has, by block. ``named``: for each block that says that it has hashes, what
     they are hashes of; a block that is not found since another one got its hash may still say so. ``found``: for each
-    hash that the prefix cache knows, the blocks that it finds under it. Both have ``None`` in the place of a hash that the caller's texts do not have. ``null``: the number of the null block.
-    ``null_named``: the null block says that it has a hash.
+    hash that the prefix cache knows, the blocks that it finds under it. Both have ``None`` in the place of a hash that
+    the caller's texts do not have. ``null``: the number of the null block. ``null_named``: the null block says that it
+    has a hash.
     """
 
     free: list[int]

@@ -37,9 +37,10 @@ class LockRefRun:
     """Operations on one tree.
 
     ``steps``: explains the engine's tree as steps of the law. ``numbers``, ``keys`` and ``rows`` are those of
-    ``steps``, see ``TreeSteps``. ``held``: the engine's number of each handle that locks a node. ``on_root``: the handles that
-    lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early. ``pins``: the handles
-    of callers that only keep a node in the tree. ``contents``: what inserts write, and what matches and handles read.
+    ``steps``, see ``TreeSteps``. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
+    handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
+    ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what inserts write, and what
+    matches and handles read.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
