@@ -236,7 +236,8 @@ class RequestCalls:
         """There is everything that the request needs to be admitted. ``prefix``, ``upto``: its length in tokens before
         and after.
         """
-        room = self.row_for(self.requests[request]) and self.fits([(prefix, upto)])
+        shared = prefix if self.offers("share_prefix") else 0
+        room = self.row_for(self.requests[request]) and self.fits([(shared, upto)])
         return room and self.run.fits_beside(request, prefix)
 
     def fits(self, growth: Sequence[tuple[int, int]]) -> bool:
@@ -306,6 +307,7 @@ class RequestCalls:
         answer = yield Call("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
         upto = min(answer.prefix + most, len(known.tokens))
         if answer.granted:
+            self.passes.prefix_copied(self.run.rows_seen.copies)
             self.passes.begin(request, known, answer.prefix)
             self.passes.prefill(request, known, upto)
         self._given_up(known)
@@ -438,7 +440,12 @@ class RequestCalls:
         self.row_of[request] = row
 
     def _whole_prefix(self, name: str, prefix: int) -> int:
-        """The cached prefix of a new row, in pages. Raises ``Finding`` if it ends inside a page."""
+        """The cached prefix of a new row, in pages of the tree that it reads; none where the row has a copy of them.
+
+        Raises ``Finding`` if it ends inside a page.
+        """
+        if not self.offers("share_prefix"):
+            return 0
         if prefix % self.page_size:
             what = f"its cached prefix of {prefix} tokens is not a multiple of the page size"
             raise Finding(name, self.law.sentence(name), what)

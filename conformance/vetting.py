@@ -49,7 +49,7 @@ NEVER_LACKING = {
     "block_cache": {"add", "schedule", "complete", "abort"},
     **{stem: {"evict", "cancel", "abort", "close"} for stem in ROWS},
 }
-ABILITIES_OF_ROWS = {"abort_chunked", "close_waiting", "close_running"}
+ABILITIES_OF_ROWS = {"abort_chunked", "close_waiting", "close_running", "share_prefix"}
 ABILITIES = {  # what ``lacks`` may name beside calls
     "session_trim": ABILITIES_OF_ROWS,
     "cache": ABILITIES_OF_ROWS | {"counts_missing"},

@@ -8,7 +8,7 @@ from typing import Any
 from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_pool as law
-from spec.blocks import NO_HASH, UNWRITTEN, Blocks, found_for, held_by, holds, of_row, runs, some_free
+from spec.blocks import NO_HASH, UNWRITTEN, Blocks, alike, found_for, held_by, holds, of_row, runs, some_free
 from spec.finite import Map, Seq, Set
 from spec.logic import Number, Step, Truth, but, requires
 
@@ -59,6 +59,12 @@ def _held(st: Blocks) -> Iterator[tuple[int, Set]]:
     yield from ((r, Set([b])) for r in used(st) for b in of_row(st, r))
 
 
+def _twins(st: Blocks) -> Iterator[tuple[Set]]:
+    """Each block by itself whose hash another block has too."""
+    blocks = st.blocks.items()
+    yield from ((Set([b]),) for b in blocks if any(alike(st, b, other) and other != b for other in blocks))
+
+
 def _lend(st: Blocks) -> Iterator[tuple[int, int, Set]]:
     for row in used(st):
         whole = [b for b in of_row(st, row) if st.index(b) < st.filled(row)]
@@ -72,6 +78,7 @@ MOVES = {
     "take": _take,
     "fill": _places,
     "cache": _held,
+    "displace": _twins,
     "leave": _held,
     "cut": _places,
     "move": lambda st: ((r, b, to) for r in used(st) for b in of_row(st, r) for to in st.indices.items()),
@@ -147,6 +154,12 @@ def caches_too_early(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
     """A block gets a hash before it is computed whole: another request reads what is not there yet."""
     step = unchosen(law.cache(st, row, named), "a block that gets a hash is held by the row and computed whole")
     return but(step, choice=(requires(named.all(lambda b: holds(st, row, b)), "the row holds the blocks"),))
+
+
+def displaces_the_last(st: Blocks, gone: Set) -> Step[Blocks]:
+    """A block is not found any more, though no other block has its hash: the next equal prompt is computed again."""
+    wrong = "another block with its hash is found for each block that is not found any more"
+    return unchosen(law.displace(st, gone), wrong)
 
 
 def leaves_uncounted(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
@@ -276,6 +289,7 @@ ANY_LEND = tried(
     routes={"lend": "begin take fill begin"},
 )
 ANY_CUT = tried("cut", lambda st: ((r, to) for r in used(st) for to in range(st.length(r))))
+ANY_DISPLACE = tried("displace", lambda st: ((Set([b]),) for b in st.blocks.items()), routes={"displace": CACHED})
 NO_STORY = tried("begin", lambda st: ((r, st.stories.high + 1) for r in st.rows.items()))
 LENT = {"routes": {"move": "begin take fill skip begin lend"}}  # a block that two rows hold
 
@@ -288,6 +302,7 @@ MUTANTS = (
         take="row_gets_new_blocks",
         fill="row_is_filled",
         cache="blocks_are_found",
+        displace="equal_blocks_are_found",
         leave="row_gives_up",
         cut="row_is_cut",
         move="block_is_moved",
@@ -303,6 +318,7 @@ MUTANTS = (
     Mutant("fills_too_far", "fill", "rows_are_formed", fills_too_far, ANY_FILL),
     Mutant("begins_without_text", "begin", "rows_are_formed", begins_without_text, NO_STORY),
     Mutant("joins_uncounted", "join", "count_is_holders", joins_uncounted),
+    Mutant("displaces_the_last", "displace", "equal_blocks_are_found", displaces_the_last, ANY_DISPLACE),
     Mutant("leaves_twice", "leave", "count_is_holders", leaves_twice),
     Mutant("takes_held", "take", "count_is_holders", takes_held, ANY_TAKE),
     Mutant("releases_all", "release", "held_is_counted", releases_all),
@@ -339,6 +355,7 @@ ANSWERS = {
     "join": lambda _, st, __: {"found": no_pages(st.blocks)},
     "take": _new_blocks,
     "cache": lambda _, st, __: {"named": empty(st.blocks)},
+    "displace": lambda _, st, __: {"gone": empty(st.blocks)},
     "reset": lambda _, st, __: {"done": law.nobody_holds(st)},
 }
 
@@ -350,6 +367,7 @@ HINTS = Hints(
     moves=MOVES,
     places={"row": "tables", "other": "tables", "block": "blocks"},
     refusable=frozenset({"take"}),
+    routes={"displace": f"{CACHED} {CACHED}"},
     relevant_laws={
         "unheld_is_free": "counted_is_held held_is_counted stands_at_its_place",
         "all_is_given_back": "available_counts unheld_is_free",

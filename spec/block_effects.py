@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec.blocks import NO_HASH, NULL, UNWRITTEN, Blocks, holds, runs, told
+from spec.blocks import NO_HASH, NULL, UNWRITTEN, Blocks, alike, holds, runs, told
 from spec.logic import Number, Seq, Set, Truth, implies, ite, no
 
 
@@ -98,6 +98,21 @@ def blocks_are_found(was: Blocks, now: Blocks, row: Number, named: Set) -> Truth
         return now.hash(b) == ite(named.has(b), told(was, row, was.index(b)), was.hash(b))
 
     return was.blocks.all(hashed)
+
+
+def equal_blocks_are_found(was: Blocks, now: Blocks, gone: Set) -> Truth:
+    """Exactly the blocks that are displaced lose their hash, and each text for which one was found still finds a block.
+
+    The block that is found then was computed for this text, at this place and in this group of layers.
+    """
+
+    def forgotten(b: Number) -> Truth:
+        return now.hash(b) == ite(gone.has(b), NO_HASH, was.hash(b))
+
+    def found(b: Number) -> Truth:
+        return was.blocks.any(lambda other: alike(was, b, other) & (now.hash(other) == was.hash(b)))
+
+    return was.blocks.all(forgotten) & was.blocks.all(lambda b: implies(was.hash(b) != NO_HASH, found(b)))
 
 
 def gives_up(was: Blocks, now: Blocks, row: Number, gone: Callable[[Number], Truth]) -> Truth:

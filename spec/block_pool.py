@@ -12,6 +12,7 @@ from spec.blocks import (
     NULL,
     UNWRITTEN,
     Blocks,
+    alike,
     blocks_of,
     found_for,
     given_up,
@@ -175,6 +176,23 @@ def cache(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
 
 
 @stem.transition
+def displace(st: Blocks, gone: Set) -> Step[Blocks]:
+    """A prefix cache that has one block for each hash does not find the other blocks with this hash any more.
+
+    The engine chooses whether it has one block or several for a hash. Who holds a block that is not found keeps it.
+    """
+    return Step(
+        choice=(
+            requires(
+                gone.all(lambda b: st.blocks.any(lambda other: no(gone.has(other)) & alike(st, b, other))),
+                "another block with its hash is found for each block that is not found any more",
+            ),
+        ),
+        then=but(st, hash=st.hash.where(gone.has, NO_HASH, gone.items)),
+    )
+
+
+@stem.transition
 def leave(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
     """A row gives up blocks that nobody reads for it any more: the null block stands at their places from now on."""
     return Step(
@@ -332,7 +350,7 @@ stem.theorem(about=())(blocks.all_is_given_back)
 
 # What calls do.
 
-stem.change(besides=("take", "cache", "evict", "reset"))(block_effects.hashes_stay)
+stem.change(besides=("take", "cache", "displace", "evict", "reset"))(block_effects.hashes_stay)
 stem.change(besides=("take", "fill", "move", "reset"))(block_effects.contents_stay)
 stem.change(only=("begin",))(block_effects.row_begins)
 stem.change(only=("skip",))(block_effects.row_is_skipped)
@@ -340,6 +358,7 @@ stem.change(only=("join",))(block_effects.row_gets_what_was_found)
 stem.change(only=("take",))(block_effects.row_gets_new_blocks)
 stem.change(only=("fill",))(block_effects.row_is_filled)
 stem.change(only=("cache",))(block_effects.blocks_are_found)
+stem.change(only=("displace",))(block_effects.equal_blocks_are_found)
 stem.change(only=("leave",))(block_effects.row_gives_up)
 stem.change(only=("cut",))(block_effects.row_is_cut)
 stem.change(only=("move",))(block_effects.block_is_moved)

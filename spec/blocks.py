@@ -121,6 +121,13 @@ def names(st: Blocks, block: Number, story: Number, group: Number, index: Number
     return st.blocks.has(block) & named & (st.index(block) == index) & (st.home(block) == group)
 
 
+def alike(st: Blocks, block: Number, other: Number) -> Truth:
+    """Both blocks have one hash, so that the prefix cache finds either for the same texts."""
+    named = (st.hash(block) != NO_HASH) & (st.hash(block) == st.hash(other))
+    there = (st.index(block) == st.index(other)) & (st.home(block) == st.home(other))
+    return st.blocks.has(block) & st.blocks.has(other) & named & there
+
+
 def found_for(st: Blocks, row: Number, index: Number, block: Number) -> Truth:
     """The prefix cache finds the block for the row at this index: the block's hash is that of the row's own text."""
     return names(st, block, st.story(row), st.group(row), index)

@@ -36,9 +36,10 @@ class BlockPoolSnapshot:
     ``free``: the free queue, from its head, where blocks are taken next, to its tail. ``backward``: the queue as its
     backward links say it, from its tail to its head. ``available``: how many blocks are free, as the engine reports it.
     ``refs``: how many holders each block has, by block. ``named``: for each block that says that it has hashes, what
-    they are hashes of. ``found``: for each hash that the prefix cache knows, the blocks that it finds under it. Both
-    have ``None`` in the place of a hash that the caller's texts do not have. ``null``: the number of the null block.
-    ``null_named``: the null block says that it has a hash.
+    they are hashes of; a block that is not found since another one got its hash may still say so. ``found``: for each
+    hash that the prefix cache knows, the blocks that it finds under it. Both have ``None`` in the place of a hash that
+    the caller's texts do not have. ``null``: the number of the null block. ``null_named``: the null block says that it
+    has a hash.
     """
 
     free: list[int]
@@ -90,6 +91,8 @@ class BlockPoolEngine(Engine, Protocol):
 
         ``text``: the row's text, at least ``last`` long. ``blocks``: the row's table. A null block there is passed
         over. Sent once for each place of a row whose block it has taken. Cannot be refused.
+
+        Where a block has the hash already, the prefix cache finds both from now on, or one of them.
         """
 
     def evict(self, blocks: Sequence[int]) -> None:

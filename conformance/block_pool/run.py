@@ -1,17 +1,18 @@
 """A run of the stem ``block_pool``: rows of blocks beside the law, with a prefix cache that many rows share.
 
-The engine chooses which free blocks it hands out, which of several blocks with one hash it finds, and for which of the
-blocks that are offered to it it keeps the hash. Everything else is the caller's.
+The engine chooses which free blocks it hands out, which of several blocks with one hash it finds, for which of the
+blocks that are offered to it it keeps the hash, and whether it finds one block for a hash or several. Everything
+else is the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conformance.block_pool.protocol import NULL, BlockPoolEngine, BlockPoolSnapshot
+from conformance.block_pool.protocol import NULL, BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.block_pool.seen import UNKNOWN, block_problems, found_under, prefix_names, project_blocks
 from conformance.contents.blocks import Table, forward, table_of
 from conformance.contents.shadow import Shadow
@@ -20,7 +21,7 @@ from conformance.engines.protocol import Json, Misuse, lacking
 from conformance.kinds import KeyTokens, operation, operations_of
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing
 from spec import block_pool as law
-from spec.blocks import Blocks, found_for
+from spec.blocks import Blocks, alike, found_for
 from spec.finite import Domain, Map, Seq, Set
 from spec.logic import but
 
@@ -34,6 +35,8 @@ class BlockPoolRun:
     """Operations on rows of blocks. Rows count from 1, and row ``r`` belongs to group ``r % groups``.
 
     ``tables``: the tables of the rows in use, as the caller keeps them. ``texts``: the prefix with each number.
+    ``displaced``: the hash of each block that is not found since another block got its hash. The block may still say
+    that it has the hash, until it is handed out or evicted.
     """
 
     def __init__(self, engine: BlockPoolEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -45,6 +48,7 @@ class BlockPoolRun:
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.tables: dict[int, Table] = {}
+        self.displaced: dict[int, Name] = {}
         self.stories: dict[tuple[int, ...], int] = {}
         self.texts: dict[int, tuple[int, ...]] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -103,6 +107,7 @@ class BlockPoolRun:
             self.law.refused("take", fits)
             return False
         table.blocks = [*table.blocks, *chosen]
+        self._named_anew(chosen)
         self.law.engine_step("take", row, count, Seq(chosen))
         return True
 
@@ -187,11 +192,23 @@ class BlockPoolRun:
     def _explain_hashes(self, row: int, first: int, last: int) -> None:
         """Explains which of the offered blocks have a hash. Raises ``Finding`` where one is not found at all."""
         shown, table = found_under(self.seen, self._number), self.tables[row]
-        self.law.engine_step("cache", row, Set(b for b in table.held(first, last) if b in shown))
+        named = [b for b in table.held(first, last) if b in shown]
+        self.law.engine_step("cache", row, Set(named))
+        self._explain_displaced(named, shown)
         for place in range(first, last):
             if table.blocks[place] != NULL and not self._has(row, place):
                 what = f"block {table.blocks[place]} of row {row} was offered for {list(table.text[: place + 1])}"
                 raise Finding(OFFERED, OFFERED_SENTENCE, f"{what}, and no block is found there")
+
+    def _explain_displaced(self, named: Collection[int], shown: Collection[int]) -> None:
+        """Explains which blocks are not found any more, since others that have just got their hash took their place.
+        ``shown``: the blocks that are found.
+        """
+        st = self.state
+        twins = (b for b in st.blocks.items() if b not in shown and any(alike(st, b, new) for new in named))
+        if gone := {b: Name(int(st.home(b)), self.texts[st.hash(b)]) for b in twins}:
+            self.law.engine_step("displace", Set(gone))
+            self.displaced |= gone
 
     @operation
     def slide(self, row: int, to: int) -> Calls:
@@ -232,6 +249,7 @@ class BlockPoolRun:
         if not gone or not self.caching:
             raise Misuse("the row has no block there, or there is no prefix cache")
         self.law.caller_step("evict", Set(gone))
+        self._named_anew(gone)
         yield Call("evict", partial(self.engine.evict, gone))
 
     @operation
@@ -239,6 +257,11 @@ class BlockPoolRun:
         """The prefix cache shall forget everything, as after new weights."""
         done = yield Call("reset", self.engine.reset)
         self.law.engine_step("reset", bool(done))
+        self._named_anew(self.state.blocks.items() if done else ())
+
+    def _named_anew(self, blocks: Iterable[int]) -> None:
+        """These blocks have no hash from now on, also where they kept one under which another block is found."""
+        self.displaced = {block: name for block, name in self.displaced.items() if block not in set(blocks)}
 
     # What callers can send now.
 
@@ -310,7 +333,7 @@ class BlockPoolRun:
 
     def beyond_state(self) -> list[str]:
         """What is wrong with the free queue, and where blocks and the prefix cache contradict each other."""
-        return block_problems(self.state, self.seen)
+        return block_problems(self.state, self.seen, self.displaced)
 
     def judge(self) -> None:
         """Nothing to add: the invariants say everything."""

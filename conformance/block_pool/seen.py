@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 from conformance.block_pool.protocol import NULL, BlockPoolSnapshot, Name
 from spec.blocks import NO_HASH, Blocks
@@ -43,9 +44,14 @@ def found_under(seen: BlockPoolSnapshot, number: Numbers) -> dict[int, int]:
     return found
 
 
-def block_problems(st: Blocks, seen: BlockPoolSnapshot) -> list[str]:
-    """What the snapshot shows and the law's state has no field for, in words."""
-    return [*_queue_problems(st, seen), *_name_problems(st, seen)]
+def block_problems(
+    st: Blocks, seen: BlockPoolSnapshot, displaced: Mapping[int, Name] = MappingProxyType({})
+) -> list[str]:
+    """What the snapshot shows and the law's state has no field for, in words.
+
+    ``displaced``: hashes that blocks may say they have although they are not found under them, by block.
+    """
+    return [*_queue_problems(st, seen), *_name_problems(st, seen, displaced)]
 
 
 # The free queue.
@@ -87,7 +93,7 @@ def _no_block(block: int) -> str:
 # The prefix cache.
 
 
-def _name_problems(st: Blocks, seen: BlockPoolSnapshot) -> list[str]:
+def _name_problems(st: Blocks, seen: BlockPoolSnapshot, displaced: Mapping[int, Name]) -> list[str]:
     found = ["the null block has a hash"] if seen.null_named else []
     for name, blocks in seen.found.items():
         found += [f"the prefix cache finds block {b} {n} times under {said(name)}" for b, n in _twice(blocks)]
@@ -104,7 +110,7 @@ def _name_problems(st: Blocks, seen: BlockPoolSnapshot) -> list[str]:
         found += [
             f"block {block} has the hash of {said(name)}, and the prefix cache does not find it there"
             for name in names
-            if block not in seen.found.get(name, ())
+            if block not in seen.found.get(name, ()) and (name is None or displaced.get(block) != name)
         ]
     return found
 

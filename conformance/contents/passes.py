@@ -141,6 +141,11 @@ class RequestPasses:
         slots = [] if view is None else view.slots[:upto]
         return slots + [0] * (upto - len(slots))
 
+    def prefix_copied(self, copies: Sequence[tuple[int, int]]) -> None:
+        """The KV cache of tokens was copied in this order, each from a full slot to another."""
+        for source, target in copies:
+            self.shadow.copy(FULL, source, target)
+
     # Mamba states.
 
     def copied(self, seen: StatesSnapshot) -> None:

@@ -596,7 +596,9 @@ class RowsSnapshot:
     ``requests``: the row of each request that runs, from a granted ``admit`` until it ends, is aborted or is
     retracted. A request that waits is not here. ``sessions``: the row in each session's slot, while no request of this
     session runs. ``free_rows``: the engine's list of idle rows as it is; a row that is listed twice stands here twice.
-    ``tree``: each page that the tree owns, by full page number; it may stay empty in ``CacheSnapshot``.
+    ``tree``: each page that the tree owns, by full page number; it may stay empty in ``CacheSnapshot``. ``copies``: the
+    tokens whose KV cache the last ``admit`` has copied, in order, each as the full slot that was read and the one that
+    was written; for an engine that lacks the ability ``share_prefix``.
     """
 
     requests: Mapping[int, RowSnapshot]
@@ -604,6 +606,7 @@ class RowsSnapshot:
     free_rows: list[int]
     pools: PairSnapshot
     tree: Mapping[int, TreePage] = field(default_factory=dict)
+    copies: Sequence[tuple[int, int]] = ()
 
 
 class Admission(NamedTuple):
@@ -643,8 +646,11 @@ class RowEngine(Engine, Protocol):
     pool, whose snapshot is ``PairSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor moves in
     ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.
 
-    Beside calls, ``lacks`` may name three abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
-    ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs).
+    Beside calls, ``lacks`` may name four abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
+    ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs), and ``share_prefix`` (a
+    request reads the tree's pages of its prefix). An engine without ``share_prefix`` copies the prefix into pages of
+    the row, whose ``protected`` is 0; it needs memory for them, and says in ``RowsSnapshot.copies`` what it has copied.
+    Such an engine is driven with models without sliding-window layers.
     """
 
     def look(self, request: int, session: int, tokens: list[int]) -> int:

@@ -15,14 +15,13 @@ from conformance.contents.nodes import NodeContents
 from conformance.contents.rows import HOLE
 from conformance.contents.shadow import Shadow
 from conformance.diff import Change, Names
-from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, NodeSnapshot, TreeEngine
+from conformance.engines.protocol import Inserted, Json, Key, Match, Misuse, TreeEngine
 from conformance.kinds import KeyTokens, operation, operations_of
-from conformance.lock_ref.seen import KeyedTree, has_part, judge_slots, paths, project_tree, shown_locks
+from conformance.lock_ref.seen import KeyedTree, judge_slots, paths, project_tree, shown_locks
+from conformance.lock_ref.steps import TreeSteps
 from conformance.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
 from spec import lock_ref as law
 from spec import tree
-from spec.finite import Domain
-from spec.logic import but
 from spec.tree import HELD, ROOT, SKIPPED, Tree
 
 BadCall = Literal[
@@ -37,11 +36,11 @@ OWN_HANDLE = HANDLES + 1  # the handle that the tree itself takes while it evict
 class LockRefRun:
     """Operations on one tree.
 
-    ``numbers``: the law's number of each node, by its key. ``rows``: the full slots of each insert, by position; the
-    index is the number of the insert. ``keys``: the key of each number. ``held``: the engine's number of each handle
-    that locks a node. ``on_root``: the handles that lock nothing, since nothing matched. ``early``: the handles whose
-    SWA part was released early. ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what
-    inserts write, and what matches and handles read.
+    ``steps``: explains the engine's tree as steps of the law. ``numbers``, ``keys`` and ``rows`` are those of
+    ``steps``, see ``TreeSteps``. ``held``: the engine's number of each handle that locks a node. ``on_root``: the
+    handles that lock nothing, since nothing matched. ``early``: the handles whose SWA part was released early.
+    ``pins``: the handles of callers that only keep a node in the tree. ``contents``: what inserts write, and what
+    matches and handles read.
     """
 
     def __init__(self, engine: TreeEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
@@ -55,11 +54,8 @@ class LockRefRun:
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=handle_name, source=self._source_name, holders=self._holders)
-        self.numbers: dict[Key, int] = {}
-        self.keys: dict[
-            int, Key
-        ] = {}  # the key of each number; also of a node that has left the tree, until another node gets its number
-        self.rows: dict[int, list[int]] = {}
+        self.steps = TreeSteps(self.law, self.page_size, self.most_nodes)
+        self.numbers, self.keys, self.rows = self.steps.numbers, self.steps.keys, self.steps.rows
         self.held: dict[int, int] = {}
         self.on_root: set[int] = set()
         self.early: set[int] = set()
@@ -68,7 +64,6 @@ class LockRefRun:
         self.operations: Mapping[str, Operation] = operations_of(self)
         self.seen: KeyedTree = self.snapshot()
         self._pages = {name: frozenset(free) for name, free in self.seen.tree.free.items()}
-        self._lawful: tuple[Any, dict[Key, list[int]]] = (None, {})
 
     # Operations.
 
@@ -91,6 +86,7 @@ class LockRefRun:
         answer: Inserted | None = yield Call("insert", lambda: self.engine.insert(tokens, cursor, protected))
         if answer is None:
             self.law.counts["insert", "refused"] += 1
+            self._explain()  # the tree may have evicted nodes to make room
             return
         source = len(self.rows) + 1
         self.rows[source] = [HOLE] * protected + answer.fresh
@@ -309,82 +305,7 @@ class LockRefRun:
         """Explains the engine's tree as steps of the law. ``source``: the number of the insert from which new slots
         come, or 0.
         """
-        shown, numbers = self.seen.nodes, self.numbers
-        for key in sorted(shown.keys() - numbers.keys()):
-            self._explain_split(key)
-        for key in sorted(shown.keys() & numbers.keys(), key=len):
-            self._explain_merge(key, shown[key])
-        for key in sorted(shown.keys() & numbers.keys()):
-            self._explain_parts(key, shown[key], source)
-        for key in sorted(shown.keys() - numbers.keys()):
-            self._explain_leaf(key, shown[key], source)
-        for key in sorted(numbers.keys() - shown.keys(), key=len, reverse=True):
-            self.law.engine_step("evict_leaf", numbers[key])
-            del numbers[key]
-
-    def _explain_split(self, key: Key) -> None:
-        st = self.state
-        below = (k for k, n in self.numbers.items() if k[: len(key)] == key and tree.begin(st, n) < len(key))
-        if child := next(below, None):
-            new = self._number_for(key)
-            self.law.engine_step("split", self.numbers[child], new, len(key))
-
-    def _explain_merge(self, key: Key, node: NodeSnapshot) -> None:
-        """The engine's node begins above the law's node: it has taken in its parent."""
-        number, first = self.numbers[key], len(key) - len(node.key)
-        while first < tree.begin(self.state, number):
-            st = self.state
-            above = st.parent(number)
-            begin, stop = tree.begin(st, above), st.stop(above)
-            self.law.engine_step("merge", number, above)
-            # From now on the slots of both are slots of the node's insert.
-            self.rows[st.source(number)][begin:stop] = self.rows[st.source(above)][begin:stop]
-            del self.numbers[key[:stop]]
-
-    def _explain_parts(self, key: Key, node: NodeSnapshot, source: int) -> None:
-        number, st = self.numbers[key], self.state
-        if has_part(node, "swa") and st.swa(number) != 1:
-            self._explain_revival(key, node, source)
-        elif st.swa(number) == 1 and not has_part(node, "swa"):
-            self.law.engine_step("evict_swa", number)
-        if has_part(node, "mamba") != (st.mamba(number) == 1):
-            self.law.engine_step("evict_mamba" if st.mamba(number) == 1 else "set_mamba", number)
-
-    def _explain_revival(self, key: Key, node: NodeSnapshot, source: int) -> None:
-        """A tombstone has SWA slots again: with the full slots that it had, or with those of the insert."""
-        self._must_be_inserted("restore", key, source)
-        if node.parts["full"].slots == self._lawful_slots()[key]:
-            self.law.engine_step("restore_swa", self.numbers[key])
-        else:
-            self.law.engine_step("restore", self.numbers[key], source)
-
-    def _explain_leaf(self, key: Key, node: NodeSnapshot, source: int) -> None:
-        self._must_be_inserted("add_leaf", key, source)
-        under = self.numbers.get(key[: len(key) - len(node.key)], ROOT)
-        new = self._number_for(key)
-        parts = has_part(node, "swa"), has_part(node, "mamba")
-        self.law.engine_step("add_leaf", under, new, len(key), source, *parts)
-
-    def _must_be_inserted(self, name: str, key: Key, source: int) -> None:
-        """Raises ``Finding`` if the call was no insert, since only an insert brings slots."""
-        if not source:
-            what = f"node {list(key)} has new slots, and the call was no insert"
-            raise Finding(name, self.law.sentence(name), what)
-
-    def _number_for(self, key: Key) -> int:
-        """A number for a new node.
-
-        The law's tree gets room for the node only now, so that laws about pairs and triples of nodes look at few
-        nodes.
-        """
-        taken = set(self.numbers.values())
-        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
-        if number > self.most_nodes:
-            raise Finding("own_slots", law.stem.invariants["own_slots"].sentence, "more nodes than pages")
-        if not self.state.nodes.has(number):
-            self.law.state = but(self.state, nodes=Domain(1, number))
-        self.numbers[key], self.keys[number] = number, key
-        return number
+        self.steps.explain(self.seen.nodes, source)
 
     # The law's numbers in words.
 
@@ -439,15 +360,7 @@ class LockRefRun:
         """Raises ``Finding`` unless every slot is free or belongs to one node, and each node has the slots that the
         law says.
         """
-        judge_slots(self.seen, self._lawful_slots(), self._pages, self.page_size)
-
-    def _lawful_slots(self) -> dict[Key, list[int]]:
-        """The full slots that each node must have, by its key."""
-        st = self.state
-        if self._lawful[0] is not st:
-            slots = {k: self.rows[st.source(n)][tree.begin(st, n) : st.stop(n)] for k, n in self.numbers.items()}
-            self._lawful = (st, slots)
-        return self._lawful[1]
+        judge_slots(self.seen, self.steps.lawful_slots(), self._pages, self.page_size)
 
 
 def handle_name(handle: int) -> str:
