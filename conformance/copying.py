@@ -116,9 +116,8 @@ class _Copy:
     def _builtin(self, value: Any) -> Any:
         """A method of a list, for example; a function of a module stays."""
         owner = value.__self__
-        return (
-            value if owner is None or isinstance(owner, (ModuleType, type)) else getattr(self.of(owner), value.__name__)
-        )
+        of_a_module = owner is None or isinstance(owner, (ModuleType, type))
+        return value if of_a_module else getattr(self.of(owner), value.__name__)
 
     def _function(self, value: FunctionType) -> FunctionType:
         """A function with variables of the run gets variables of the copy."""

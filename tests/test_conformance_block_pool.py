@@ -23,6 +23,7 @@ from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS
 from conformance.faults.block_pool import FAULTS as MINE
 from conformance.faults.fault import Fault
+from conformance.faults.kept import kept_run
 from conformance.lockstep import CONFORMS, ENOUGH, REFUSED, Finding, LockStep
 from conformance.outcome import outcome
 from conformance.stems import start

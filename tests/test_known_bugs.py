@@ -1,4 +1,4 @@
-"""What ``slotproof faults`` would let through: kept runs and laws that do not show their bug are noticed, each in words."""
+"""What ``slotproof faults`` would let through: kept runs and laws that do not show their bug are noticed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_last_line_of_verify_says_what_was_verified_or_what_failed() -> None
 
 
 def test_a_part_that_cannot_be_done_fails_and_the_others_are_done(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def no_law(fresh: bool) -> verifying.Part:
+    def no_law(_: bool) -> verifying.Part:
         raise UsageError("the spec cannot be proved")
 
     monkeypatch.setattr(verifying, "_proofs", no_law)

@@ -97,7 +97,8 @@ def _not_shown(kept: KeptRun, faulty: Outcome) -> str:
 
 def _not_right(right: Outcome) -> str:
     if right.breaks:
-        return f"our implementation without the bug breaks {_what(right.breaks[0])} too, in operation {right.breaks[0].step}"
+        first = right.breaks[0]
+        return f"our implementation without the bug breaks {_what(first)} too, in operation {first.step}"
     return "" if right.verdict == CONFORMS else f"our implementation without the bug cannot do the run{_stopped(right)}"
 
 
