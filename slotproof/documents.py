@@ -3,9 +3,9 @@ parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
 the known bugs in ``docs/faults.json``, which ``slotproof faults --search --keep`` writes. Which edits of the spec no law
-refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it is about:
-``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation nothing notices
-is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says which files have
+refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it is
+about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation nothing
+notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says which files have
 changed since. Everything else is made from the code, so ``slotproof docs --check`` sees a document that is out of date
 without loading an engine and without searching for the known bugs. Tests search for some of them and compare what they
 find with ``docs/faults.json``.

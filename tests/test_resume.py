@@ -19,6 +19,7 @@ from conformance.lockstep import Finding, LockStep
 from conformance.resume import Resumed
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
+from proofs import explore
 
 EACH_STEM = [next(fault for fault in ALL if fault.stem == stem) for stem in dict.fromkeys(f.stem for f in ALL)]
 
@@ -26,7 +27,7 @@ EACH_STEM = [next(fault for fault in ALL if fault.stem == stem) for stem in dict
 def told(lock: LockStep, steps: list[Any]) -> Any:
     """What the run finds in these operations, all of it, and the state of the law before."""
     for step in steps:
-        before = repr(lock.law.state)
+        before = explore.key(lock.law.state)
         try:
             lock.do(**step)
         except Finding as finding:
