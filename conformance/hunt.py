@@ -312,7 +312,7 @@ class Hunt:
 
         late = False
         try:
-            best = shrink(*best, fresh, accepts)
+            best = shrink(*best, fresh, accepts, copies=False)  # so that the clock is looked at before each replay
         except TimeIsUp:
             late = True
         finding, trace = best

@@ -1,7 +1,8 @@
 """Makes a failing run small: fewer operations, then smaller numbers and pools, as long as it breaks the same law.
 
 Hypothesis finds the run, and this module shrinks the recorded trace. So shrinking never ends at another law, and costs
-a few replays instead of thousands of draws. What an argument means, the operations say (``conformance.kinds``).
+a few replays instead of thousands of draws. A replay does not begin with the first operation where another run has done
+it before (``conformance.resume``). What an argument means, the operations say (``conformance.kinds``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from conformance.engines.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.kinds import KEY, TOKENS, kinds_of
 from conformance.lockstep import Finding, LockStep
+from conformance.resume import Resumed
 from conformance.traces import Trace
 
 SIZES = ("size", "blocks", "indices", "groups")  # how the keys of a configuration begin that say how large it is
@@ -31,25 +33,27 @@ def any_run(*_: Any) -> bool:
     return True
 
 
-def shrink(found: Finding, trace: Trace, start: Start, accepts: Accepts = any_run) -> Found:
+def shrink(found: Finding, trace: Trace, start: Start, accepts: Accepts = any_run, copies: bool = True) -> Found:
     """The smallest run that a greedy search finds, with its finding.
 
     ``start`` makes a fresh run of a configuration. ``accepts`` says of a smaller run that breaks the law whether it
-    will do, for example because another engine holds the law on it.
+    will do, for example because another engine holds the law on it. ``copies``: a run goes on from a copy of an earlier
+    one, where that can be had; the smallest run is equal without.
     """
-    return Shrinker(found, start, trace, accepts).smallest(found, trace)
+    return Shrinker(found, start, trace, accepts, copies).smallest(found, trace)
 
 
 class Shrinker:
     """A greedy search for a smaller run that breaks the law of ``found`` in its way, such as a promise of it."""
 
-    def __init__(self, found: Finding, start: Start, trace: Trace, accepts: Accepts) -> None:
-        self.wanted, self.start, self.accepts = (found.law, found.kind, found.latent), start, accepts
+    def __init__(self, found: Finding, start: Start, trace: Trace, accepts: Accepts, copies: bool = True) -> None:
+        self.wanted, self.resumed, self.accepts = (found.law, found.kind, found.latent), Resumed(start, copies), accepts
         self.kinds = kinds_of(start(trace.config).run.operations)
 
     def smallest(self, found: Finding, trace: Trace) -> Found:
         """Leaves out operations and makes numbers smaller, in turn, until neither helps."""
         best: Found = (found, _cut(trace, len(trace.steps)))
+        self.resumed.follow(best[1])
         for paged in self._smaller_pages(best[1]):
             best = self._shown(paged) or best
         while True:
@@ -65,14 +69,18 @@ class Shrinker:
         ``None``.
         """
         found = self._breaks(trace)
-        return found if found is not None and self.accepts(*found) else None
+        if found is None or not self.accepts(*found):
+            return None
+        self.resumed.follow(found[1])
+        return found
 
     def _breaks(self, trace: Trace) -> Found | None:
         try:
-            lock = self.start(trace.config)
+            lock = self.resumed.at(trace)
         except (Unsupported, EngineError):
             return None
-        for step in trace.steps:
+        left, as_asked = trace.steps[len(lock.trace.steps) :], True
+        for step in left:
             latents = len(lock.law.latents)
             try:
                 lock.do(**step)
@@ -82,11 +90,14 @@ class Shrinker:
                 if trace.stem not in GO_ON:
                     return None  # an operation that this one needs was left out
                 lock.trace.steps.pop()
+                as_asked = False
             except (Unsupported, EngineError):
                 return None  # the engine lacks the operation, or has no verdict
             for latent in lock.law.latents[latents:]:
                 if self._is_wanted(latent):
                     return latent, _as_sent(lock)
+            if as_asked:
+                self.resumed.keep(lock)
         return None
 
     def _is_wanted(self, finding: Finding) -> bool:

@@ -2,13 +2,13 @@
 parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
-the known bugs in ``docs/faults.json``, which ``slotproof docs`` writes. Which edits of the spec no law refutes is kept
-in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it is about:
-``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation nothing notices
-is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says which files have
-changed since. Everything else is made from the code, so ``slotproof docs --check`` sees a document that is out of date
-without loading an engine and without searching for the known bugs. A test searches for each of them and compares it
-with ``docs/faults.json``.
+the known bugs in ``docs/faults.json``, which ``slotproof faults --search --keep`` writes. Which edits of the spec no
+law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it
+is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
+nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
+which files have changed since. Everything else is made from the code, so ``slotproof docs --check`` sees a document
+that is out of date without loading an engine and without searching for the known bugs. Tests search for some of them
+and compare what they find with ``docs/faults.json``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from rich.console import Console
 from conformance import traces
 from conformance.cache_folder import checkout
 from conformance.engines.protocol import Json
-from conformance.faults import FAULTS
-from conformance.faults.show import Shown, show_all
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
 from conformance.story.where import Frame
@@ -40,7 +38,7 @@ from proofs.draining import claim_names
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
-from slotproof import mutating, mutating_impl
+from slotproof import kept_search, mutating, mutating_impl
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -57,7 +55,6 @@ from spec.scope import OUTSIDE
 ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
-KNOWN_BUGS = FINDINGS.with_name("faults.json")
 MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
 UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
@@ -104,9 +101,6 @@ def _html_line(text: str | None) -> Markup:
 def write(check_only: bool) -> int:
     """Writes the documents that are out of date, or only says which they are (exit code 1)."""
     root = needed_checkout("docs")
-    if not check_only:
-        shown = show_all([*FAULTS.values()], None, lambda _: None)
-        write_text(KNOWN_BUGS, json.dumps({s.fault.name: as_kept(s) for s in shown}, indent=1) + "\n")
     made = _documents(root)
     stale = [(path, text) for path, text in made if not path.exists() or path.read_text("utf-8") != text]
     gone = left_over(root / "docs", (path for path, _ in made))
@@ -143,32 +137,10 @@ def kept_findings() -> Json:
     return found
 
 
-def as_kept(shown: Shown) -> Json:
-    """What ``docs/faults.json`` keeps of a fault. ``invariant``: the law that the proof says is broken; ``law``,
-    ``kind``: what the drawn runs broke, see ``Finding``; ``short``: the shrunk run has at most 8 operations.
-    """
-    return {
-        "proof": shown.proof,
-        "invariant": shown.invariant,
-        "found": shown.found,
-        "short": shown.steps <= 8,
-        "law": shown.run.law,
-        "kind": shown.run.kind,
-    }
-
-
 def kept_unneeded() -> list[Json]:
     """Each promise, choice and fit with what became of the proofs without it, as ``prove --minimal`` found last."""
     kept: list[Json] = json.loads(UNNEEDED.read_text("utf-8"))["requirements"]
     return kept
-
-
-def kept_faults() -> list[Json]:
-    """The known bugs as ``docs/faults.json`` has them, each with its name and its sentence."""
-    kept = json.loads(KNOWN_BUGS.read_text("utf-8")) if KNOWN_BUGS.exists() else {}
-    if list(kept) != list(FAULTS):
-        raise UsageError("docs/faults.json does not have the known bugs that there are: run make docs")
-    return [{"name": fault.name, "sentence": fault.sentence, **kept[fault.name]} for fault in FAULTS.values()]
 
 
 def with_rows(found: Json) -> Findings:
@@ -279,7 +251,7 @@ def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str
     return {
         "theorems": lambda: parts.theorems(theorems(STEMS)),
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
-        "faults": lambda: parts.faults(kept_faults()),
+        "faults": lambda: parts.faults(kept_search.faults(), str(kept_search.search())),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
     }
 

@@ -103,6 +103,7 @@ def test_faults_writes_what_the_design_names(tmp_path: Path) -> None:
     (fault,) = json.loads(out.read_text())["faults"]
     assert set(fault) >= {"name", "stem", "proof", "invariant", "run", "steps", "seconds"}
     assert (fault["proof"], fault["run"], fault["invariant"]) == ("refuted", "found", "refused_changes_nothing")
+    assert not fault["search"]
 
 
 def planted(mutant: str) -> Hints:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driven import Variant, found, judge, sampled
+from driven import Variant, found, judge
 
 from conformance import check, known, trace_schema, traces
 from conformance.block_cache.run import ENDS, PROGRESS
@@ -18,7 +18,7 @@ from conformance.contents.shadow import READS_OWN
 from conformance.engines import registry
 from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS, Fault
-from conformance.faults.show import refute, show
+from conformance.faults.show import show
 from conformance.lock_ref.seen import OWNED
 from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, QUIESCENT, VIOLATION, Finding, LockStep
 from conformance.outcome import outcome
@@ -26,11 +26,13 @@ from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
 from conformance.stems import STEMS, start
 from conformance.story.tell import tell
 from proofs.registry import hints_of
-from slotproof import documents
+from slotproof import kept_search
 
 OURS = registry.load("ours").makers
 # How many operations a shrunk run may have: of a scheduler each step is two, and a request is preempted after a few.
 LONGEST = {"block_cache": 30}
+# Of each stem with faults one that few drawn runs find, and fast; `make faults` searches for all.
+SOON_FOUND = ("half_decode", "restore_under_lock", "released_slot_stays", "nested_state_group", "freed_twice")
 # What no law of the state says, and a run alone can see.
 RUN_LAWS = {ANSWERED, ENDS, ENOUGH, OWNED, PROGRESS, ROW_OWNED, SLOT_OWNED, QUIESCENT, READS_OWN, FINDS, OFFERED}
 # What clients send to an engine's front door; our cache has none. Our scheduler has no drafts of an EAGLE head and no
@@ -97,22 +99,15 @@ def test_rows_are_run_on_large_pages_too(stem: str) -> None:
     assert STEMS[stem].machine.page_sizes == (1, 2, 4, 16)
 
 
-@pytest.mark.parametrize("fault", sampled(FAULTS.values(), 3), ids=lambda fault: fault.name)
-def test_every_fault_is_refuted(fault: Fault) -> None:
-    """And its kept run shows it (``tests/test_lockstep.py``)."""
-    invariant, example = refute(fault)
-    assert example is not None
-    assert invariant == json.loads(documents.KNOWN_BUGS.read_text("utf-8"))[fault.name]["invariant"], "run make docs"
-
-
-@pytest.mark.parametrize("fault", sampled(FAULTS.values(), 12), ids=lambda fault: fault.name)
-def test_every_fault_is_found(fault: Fault) -> None:
-    """By drawn runs, which know nothing of it. ``make verify`` searches for each."""
+@pytest.mark.parametrize("fault", [FAULTS[name] for name in SOON_FOUND], ids=lambda fault: fault.name)
+def test_a_fault_is_found_from_nothing(fault: Fault) -> None:
+    """By drawn runs, which know nothing of it. One fault a stem here, all of them in ``make faults``, each night."""
     shown = show(fault)
     assert (shown.proof, shown.found) == ("refuted", "found")
     assert shown.reach == "reachable bug"
     assert 0 < shown.steps <= LONGEST.get(fault.stem, 9), shown.run.trace
-    assert documents.as_kept(shown) == json.loads(documents.KNOWN_BUGS.read_text("utf-8"))[fault.name], "run make docs"
+    (known,) = (one for one in kept_search.faults() if one["name"] == fault.name)
+    assert kept_search.as_kept(shown).items() <= known.items(), "run make faults"
 
 
 @pytest.mark.parametrize("name", traces.names())

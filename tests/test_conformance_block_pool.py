@@ -4,10 +4,8 @@ is let through.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +23,16 @@ from conformance.engines.protocol import Json, Misuse
 from conformance.faults import FAULTS
 from conformance.faults.block_pool import FAULTS as MINE
 from conformance.faults.fault import Fault
+from conformance.faults.kept import kept_run
 from conformance.lockstep import CONFORMS, ENOUGH, REFUSED, Finding, LockStep
 from conformance.outcome import outcome
 from conformance.stems import start
 from conformance.story.tell import tell
-from conformance.traces import Trace
 from impl.block_pool import BlockPool
 
 STEM = "block_pool"
 OURS = registry.load("ours").makers[STEM]
 SMALL: Json = {"blocks": 5, "rows": 4, "indices": 3, "groups": 2, "caching": True}
-SHOWS: dict[str, Json] = json.loads(Path(__file__).with_name("fault_traces.json").read_text(encoding="utf-8"))
 
 
 def run(make: Callable[[Json], Any] = OURS, **config: Any) -> LockStep:
@@ -68,7 +65,7 @@ def test_each_fault_is_found_in_one_search(fault: Fault, seed: int | None) -> No
 
 @pytest.mark.parametrize("fault", MINE, ids=lambda fault: fault.name)
 def test_the_kept_run_of_a_fault_holds_on_ours_and_does_no_harm_there(fault: Fault) -> None:
-    trace = Trace(STEM, SHOWS[fault.name]["config"], SHOWS[fault.name]["steps"])
+    trace = kept_run(fault).trace
     assert outcome(trace, OURS).breaks == ()
     (shown,) = outcome(trace, fault.make).breaks
     assert shown.step == len(trace.steps)
@@ -90,17 +87,17 @@ def test_the_kept_run_of_a_fault_holds_on_ours_and_does_no_harm_there(fault: Fau
     ],
 )
 def test_the_harm_of_a_fault_is_found(name: str, sentence: str) -> None:
-    trace = Trace(STEM, SHOWS[name]["config"], SHOWS[name]["steps"])
+    trace = kept_run(FAULTS[name]).trace
     assert harm(trace, len(trace.steps), FAULTS[name].make)["sentence"] == sentence
 
 
 def test_a_leak_has_no_harm_of_this_kind() -> None:
-    trace = Trace(STEM, SHOWS["queue_is_cut"]["config"], SHOWS["queue_is_cut"]["steps"])
+    trace = kept_run(FAULTS["queue_is_cut"]).trace
     assert harm(trace, len(trace.steps), FAULTS["queue_is_cut"].make)["request"] is None
 
 
 def test_a_story_says_what_changed() -> None:
-    trace = Trace(STEM, SHOWS["hash_before_computed"]["config"], SHOWS["hash_before_computed"]["steps"])
+    trace = kept_run(FAULTS["hash_before_computed"]).trace
     told = tell(trace, FAULTS["hash_before_computed"].make)
     assert "place 0 of row 3: no block → block 1" in told[0].changed
     assert "hash_names_content" in told[-1].wrong

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,18 +20,18 @@ from conformance.engines import registry
 from conformance.engines.protocol import Json, PoolSnapshot
 from conformance.engines.toy import ToyAllocator
 from conformance.faults import FAULTS
+from conformance.faults.kept import kept_run
 from conformance.lockstep import UNSUPPORTED
 from conformance.outcome import outcome
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
 
 OURS = registry.load(registry.own().name).makers
-RUNS: dict[str, Json] = json.loads((Path(__file__).parent / "fault_traces.json").read_text("utf-8"))
 
 
 def run_of(fault: str) -> tuple[Trace, int, Callable[[Json], Any]]:
     """The kept run of a fault, the operation that breaks a law, and the maker of the faulty engine."""
-    trace = Trace(FAULTS[fault].stem, RUNS[fault]["config"], RUNS[fault]["steps"])
+    trace = kept_run(FAULTS[fault]).trace
     first = outcome(trace, FAULTS[fault].make).first
     assert first is not None
     return trace, first.step, FAULTS[fault].make
@@ -55,7 +53,7 @@ def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str
 
 def test_the_plans_are_tried_on_every_stem() -> None:
     assert search.ONWARD.keys() == STEMS.keys()
-    of_faults = {FAULTS[name].stem: run["config"] for name, run in RUNS.items()}
+    of_faults = {fault.stem: kept_run(fault).trace.config for fault in FAULTS.values()}
     configs = {trace.stem: trace.config for trace in every_trace()} | of_faults
     assert configs.keys() == STEMS.keys(), "what no kept trace has, the runs of its faults have"
     for stem in STEMS:

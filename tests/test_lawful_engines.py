@@ -52,9 +52,7 @@ def test_a_lawful_engine_conforms(name: str, seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS if SOAK else SEEDS[:2])
 @pytest.mark.parametrize("name", DRIVEN)
-def test_its_planted_bug_is_found(
-    name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_planted_bug_is_found(name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, bug = (FOLDER / f"{name}.py").read_text(encoding="utf-8"), PLANTED[name]
     assert text.count(bug["line"]) == 1
     (tmp_path / f"planted_{name}.py").write_text(text.replace(bug["line"], bug["bug"]), encoding="utf-8")

@@ -4,12 +4,10 @@ and nothing is let through because laws are evaluated where something has change
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from conformance.contents.shadow import READS_OWN
 from conformance.engines import registry, toy
 from conformance.engines.protocol import Json, Misuse, OutOfMemory
 from conformance.faults import FAULTS
+from conformance.faults.kept import kept_run
 from conformance.lockstep import ANSWERED, ENOUGH, INVARIANT, PROMISE, QUIESCENT, REFUSAL, Call, Finding, LockStep
 from conformance.stems import STEMS, start
 from conformance.traces import Trace
@@ -28,7 +27,6 @@ from conformance.traces import Trace
 OURS = registry.load("ours").makers
 SMALL: Json = {"page_size": 1, "size": 3, "rows": 2, "need_sort": False}
 # For each fault a short run that shows it, as conformance.check has found and shrunk it.
-SHOWS: dict[str, Json] = json.loads(Path(__file__).with_name("fault_traces.json").read_text(encoding="utf-8"))
 
 
 class Logged:
@@ -213,7 +211,7 @@ def test_a_broken_promise_says_which_sentence_is_false_and_for_what() -> None:
     assert isinstance(finding, Finding)
     assert (finding.law, finding.kind) == ("revive_tombstone", PROMISE)
     assert finding.detail == UNDER_READER
-    for name in SHOWS:
+    for name in FAULTS:
         finding = replayed(trace_of(name), FAULTS[name].make)
         assert isinstance(finding, Finding)
         if finding.kind == PROMISE:
@@ -234,7 +232,7 @@ UNDER_READER = (
 
 def trace_of(name: str) -> Trace:
     """The run that shows a fault."""
-    return Trace(FAULTS[name].stem, SHOWS[name]["config"], SHOWS[name]["steps"])
+    return kept_run(FAULTS[name]).trace
 
 
 def replayed(trace: Trace, make: Callable[[Json], Any]) -> Finding | None:

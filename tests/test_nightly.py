@@ -44,7 +44,13 @@ def test_what_is_run_each_night() -> None:
     steps = [step.get("run", "") for job in workflow()["jobs"].values() for step in job["steps"]]
     said = "\n".join(steps)
     mutated = ("slotproof mutate spec\n", "slotproof mutate impl\n")
-    for command in ("slotproof prove --fresh\n", "slotproof prove --minimal", *mutated, "make soak"):
+    for command in (
+        "slotproof prove --fresh\n",
+        "slotproof prove --minimal",
+        "slotproof faults --search\n",
+        *mutated,
+        "make soak",
+    ):
         assert command in said + "\n"
 
 

@@ -16,6 +16,7 @@ from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
 from conformance.faults import FAULTS, Fault
+from conformance.faults.kept import kept_run
 from conformance.faults.show import Shown, refute
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
@@ -23,7 +24,6 @@ from conformance.outcome import outcome
 from conformance.replay import row
 from conformance.story.picture import frame
 from conformance.story.tell import tell
-from conformance.traces import Trace
 from proofs import obligations, prover
 from proofs.counterexample import REACHABLE
 from proofs.draining import claim_names
@@ -43,13 +43,11 @@ from spec.states import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem
-# For each fault a short run that shows it, as conformance.check has found and shrunk it.
-RUNS: dict[str, Json] = json.loads(Path(__file__).with_name("fault_traces.json").read_text(encoding="utf-8"))
 
 
 def shown(fault: Fault) -> Shown:
     """The fault as the report has it, with a kept run in the place of the drawn ones."""
-    trace = Trace(fault.stem, RUNS[fault.name]["config"], RUNS[fault.name]["steps"])
+    trace = kept_run(fault).trace
     broken = outcome(trace, fault.make).breaks[-1]
     law, example = refute(fault)
     run = Result(fault.stem, broken.severity, len(trace.steps), {}, broken.law, broken.kind, trace=trace)

@@ -18,6 +18,7 @@ import fastjsonschema
 
 from conformance import traces
 from conformance.faults import ALL
+from conformance.faults.kept import kept_run
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent
@@ -81,9 +82,7 @@ def originals() -> list[Json]:
     """The kept traces, and those of the planted faults, as they stand in files."""
     kept = [traces.load(name) for name in traces.names()]
     texts = [{**k.trace.as_json(), **k.texts} for k in kept]
-    stems = {fault.name: fault.stem for fault in ALL}
-    shown = json.loads((HERE / "fault_traces.json").read_text(encoding="utf-8"))
-    return [*texts, *({"stem": stems[name], **run} for name, run in shown.items())]
+    return [*texts, *(kept_run(fault).trace.as_json() for fault in ALL)]
 
 
 def places(value: Any) -> Iterator[Any]:

@@ -1,26 +1,23 @@
-"""Shows that a fault is caught: the provers refute the wrong transition, and drawn runs find the faulty
-implementation.
+"""Shows that a fault is found from nothing: the provers refute the wrong transition, and drawn runs, which know nothing
+of the fault, find the faulty implementation. ``conformance.faults.catch`` replays the run that was found and kept.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from conformance.check import Result, Search, check
-from conformance.collector import collect_rarely
 from conformance.faults.fault import Fault
+from conformance.faults.kept import refuting_law
+from conformance.faults.pool import on_processes
 from conformance.lockstep import ANSWERED, CONFORMS, LATENT, VIOLATION
 from proofs import counterexample, obligations
 from proofs.counterexample import Counterexample
 from proofs.explore import Path
 from proofs.registry import hints_of
 
-WORKERS = 8  # at most, since each of them loads torch
 SEARCHES, RUNS = 20, 300  # Hypothesis varies the runs that it drew: one long search may stay where no bug is
 
 
@@ -28,7 +25,7 @@ SEARCHES, RUNS = 20, 300  # Hypothesis varies the runs that it drew: one long se
 class Shown:
     """How a fault was refuted and found.
 
-    ``invariant``: the first law that the wrong transition breaks, ``None`` if none. ``example``: a lawful state from
+    ``invariant``: a law that the wrong transition breaks, ``None`` if it breaks none. ``example``: a lawful state from
     which it does. ``reach``, ``path``: whether and how this is reached from the first state. ``run``: what the drawn
     runs found.
     """
@@ -73,29 +70,25 @@ def show(fault: Fault, examples: int = RUNS, seed: int | None = None) -> Shown:
     return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
 
 
-def show_all(faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], None]) -> list[Shown]:
-    """Shows the faults in parallel processes, and returns the results in order. ``done`` is called for each fault when
-    it ends.
-
-    The processes are spawned, since torch's threads do not survive a fork.
+def show_all(
+    faults: Sequence[Fault], seed: int | None, done: Callable[[Fault], None], seconds: Mapping[str, float] | None = None
+) -> list[Shown]:
+    """Shows the faults in parallel processes, and returns the results in order. ``done``, ``seconds``: see
+    ``on_processes``.
     """
-    workers = min(WORKERS, os.cpu_count() or 1, len(faults))
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=collect_rarely) as pool:
-        futures = {pool.submit(show, fault, seed=seed): fault for fault in faults}
-        for future in as_completed(futures):
-            future.result()
-            done(futures[future])
-    return [future.result() for future in futures]
+    return on_processes(show, faults, done, seconds, seed=seed)
 
 
 def refute(fault: Fault) -> tuple[str | None, Counterexample | None]:
-    """The first law that the wrong transition breaks, and a concrete lawful state from which it does; ``None`` twice
-    if none.
+    """A law that the wrong transition breaks, and a concrete lawful state from which it does; ``None`` twice if none.
+
+    The law of the fault's kept run is asked first, then all laws in order: to show that a law stays costs much more.
     """
-    hints = hints_of(fault.stem)
+    hints, kept = hints_of(fault.stem), refuting_law(fault)
     for name, transition in fault.spec.items():
         changes = [law.name for law in hints.stem.changes.values() if law.binds(name)]
-        for law in (*hints.stem.invariants, *changes, obligations.ATOMIC):
+        laws = (*hints.stem.invariants, *changes, obligations.ATOMIC)
+        for law in sorted(laws, key=lambda law: law != kept):
             example = counterexample.find(hints, name, transition, law)
             if example is not None:
                 return law, example

@@ -17,8 +17,8 @@ from slotproof.plugin import (
     Lengths,
     PairSnapshot,
     PoolSnapshot,
-    RowsSnapshot,
     RowSnapshot,
+    RowsSnapshot,
     TreePage,
     Unsupported,
 )

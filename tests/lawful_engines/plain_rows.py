@@ -16,8 +16,8 @@ from slotproof.plugin import (
     Lengths,
     PairSnapshot,
     PoolSnapshot,
-    RowsSnapshot,
     RowSnapshot,
+    RowsSnapshot,
     Unsupported,
 )
 
