@@ -47,7 +47,7 @@ def test_what_has_no_trace_says_so(tmp_path: Path) -> None:
     assert traces.load(str(alone)).trace.as_json() == trace(2)
     with pytest.raises(UsageError, match="is no report of slotproof check --json"):
         traces.load(f"{alone}#known.1")
-    with pytest.raises(UsageError, match="there is no file nosuch.json"):
+    with pytest.raises(UsageError, match=r"there is no file nosuch\.json"):
         traces.load("nosuch.json")
     with pytest.raises(UsageError, match="no trace 'nosuch'"):
         traces.load("nosuch")
