@@ -62,6 +62,9 @@ def imported(place: str, source: Path | None) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise EngineError(f"{place}: {module} cannot be imported: {told(error)}") from error
         raise EngineError(_no_module(place, error.name, folders)) from error
+    except SyntaxError as error:
+        line = f"{error.filename}, line {error.lineno}"
+        raise EngineError(f"{place}: {module} cannot be imported: {line}: {error.msg}") from error
     except (Exception, SystemExit) as error:
         raise EngineError(f"{place}: {module} cannot be imported: {told(error)}") from error
     for name in attribute.split("."):
@@ -158,7 +161,9 @@ def _stems_of(make: Callable[[Json], Any], place: str) -> list[str]:
         by_annotation = _stem_by_annotation(make)
         if by_annotation is not None:
             return by_annotation
-        raise EngineError(f"{_which(place)}; for {SAMPLE} the maker raised {told(error)}") from error
+        raise EngineError(
+            f"{_which(place)}; asked with a sample configuration, the maker raised {told(error)}"
+        ) from error
     both = hasattr(engine, "cache_snapshot")
     if both and not hasattr(engine, "snapshot"):
         return ["cache"]

@@ -87,8 +87,8 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
 
 
 def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
-    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built,
-    which is ``watched``.
+    """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
+    ``watched``: entered around each maker.
 
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """

@@ -6,6 +6,7 @@ texts in plain words: the law that breaks, what goes wrong, who can send it, and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.naming import UsageError, unknown
 
+LISTS = ("new", "worse", "incomparable", "known", "gone")  # the lists of findings of a check's report
+MOST_OF_REPORT = 1 << 28  # bytes
 TEXTS = ("law", "why", "caller", "harm", "expected", "elsewhere")  # the texts of a kept trace
 
 
@@ -70,19 +73,43 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path. Raises ``UsageError``, which says what is wrong, and where."""
+    """A kept trace by name, or any trace by path. Of a report of ``slotproof check --json`` the trace of its first
+    finding; ``FILE#known.2`` is the second of its list ``known``. Raises ``UsageError``, which says what is wrong, and
+    where.
+    """
     from conformance import trace_schema  # it knows the operations of every run, and runs have traces
 
+    name, _, finding = name_or_path.partition("#")
     kept = (path for path in _files() if path.stem == name_or_path)
-    path = next(kept, Path(name_or_path))
+    path = next(kept, Path(name))
     try:
         if not path.is_file():
-            raise UsageError(unknown("trace", name_or_path, names()))
+            if path.suffix == ".json" or len(path.parts) > 1:
+                raise UsageError(f"there is no file {name}")
+            raise UsageError(unknown("trace", name, names()))
         with path.open("rb") as file:
-            text = file.read(trace_schema.MOST_BYTES + 1)
+            text = file.read(MOST_OF_REPORT + 1)
     except OSError as error:
         raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
-    return _read(path, text)
+    return _read(path, _of_report(path, text, finding) or text[: trace_schema.MOST_BYTES + 1])
+
+
+def _of_report(path: Path, text: bytes, finding: str) -> bytes | None:
+    """The trace of a finding of a check's report, as the text of a file; ``None`` if the file is no such report."""
+    try:
+        report = json.loads(text)
+    except ValueError:
+        report = None
+    if not isinstance(report, dict) or not {"schema", "results", *LISTS} <= report.keys():
+        if finding:
+            raise UsageError(f"{path}#{finding}: the file is no report of slotproof check --json")
+        return None
+    found = {f"{name}.{n}": row["trace"] for name in LISTS for n, row in enumerate(report[name], start=1)}
+    if not found:
+        raise UsageError(f"{path} is the report of a check without findings: it has no trace")
+    if finding and finding not in found:
+        raise UsageError(f"{path} has no finding {finding}: there are {', '.join(found)}")
+    return json.dumps(found[finding or next(iter(found))]).encode()
 
 
 def every() -> list[Kept]:

@@ -40,7 +40,13 @@ Stems = Annotated[list[str] | None, typer.Argument(help=STEMS_HELP)]
 
 
 def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
-    """Refuses a file that cannot be written, before any work is done."""
+    """Refuses a file that cannot be written, before any work is done. Where it is standard output, what is printed for
+    people goes to standard error.
+    """
+    if value == output.STDOUT:
+        from slotproof.screen import console
+
+        console.stderr = True
     return output.file_to_write(value, parameter.opts[0])
 
 
@@ -56,7 +62,8 @@ def _version(asked: bool) -> None:
 
 
 Out = Annotated[
-    Path | None, typer.Option("--json", help="Also write the result to this file, as JSON.", callback=_file)
+    Path | None,
+    typer.Option("--json", help="Also write the result to this file, as JSON; - is standard output.", callback=_file),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the random runs; without it every call draws the same runs.")]
 

@@ -11,11 +11,15 @@ from typing import Any, TextIO
 
 from conformance.naming import UsageError
 
+STDOUT = Path("-")  # where a file is asked for: standard output
+
 
 def file_to_write(path: Path | None, option: str) -> Path | None:
-    """The path, if a file can be written there. Raises ``UsageError`` with a line that names the option."""
-    if path is None:
-        return None
+    """The path, if a file can be written there; ``-`` is standard output. Raises ``UsageError`` with a line that names
+    the option.
+    """
+    if path is None or path == STDOUT:
+        return path
     if path.is_dir():
         raise UsageError(f"{option} {path}: this is a folder, a file is wanted")
     if path.exists() and not path.is_file():
@@ -54,8 +58,11 @@ def _try(folder: Path, what: str) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a file so that a reader sees the old text or the new one, never a part: a file beside it is renamed.
 
-    Raises ``UsageError`` if it cannot be written, for example because the disk is full.
+    ``-`` is standard output. Raises ``UsageError`` if it cannot be written, for example because the disk is full.
     """
+    if path == STDOUT:
+        print(text, end="", flush=True)
+        return
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")

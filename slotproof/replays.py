@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from conformance import traces
+from conformance import named, traces
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError, Json
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
@@ -26,13 +26,19 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     engines; each is given to the engines that have it.
     """
     found = traces.load(trace)
-    rows = _rows(trace, choose(engines, registry.names(), "engine") if engines else judged(), releases, options)
+    rows = _rows(trace, _named(engines) if engines else judged(), releases, options)
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
         show(part)
     if all(r["verdict"] == UNSUPPORTED for r in rows):
         say("no engine could run this trace to its end, so it says nothing about a law", style="yellow")
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS
+
+
+def _named(engines: Sequence[str]) -> list[str]:
+    """The engines that the user has named; one that is named by its place, as ``my_engine:make``, needs no entry."""
+    choose([name for name in engines if not named.is_place(name)], registry.names(), "engine")
+    return list(engines)
 
 
 def judged() -> list[str]:
@@ -127,7 +133,7 @@ def _rows(trace: str, engines: Sequence[str], releases: Sequence[str], options: 
         task = bar.add_task("replaying", total=len(wanted))
         for engine, release in wanted:
             if release is None:
-                loaded = registry.load(engine, options=given[engine])
+                loaded = registry.load(engine, stems=(traces.load(trace).trace.stem,), options=given[engine])
                 rows.append(as_json(row(traces.load(trace), loaded)))
             else:
                 rows += map(as_json, rows_elsewhere([trace], engine, release, options=given[engine]))

@@ -10,8 +10,7 @@ from typing import Any
 from conformance.engines.protocol import Json
 from conformance.enough import NOT_ENOUGH, OPERATIONS, TIMES
 from conformance.lockstep import UNSUPPORTED, VIOLATION
-
-LISTS = ("new", "worse", "incomparable", "known", "gone")  # the lists of findings of a report
+from conformance.traces import LISTS
 
 
 def fails(name: str, row: Json, report: Json) -> bool:

@@ -1,0 +1,89 @@
+"""Traces that a report of ``slotproof check`` holds, engines that are named by their place, and standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import traces
+from conformance.naming import UsageError
+from slotproof import output
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
+
+
+def trace(more: int) -> Any:
+    steps = [{"op": "extend", "rows": [0], "more": [more]}, {"op": "finish", "row": 0, "committed": more}]
+    return {"stem": "allocator", "config": CONFIG, "steps": steps}
+
+
+def report(folder: Path, **lists: list[int]) -> Path:
+    rows = {name: [{"trace": trace(more)} for more in lists.get(name, [])] for name in traces.LISTS}
+    path = folder / "report.json"
+    path.write_text(json.dumps({"schema": 1, "results": [], **rows}))
+    return path
+
+
+def test_a_finding_of_a_report_is_a_trace(tmp_path: Path) -> None:
+    path = report(tmp_path, known=[1, 2], worse=[3])
+    assert traces.load(str(path)).trace.as_json() == trace(3), "the first: worse comes before known"
+    assert traces.load(f"{path}#known.2").trace.as_json() == trace(2)
+    with pytest.raises(UsageError, match=r"has no finding new.1: there are worse.1, known.1, known.2"):
+        traces.load(f"{path}#new.1")
+
+
+def test_what_has_no_trace_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a check without findings: it has no trace"):
+        traces.load(str(report(tmp_path)))
+    alone = tmp_path / "trace.json"
+    alone.write_text(json.dumps(trace(2)))
+    assert traces.load(str(alone)).trace.as_json() == trace(2)
+    with pytest.raises(UsageError, match="is no report of slotproof check --json"):
+        traces.load(f"{alone}#known.1")
+    with pytest.raises(UsageError, match=r"there is no file nosuch\.json"):
+        traces.load("nosuch.json")
+    with pytest.raises(UsageError, match="no trace 'nosuch'"):
+        traces.load("nosuch")
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SLOTPROOF_CACHE": str(folder / "cache")}
+    line = [sys.executable, "-m", "slotproof", *words]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_trace_is_replayed_on_an_engine_that_is_named_by_its_place_and_json_goes_to_standard_output(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_engine.py").write_text(
+        "from conformance.engines.toy import ToyAllocator\n"
+        "def make(config):\n    return ToyAllocator(config['size'], config['page_size'], leaks=True)\n"
+    )
+    report(tmp_path, new=[2])
+    done = command(tmp_path, "replay", "report.json", "my_engine:make", "--json", "-")
+    assert done.returncode == 1, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["subject"], row["law"]) == ("my_engine:make", "no_leak")
+    assert "extend(rows=[0], more=[2])" in done.stderr, "what is for people"
+
+
+def test_a_syntax_error_of_an_engine_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "broken_engine.py").write_text("def make(config:\n")
+    done = command(tmp_path, "check", "broken_engine:make", "allocator")
+    assert done.returncode == 3
+    assert f"{tmp_path / 'broken_engine.py'}, line 1: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_that_is_called_dash_is_standard_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert output.file_to_write(Path("-"), "--json") == Path("-")
+    output.write_json(Path("-"), {"a": 1})
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+    assert not [*tmp_path.iterdir()]
