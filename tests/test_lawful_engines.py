@@ -79,11 +79,11 @@ def test_a_leaf_that_is_evicted_and_inserted_anew_is_no_split() -> None:
 
 
 def evicts_first(config: Json) -> Any:
-    """Our tree, which gives up all that it can before each insert."""
+    """Our tree, which evicts all leaves that nobody holds before each insert."""
     tree = registry.load("ours").makers["lock_ref"](config)
 
     def insert(tokens: list[int], cursor: int, protected: int) -> Inserted | None:
-        tree.evict(64, 64, 64)
+        tree.evict(64, 0, 0)
         found: Inserted | None = tree.insert(tokens, cursor, protected)
         return found
 

@@ -32,7 +32,8 @@ class NodeContents:
 
         ``before``, ``now``: the nodes before and after it. The SWA slots of the row show only where they are a node's
         now, and so does its state. So a slot where the path of ``tokens`` had none is the row's, and so is one where
-        the path has the row's full slot now: the node was evicted, and inserted anew.
+        the path has the row's full slot now: the node was evicted, and inserted anew. A
+        slot that no node had before is the row's, too: the part was evicted, and came to life.
         """
         texts = self.shadow.texts.prefixes(tokens)
         self.shadow.write(FULL, fresh, texts[protected : protected + len(fresh)], who)
@@ -40,7 +41,8 @@ class NodeContents:
         anew = {at for at, slot in along(now, tokens, "full", self.page_size).items() if row.get(at) == slot}
         for part in ("swa", "mamba"):
             had, has = (along(nodes, tokens, part, self.page_size) for nodes in (before, now))
-            new = {at: slot for at, slot in has.items() if at not in had or at in anew}
+            owned = {slot for node in before.values() if (shown := node.parts.get(part)) for slot in shown.slots or ()}
+            new = {at: slot for at, slot in has.items() if at not in had or at in anew or slot not in owned}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
     def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:
