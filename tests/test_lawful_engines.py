@@ -77,11 +77,11 @@ def test_a_leaf_that_is_evicted_and_inserted_anew_is_no_split() -> None:
 
 
 def evicts_first(config: Json) -> Any:
-    """Our tree, which gives up all that it can before each insert."""
+    """Our tree, which evicts all leaves that nobody holds before each insert."""
     tree = registry.load("ours").makers["lock_ref"](config)
 
     def insert(tokens: list[int], cursor: int, protected: int) -> Inserted | None:
-        tree.evict(64, 64, 64)
+        tree.evict(64, 0, 0)
         found: Inserted | None = tree.insert(tokens, cursor, protected)
         return found
 
@@ -222,7 +222,7 @@ def test_a_copied_prefix_is_read_by_its_row() -> None:
     ("copies", "said"),
     [
         (lambda copies: copies[:-1], "reads a slot that nobody has written"),
-        (lambda copies: [(copies[0][1], copies[0][0]), *copies[1:]], "reads a slot that nobody has written"),
+        (lambda copies: [(target, source) for source, target in copies[:1]] + copies[1:], "reads a slot that nobody has written"),
         (lambda copies: copies[:1] + [(copies[0][0], target) for _, target in copies[1:]], "reads request 0's tokens"),
     ],
 )

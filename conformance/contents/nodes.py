@@ -32,16 +32,17 @@ class NodeContents:
 
         ``before``, ``now``: the nodes before and after it. The SWA slots of the row show only where they are a node's
         now, and so does its state. So a slot where the path of ``tokens`` had none is the row's, and so is one where
-        the path has a full slot of the row now in the place of another one.
+        the path has the row's full slot now: the node was evicted, and inserted anew. A
+        slot that no node had before is the row's, too: the part was evicted, and came to life.
         """
         texts = self.shadow.texts.prefixes(tokens)
         self.shadow.write(FULL, fresh, texts[protected : protected + len(fresh)], who)
-        row, paths = dict(enumerate(fresh, start=protected)), (before, now)
-        had_full, has_full = (along(nodes, tokens, "full", self.page_size) for nodes in paths)
-        anew = {at for at, slot in has_full.items() if row.get(at) == slot != had_full.get(at)}
+        row = dict(enumerate(fresh, start=protected))
+        anew = {at for at, slot in along(now, tokens, "full", self.page_size).items() if row.get(at) == slot}
         for part in ("swa", "mamba"):
-            had, has = (along(nodes, tokens, part, self.page_size) for nodes in paths)
-            new = {at: slot for at, slot in has.items() if at not in had or at in anew}
+            had, has = (along(nodes, tokens, part, self.page_size) for nodes in (before, now))
+            owned = {slot for node in before.values() if (shown := node.parts.get(part)) for slot in shown.slots or ()}
+            new = {at: slot for at, slot in has.items() if at not in had or at in anew or slot not in owned}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
     def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:
