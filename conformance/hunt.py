@@ -95,7 +95,7 @@ class Limits:
     ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time, shrinking
     included; ``None`` without a limit. One of the two must be given. ``seed``: see ``Search``. ``together``: how many
     runs one seed draws. ``avoid``: all rounds avoid the known differences, not every second one alone. ``steered``: see
-    ``Search``.
+    ``Search``. ``first``: nothing more is drawn after the first violation that is new or worse, and it alone is shrunk.
     """
 
     examples: int | None = 200
@@ -104,6 +104,7 @@ class Limits:
     together: int = ROUND
     avoid: bool = False
     steered: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,8 @@ class Hunt:
                 break
             self._replay(name, trace)
         self._draw(exclude)
+        if (ends := self._ends_the_search()) is not None:
+            self.candidates = {(): [ends]}
         differences = [*self._new(), *self.known.values()]
         seconds = round(time.monotonic() - self.begun, 1)
         return Hunted(
@@ -165,7 +168,12 @@ class Hunt:
 
     def _searched_enough(self) -> bool:
         """The time is up, but for the time that shrinking needs where there is something to shrink."""
-        return self._time_is_up(1 - SHRINKING if self.candidates else 1)
+        return self._time_is_up(1 - SHRINKING if self.candidates else 1) or self._ends_the_search() is not None
+
+    def _ends_the_search(self) -> _Candidate | None:
+        """The violation for which ``first`` waits, if it was met."""
+        found = (c for shapes in self.candidates.values() for c in shapes) if self.limits.first else ()
+        return next((c for c in found if c.status in (Status.NEW, Status.WORSE) and not c.finding.latent), None)
 
     def _before(self, trace: Trace, step: Json) -> None:
         if self._searched_enough():

@@ -50,6 +50,7 @@ class Options:
 
     ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
     seconds for the whole command. ``examples``: drawn runs for each stem, ``None`` for as many as the budget allows.
+    ``first``: with a base, the search ends with the first violation that is new or worse, once it is shrunk.
     """
 
     subject: Subject
@@ -64,6 +65,7 @@ class Options:
     junit: Path | None = None
     format: str = emit.TEXT
     again: bool = True
+    first: bool = False
 
 
 @dataclass
@@ -126,6 +128,7 @@ def _judge_all(
 ) -> list[Json]:
     """The judgements on all stems, several at a time. A stem gets its share of the time that is left."""
     todo, lock = list(stems), Lock()
+    found: list[str] = []  # the stems with a violation
     whole = bar.add_task(bench.subject.hello["label"], total=len(stems))
 
     def share() -> float | None:
@@ -135,12 +138,16 @@ def _judge_all(
         return max(deadline - time.monotonic(), 0.1) * min(options.workers, left) / left
 
     def one(stem: str) -> Json:
+        if found and options.first:
+            return weigh.nothing_judged(stem)
         with lock:
             seconds = share()
             todo.remove(stem)
         task = bar.add_task(stem, total=None)
         try:
-            return _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
+            judged = _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
+            found.extend([stem] if judged["verdict"] == VIOLATION else [])
+            return judged
         finally:
             bar.remove_task(task)
             bar.advance(whole)
@@ -177,6 +184,7 @@ def _judge(
         else:
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
+            asked["first"] = options.first
         with bench.subject.connect() as connection:
             try:
                 judged = connection.ask(asked, said)
