@@ -6,14 +6,15 @@ another edit are not replayed first, since the answer would depend on which edit
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from conformance.connection import Subject
@@ -57,40 +58,41 @@ def report_of(engine: str, release: str, source: Path, first: bool = False, limi
     """The report of a check of the folder ``source`` beside a release, as ``{"report": ...}``; where it ends without
     one ``{"error": why, "hangs": whether it took longer than ``limit`` seconds}``.
     """
-    context = multiprocessing.get_context("spawn")
-    receive, send = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="slotproof-check-") as scratch:
-        process = context.Process(target=_answer, args=(send, engine, release, source, first, scratch))
-        process.start()
-        send.close()
-        try:
-            if receive.poll(limit):
-                said: Json = receive.recv()
-            else:
-                said = {"error": f"no end within {limit:g} s", "hangs": True}
-        except EOFError:
-            process.join()
-            said = {"error": f"the process of the check ended with {process.exitcode}", "hangs": False}
-        finally:
-            process.kill()  # the engines end when this process has gone
-            process.join()
-            receive.close()
-    return said
+        answer, log = Path(scratch) / "answer.json", Path(scratch) / "log"
+        wanted = [engine, release, str(source), str(int(first)), str(answer)]
+        environment = {**os.environ, "TMPDIR": scratch}  # what a killed check leaves behind is removed with it
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, *wanted],
+                **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "env": environment},
+            )
+            try:
+                process.wait(limit)
+            except subprocess.TimeoutExpired:
+                return {"error": f"no end within {limit:g} s", "hangs": True}
+            finally:
+                process.kill()  # the engines end when this process has gone
+                process.wait()
+        if answer.exists():
+            said: Json = json.loads(answer.read_text(encoding="utf-8"))
+            return said
+        lines = log.read_text(errors="replace").strip().splitlines() or ["no message"]
+        return {"error": f"the process of the check ended with {process.returncode}: {lines[-1]}", "hangs": False}
 
 
-def _answer(to: Connection, engine: str, release: str, source: Path, first: bool, scratch: str) -> None:
-    silent = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(silent, stream)
+def main() -> None:
+    """The process of a check: writes its report, or the error."""
+    engine, release, source, first, answer = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch  # what a killed check leaves behind is removed with it
     try:
-        to.send({"report": checking.report_of(options(engine, release, source, first))})
+        said: Json = {"report": checking.report_of(options(engine, release, Path(source), first == "1"))}
     except (EngineError, UsageError) as error:
-        to.send({"error": str(error), "hangs": False})
+        said = {"error": str(error), "hangs": False}
     except Exception as error:
-        to.send({"error": f"Slotproof itself failed: {type(error).__name__}: {error}", "hangs": False})
+        said = {"error": f"Slotproof itself failed: {type(error).__name__}: {error}", "hangs": False}
+    Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 
 def options(engine: str, release: str, source: Path, first: bool) -> checking.Options:
@@ -98,3 +100,7 @@ def options(engine: str, release: str, source: Path, first: bool) -> checking.Op
     budget = checking.seconds(None, source)
     workers, subject = checking.workers(), Subject(engine, source=source)
     return checking.Options(subject, base=release, budget=budget, workers=workers, again=False, first=first)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,14 +7,13 @@ statements in bodies of functions count (``edits.driven_lines``).
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from conformance.outcome import outcome
 
 RUNS = 40  # drawn runs of each stem
 SEED = 0
+ANSWER = "answer.json"
 
 
 @dataclass(frozen=True)
@@ -45,41 +45,33 @@ def driven(engine: str, release: str, runs: int = RUNS) -> Driven:
     """Drives a release with all kept traces of its stems and with so many drawn runs of each stem, and returns what was
     executed. Raises ``EngineError`` if the release cannot be loaded or driven.
     """
-    context = multiprocessing.get_context("spawn")
-    receive, send = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="slotproof-driven-") as scratch:
-        process = context.Process(target=_answer, args=(send, engine, release, runs, Path(scratch)))
-        process.start()
-        send.close()
-        try:
-            said: Json = receive.recv()
-        except EOFError:
-            process.join()
-            said = {"error": f"{engine} {release}: its process ended with {process.exitcode} while it was driven"}
-        finally:
-            process.kill()
-            process.join()
-            receive.close()
+        answer = Path(scratch) / ANSWER
+        command = [sys.executable, "-m", __spec__.name, engine, release, str(runs), scratch]
+        with (Path(scratch) / "log").open("w") as log:  # what an engine prints is for nobody
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        if not answer.exists():
+            raise EngineError(f"{engine} {release}: its process ended with {ended.returncode} while it was driven")
+        said: Json = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in said:
         raise EngineError(said["error"])
     return Driven(Path(said["root"]), said["lines"])
 
 
-def _answer(to: Connection, engine: str, release: str, runs: int, scratch: Path) -> None:
-    """Sends the folder of the package and the executed lines by file, or the error."""
-    silent = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # what an engine prints is for nobody
-        os.dup2(silent, stream)
+def main() -> None:
+    """The process that drives: writes the folder of the package and the executed lines by file, or the error."""
+    engine, release, runs, scratch = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
     collect_rarely()
-    registry.fetch(engine, release)
-    isolate(scratch)
     try:
+        registry.fetch(engine, release)
+        isolate(scratch)
         loaded = registry.load(engine, release)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
-        to.send({"root": str(loaded.roots[0].resolve()), "lines": executed(loaded, runs)})
+        said: Json = {"root": str(loaded.roots[0].resolve()), "lines": executed(loaded, runs)}
     except EngineError as error:
-        to.send({"error": str(error)})
+        said = {"error": str(error)}
+    (scratch / ANSWER).write_text(json.dumps(said), encoding="utf-8")
 
 
 def executed(loaded: registry.Loaded, runs: int) -> dict[str, list[int]]:
@@ -112,3 +104,7 @@ def executed(loaded: registry.Loaded, runs: int) -> dict[str, list[int]]:
 
 def _draw(stem: str, make: Callable[[Json], Any], runs: int) -> None:
     draw(stem, make, Sink(passes=lambda *_: True), Search(runs, SEED, strict=False))
+
+
+if __name__ == "__main__":
+    main()
