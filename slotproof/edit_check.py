@@ -64,7 +64,7 @@ def report_of(engine: str, release: str, source: Path, first: bool = False, limi
         environment = {**os.environ, "TMPDIR": scratch}  # what a killed check leaves behind is removed with it
         with log.open("w") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, *wanted],
+                [sys.executable, "-m", __name__, *wanted],
                 **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "env": environment},
             )
             try:

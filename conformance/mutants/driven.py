@@ -47,7 +47,7 @@ def driven(engine: str, release: str, runs: int = RUNS) -> Driven:
     """
     with tempfile.TemporaryDirectory(prefix="slotproof-driven-") as scratch:
         answer = Path(scratch) / ANSWER
-        command = [sys.executable, "-m", __spec__.name, engine, release, str(runs), scratch]
+        command = [sys.executable, "-m", __name__, engine, release, str(runs), scratch]
         with (Path(scratch) / "log").open("w") as log:  # what an engine prints is for nobody
             ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
         if not answer.exists():

@@ -88,7 +88,7 @@ def without_report(fate: str, said: str) -> Json:
 
 def shows(row: Json, file: str, function: str) -> bool:
     """A finding names the function among those that one of its operations called, or that an exception went through."""
-    told = [frame for step in row["story"] for frame in step["engine"]]
+    told = [frame for step in row["story"] for frame in (*step["engine"], *step.get("below", []))]
     told += [frame for step in row["story"] for raised in step["raised"] for frame in raised["frames"]]
     return any((frame["file"], frame["function"]) == (file, function) for frame in told)
 
