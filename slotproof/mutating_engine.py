@@ -126,7 +126,7 @@ def _tell(row: Json, number: int, of: int) -> None:
     shown = "" if row["fate"] != FOUND else ", function shown" if row["shown"] else ", function not shown"
     what = f" {row['stem']}: {row['law']}, {row['rows']} findings{shown}" if row["fate"] == FOUND else ""
     where = f"{row['file']}:{row['line']} {row['function']}: {row['words']}"
-    say(f"{number}/{of} {row['fate']}{what}, {row['seconds']:.0f} s: {where}")
+    say(f"{number}/{of} {row['fate']}{what}, {row['seconds']:.0f} s: {where}", wrap=False)
 
 
 def _finish(options: Options, release: str, places: int, rows: Sequence[Json]) -> int:

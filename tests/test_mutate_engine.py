@@ -15,14 +15,18 @@ import pytest
 from harmless import KINDS, edited, harmless, texts
 from reverts.revert import NotRevertable
 
+from conformance.compare import Status
 from conformance.engines import registry
 from conformance.engines.protocol import EngineError
+from conformance.engines.toy import ToyAllocator, allocator
+from conformance.hunt import Hunt, Hunted, Limits
 from conformance.mutants import driven, edits, outcomes, places
 from conformance.mutants.driven import Driven
 from conformance.mutants.outcomes import FOUND, HANGS, MISSED, NO_VERDICT, Begun
 from conformance.mutants.outcomes import KINDS as REASONS
 from conformance.mutants.places import Mutant
 from conformance.naming import UsageError
+from conformance.outcome import outcome as outcome_of
 from slotproof import edit_check, mutating_engine
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.mutating_engine import Options
@@ -163,13 +167,29 @@ def bases(tmp_path: Path) -> Callable[[str, str], tuple[Path, str]]:
     return made
 
 
-def test_a_check_ends_with_the_first_violation(bases: Callable[[str, str], tuple[Path, str]]) -> None:
+def test_a_check_finds_an_edit_and_shows_its_function(bases: Callable[[str, str], tuple[Path, str]]) -> None:
     source, base = bases("leaks: bool = False", "leaks: bool = True")
     said = edit_check.report_of("edited_toy:allocator", base, source, first=True)
     outcome = outcomes.of_report(said["report"], "edited_toy.py", "ToyAllocator.free")
     assert (outcome["fate"], outcome["stem"], outcome["rows"], outcome["shown"]) == (FOUND, "allocator", 1, True)
-    assert said["report"]["new"][0]["trace"]["steps"][-1]["op"] == "roll_back"
-    assert said["report"]["seconds"] < edit_check.checking.DEFAULT_BUDGET / 2
+    assert outcomes.of_report(said["report"], "edited_toy.py", "ToyAllocator.other")["shown"] is False
+
+
+def test_the_search_ends_with_the_first_violation_and_finds_what_it_finds_without() -> None:
+    def hunted(leaks: bool, first: bool) -> Hunted:
+        def make(config: Any) -> ToyAllocator:
+            return ToyAllocator(config["size"], config["page_size"], leaks)
+
+        limits = Limits(examples=30, first=first)
+        return Hunt("allocator", make, lambda trace: outcome_of(trace, allocator), limits).run([], ())
+
+    whole, short = hunted(True, False), hunted(True, True)
+    assert short.runs < whole.runs == 30
+    assert len(short.differences) == 1 <= len(whole.differences)
+    assert short.differences[0].found.severity == "violation"
+    assert short.differences[0].status is Status.NEW
+    assert hunted(False, True).runs == 30
+    assert not hunted(False, True).differences
 
 
 def test_a_check_of_an_engine_without_end_ends(bases: Callable[[str, str], tuple[Path, str]]) -> None:
