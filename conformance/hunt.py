@@ -103,7 +103,7 @@ class Limits:
     nothing new was found the hunt goes on, beyond both, until enough was done (``conformance.enough``). ``seed``: see
     ``Search``. ``together``: how many
     runs one seed draws. ``avoid``: all rounds avoid the known differences, not every second one alone. ``steered``: see
-    ``Search``.
+    ``Search``. ``first``: nothing more is drawn after the first violation that is new or worse, and it alone is shrunk.
     """
 
     examples: int | None = 200
@@ -113,6 +113,7 @@ class Limits:
     avoid: bool = False
     steered: bool = False
     minimum: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,10 @@ class Hunt:
                 break
             self._replay(name, trace)
         self._draw(exclude)
-        self._go_on(exclude)
+        if (ends := self._ends_the_search()) is None:
+            self._go_on(exclude)
+        else:
+            self.candidates = {(): [ends]}
         differences = [*self._new(), *self.known.values()]
         seconds = round(self.clock.passed, 1)
         return Hunted(
@@ -175,7 +179,12 @@ class Hunt:
 
     def _searched_enough(self) -> bool:
         """The time is up, but for the time that shrinking needs where there is something to shrink."""
-        return self.done.must_stop(1 - SHRINKING if self.candidates else 1)
+        return self.done.must_stop(1 - SHRINKING if self.candidates else 1) or self._ends_the_search() is not None
+
+    def _ends_the_search(self) -> _Candidate | None:
+        """The violation for which ``first`` waits, if it was met."""
+        found = (c for shapes in self.candidates.values() for c in shapes) if self.limits.first else ()
+        return next((c for c in found if c.status in (Status.NEW, Status.WORSE) and not c.finding.latent), None)
 
     def _before(self, trace: Trace, step: Json) -> None:
         if self._searched_enough():

@@ -160,7 +160,8 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
     stem = asked["stem"]
     with Connection(asked["base"], asked.get("limit")) as base:
-        limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True)
+        first = asked.get("first", False)
+        limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first)
         kept = [(k.name, k.trace) for k in traces.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])

@@ -52,7 +52,8 @@ class Options:
     ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
     seconds for the whole command, from the first operation on, when the engines are loaded; the minimum of each stem
     (``conformance.enough``) is done also where that takes longer. ``examples``: drawn runs for each stem, ``None`` for
-    as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs.
+    as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs. ``first``: with a
+    base, the search ends with the first violation that is new or worse, once it is shrunk.
     """
 
     subject: Subject
@@ -68,6 +69,7 @@ class Options:
     format: str = emit.TEXT
     again: bool = True
     call_limit: float = 60.0
+    first: bool = False
 
 
 @dataclass
@@ -134,6 +136,7 @@ def _judge_all(
 ) -> list[Json]:
     """The judgements on all stems, several at a time. A stem gets its share of the time that is left."""
     todo, lock = list(stems), Lock()
+    found: list[str] = []  # the stems with a violation
     whole = bar.add_task(bench.subject.hello["label"], total=len(stems))
 
     def share() -> float | None:
@@ -143,12 +146,16 @@ def _judge_all(
         return max(deadline - time.monotonic(), 0.1) * min(options.workers, left) / left
 
     def one(stem: str) -> Json:
+        if found and options.first:
+            return weigh.nothing_judged(stem)
         with lock:
             seconds = share()
             todo.remove(stem)
         task = bar.add_task(stem, total=None)
         try:
-            return _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
+            judged = _judge(stem, bench, options, seconds, again, lambda said: _tell(bar, task, stem, said))
+            found.extend([stem] if judged["verdict"] == VIOLATION else [])
+            return judged
         finally:
             bar.remove_task(task)
             bar.advance(whole)
@@ -186,6 +193,7 @@ def _judge(
             listed = bench.base.subject.release or bench.base.hello["says"]
             asked |= {"do": "beside", "base": bench.base.path, "again": again.of(stem), "listed": listed}
             asked["roots"] = bench.base.hello["roots"]
+            asked["first"] = options.first
         with bench.subject.connect() as connection:
             try:
                 judged = connection.ask(asked, said)

@@ -135,25 +135,41 @@ def prove(
 @app.command()
 def mutate(
     what: Annotated[
-        Literal["spec", "impl"],
-        typer.Argument(help="What to edit: spec, which is the law, or impl, our implementation."),
+        Literal["spec", "impl", "engine"],
+        typer.Argument(
+            help="What to edit: spec, which is the law; impl, our implementation; or a release of an engine."
+        ),
     ],
-    stem: Stems = None,
+    stem: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STEM]...|ENGINE", help=f"{STEMS_HELP} Of engine: the engine's name."),
+    ] = None,
     operator: Annotated[
         list[str] | None, typer.Option(help="Only edits of this operator, see --list-operators; can be repeated.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Try only so many edits, drawn at random; of impl 200 by default.")
+        int | None,
+        typer.Option(
+            "--sample",
+            "--count",
+            min=1,
+            help="Try only so many edits, drawn at random; by default 200 of impl and 40 of an engine.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the drawn sample.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Edits judged at a time; default: the processors.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Of impl: time after which no other edit is tried, for example 10m.")
+        str | None, typer.Option(help="Of impl and engine: time after which no other edit is tried, for example 10m.")
     ] = None,
+    release: Annotated[str | None, typer.Option(help="Of engine: the release that is edited.")] = None,
+    first: Annotated[
+        bool, typer.Option("--first", help="Of engine: a check ends with its first new violation, once it is shrunk.")
+    ] = False,
     keep: Annotated[
         bool,
         typer.Option(
-            "--keep", help="Write the result to docs/mutation.json (of impl: docs/mutation_impl.json), for the pages."
+            "--keep",
+            help="Write the result to docs/mutation.json (mutation_impl.json, mutation_engines.json), for the pages.",
         ),
     ] = False,
     list_operators: Annotated[
@@ -161,14 +177,29 @@ def mutate(
     ] = False,
     json: Out = None,
 ) -> None:
-    """Edit the law or our implementation, and see whether each edit is noticed.
+    """Edit the law, our implementation or an engine, and see whether each edit is noticed.
 
     An edit is a mistake that a programmer could make. spec: it drops a condition, a field, a promise or a call of a
     transition, is off by one, takes one pool for the other; a law must refute it. impl: it changes one place; check
-    ours, or where the law leaves a choice a test, must notice it. Exit code 1 if fewer than 95% are noticed.
+    ours, or where the law leaves a choice a test, must notice it. engine: it changes one place of a release's
+    bookkeeping that runs execute; `slotproof check ENGINE --source COPY --base RELEASE` must find it. Exit code 1 if
+    fewer than 95% are noticed, of an engine fewer than 80%.
     """
+    from slotproof import checking
+
+    if what == "engine":
+        from slotproof import mutating_engine
+
+        if operator or jobs or list_operators or len(stem or []) != 1:
+            what_else = "--operator, --jobs and --list-operators are not for it, since nobody chooses its edits"
+            raise UsageError(f"mutate engine needs the name of one engine; {what_else}")
+        limit = None if budget is None else checking.seconds(budget, None)
+        drawn = (*(stem or []), release, seed, sample or mutating_engine.COUNT, first, limit, keep, json)
+        raise typer.Exit(mutating_engine.run(mutating_engine.Options(*drawn)))
+    if release is not None or first:
+        raise UsageError("--release and --first are for mutate engine")
     if what == "impl":
-        from slotproof import checking, mutating_impl
+        from slotproof import mutating_impl
 
         if list_operators:
             raise typer.Exit(mutating_impl.operators(json))
@@ -176,7 +207,7 @@ def mutate(
         chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, limit, keep, json)
         raise typer.Exit(mutating_impl.run(mutating_impl.Options(*chosen)))
     if budget is not None:
-        raise UsageError("--budget is for mutate impl: the edits of the law are all tried")
+        raise UsageError("--budget is for mutate impl and engine: the edits of the law are all tried")
     from slotproof import mutating
 
     if list_operators:

@@ -6,9 +6,10 @@ the known bugs in ``docs/faults.json``, which ``slotproof faults --search --keep
 law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it
 is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
 nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
-which files have changed since. Everything else is made from the code, so ``slotproof docs --check`` sees a document
-that is out of date without loading an engine and without searching for the known bugs. Tests search for some of them
-and compare what they find with ``docs/faults.json``.
+which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
+``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Everything else is made from the code,
+so ``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for
+the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from proofs.draining import claim_names
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
-from slotproof import kept_search, mutating, mutating_impl
+from slotproof import kept_search, mutating, mutating_engine, mutating_impl
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -56,6 +57,7 @@ ROOT = checkout()
 PACKAGED = Path(__file__).with_name("findings.json")  # the copy that is installed as a part of the package
 FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
 MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
+DRAWN = FINDINGS.with_name(mutating_engine.KEPT)  # what `slotproof mutate engine --keep` writes
 UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
 EXAMPLE = "insert_under_reader"  # the trace that README.md shows
 REQUIRED = ("found",)  # the parts that README.md must have
@@ -179,6 +181,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
         "mutation.md": mutating.page(),
         **({"mutation_impl.md": mutating_impl.page()} if MUTATED.exists() else {}),
+        **({"mutation_engines.md": mutating_engine.page()} if DRAWN.exists() else {}),
     }
     return [
         *(

@@ -222,7 +222,10 @@ def test_a_copied_prefix_is_read_by_its_row() -> None:
     ("copies", "said"),
     [
         (lambda copies: copies[:-1], "reads a slot that nobody has written"),
-        (lambda copies: [(target, source) for source, target in copies[:1]] + copies[1:], "reads a slot that nobody has written"),
+        (
+            lambda copies: [(target, source) for source, target in copies[:1]] + copies[1:],
+            "reads a slot that nobody has written",
+        ),
         (lambda copies: copies[:1] + [(copies[0][0], target) for _, target in copies[1:]], "reads request 0's tokens"),
     ],
 )

@@ -78,6 +78,9 @@ class Plugin(Protocol):
     It may have ``options``, a tuple of ``EngineOption``: then ``load`` has a parameter ``options``, a dict that has a
     value for each of them.
 
+    It may have ``bookkeeping``, the files and folders of its memory and its scheduler, below the first of
+    ``Loaded.roots``, with ``/``: these ``slotproof mutate engine`` edits.
+
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.
     """

@@ -1,6 +1,7 @@
-"""The mutants of ``impl/``: cosmic-ray's operators, and one of ours that leaves out a statement.
+"""The mutants of a file: cosmic-ray's operators, and one of ours that leaves out a statement.
 
-A mutant changes one place of one file. Annotations, which nothing executes, and texts of messages are left out.
+A mutant changes one place of one file. Annotations are left out: they cannot change what a call does. So are, where
+the caller says so, texts that are put together, which in ``impl/`` only messages have.
 Of the operators that cosmic-ray has for arithmetic and comparisons, those are kept whose result is near the right one:
 ``a ** b`` for ``a + b`` would be noticed by any run, and the share of noticed mutants would look better than it is.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,9 +103,9 @@ def _operators() -> list[tuple[str, int, Any]]:
 
 @dataclass(frozen=True)
 class Spot:
-    """A place that an operator can change. ``which``: the operator's number among those with its name.
-    ``occurrence``: how many places in the file it can change before this one. ``key``: what the spot is, also after
-    lines above it have moved.
+    """A place that an operator can change. ``file``: the file, relative to the folder that is mutated. ``which``: the
+    operator's number among those with its name. ``occurrence``: how many places in the file it can change before this
+    one. ``key``: what the spot is, also after lines above it have moved.
     """
 
     file: str
@@ -128,29 +129,43 @@ class Mutant:
     text: str
 
     def __str__(self) -> str:
-        return f"impl/{self.spot.file}:{self.spot.place[0][0]} {self.spot.function}: {self.was} → {self.now}"
+        return f"{self.spot.file}:{self.spot.place[0][0]} {self.spot.function}: {self.was} → {self.now}"
 
 
-def spots(path: Path, operators: Collection[str] = tuple(SENTENCES)) -> list[Spot]:
-    """Every spot of a file."""
-    text = path.read_text(encoding="utf-8")
+def _any(_: int) -> bool:
+    return True
+
+
+def spots(
+    path: Path,
+    operators: Collection[str] = tuple(SENTENCES),
+    *,
+    name: str = "",
+    line: Callable[[int], bool] = _any,
+    messages: bool = False,
+) -> list[Spot]:
+    """Every spot of a file. ``name``: what ``Spot.file`` is, by default the file's own name. ``line``: says of the
+    number of a line whether its spots are wanted. ``messages``: texts that are put together are changed too.
+    """
+    text, name = path.read_text(encoding="utf-8"), name or path.name
     tree, lines = ast.parse(text), text.splitlines()
-    ignored, functions = _ignored(tree, text), _functions(tree)
+    ignored, functions = _ignored(tree, text, messages), _functions(tree)
     occurrences: Counter[tuple[str, int]] = Counter()
     alike: Counter[tuple[str, ...]] = Counter()
     found = []
     for node in ast_nodes(get_ast(text)):
-        for name, which, operator in _operators():
+        for kind, which, operator in _operators():
             for place in operator.mutation_positions(node):
-                occurrence = occurrences[name, which]
-                occurrences[name, which] += 1
-                if name not in operators or _inside(place, ignored):
+                occurrence = occurrences[kind, which]
+                occurrences[kind, which] += 1
+                if kind not in operators or _inside(place, ignored):
                     continue
                 function = _function_at(place[0][0], functions)
-                what = (function, name, str(which), " ".join(lines[place[0][0] - 1].split()))
-                key = " | ".join([path.name, *what, str(alike[what])])
+                what = (function, kind, str(which), " ".join(lines[place[0][0] - 1].split()))
+                key = " | ".join([name, *what, str(alike[what])])
                 alike[what] += 1
-                found.append(Spot(path.name, function, name, place, which, occurrence, key))
+                if line(place[0][0]):
+                    found.append(Spot(name, function, kind, place, which, occurrence, key))
     return found
 
 
@@ -191,15 +206,15 @@ def _reads(text: str) -> bool:
     return True
 
 
-def _ignored(tree: ast.Module, text: str) -> list[Place]:
-    """Annotations, names of type variables, and texts that are put together, which only messages have."""
+def _ignored(tree: ast.Module, text: str, messages: bool) -> list[Place]:
+    """Annotations, names for types, and unless ``messages`` texts that are put together."""
     nodes: list[ast.AST] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
             nodes.append(node.returns)
         elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             nodes.append(node.annotation)
-        elif isinstance(node, ast.JoinedStr) or _is_alias(node):
+        elif (isinstance(node, ast.JoinedStr) and not messages) or _is_alias(node):
             nodes.append(node)
     lines = text.splitlines()
     return [_place(node, lines) for node in nodes]
@@ -230,7 +245,7 @@ def _functions(tree: ast.Module) -> list[tuple[int, int, str]]:
     def look(node: ast.AST, above: str) -> None:
         for child in ast.iter_child_nodes(node):
             name = above
-            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{above}.{child.name}" if above else child.name
                 first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
                 found.append((first, child.end_lineno or first, name))

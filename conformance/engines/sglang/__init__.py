@@ -22,6 +22,12 @@ RELEASES = (
     *("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
     *("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
 )
+# Where memory is given out, cached and given back, requests are scheduled, and their rows and sessions are kept; and
+# the kernels that do so on a device.
+BOOKKEEPING = (
+    *("srt/mem_cache", "srt/session", "srt/managers", "srt/disaggregation", "srt/speculative"),
+    *("kernels/ops/memory", "kernels/ops/kvcache", "kernels/ops/speculative"),
+)
 NEITHER = "sglang needs either --release VERSION or --source FOLDER"
 OPTIONS = (
     EngineOption(
@@ -59,6 +65,7 @@ class SGLangPlugin:
     folder: Path | None = Path(__file__).parent
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS
+    bookkeeping: tuple[str, ...] = BOOKKEEPING
 
     def load(
         self, release: str | None, source: Path | None, device: str, options: Mapping[str, str] | None = None

@@ -20,6 +20,8 @@ RELEASES = (
     *("0.13.0", "0.15.1", "0.16.0", "0.18.1", "0.20.2", "0.22.1"),
     *("0.24.0", "0.27.1", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
 )
+# The block pool, its caches of each kind of layer, the scheduler, and what the scheduler keeps of a request.
+BOOKKEEPING = ("v1/core", "v1/request.py", "v1/kv_cache_interface.py", "v1/kv_cache_spec_registry.py")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class VLLMPlugin:
     stems: tuple[str, ...] = ("block_pool", "block_cache")
     folder: Path | None = Path(__file__).parent
     own: bool = False
+    bookkeeping: tuple[str, ...] = BOOKKEEPING
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""
