@@ -44,8 +44,8 @@ def run(json: Path | None) -> int:
     show(_verdicts(checks))
     few = [c for c in checks if c["verdict"] == NOT_ENOUGH]
     if few:
-        names = "; ".join(f"{c['subject']} {c['release']} {c['stem']} ({too_little(c)})" for c in few)
-        say(f"{NOT_ENOUGH}, so no verdict: {names}", style="yellow")
+        those = "; ".join(f"{c['subject']} {c['release']} {c['stem']} ({too_little(c)})" for c in few)
+        say(f"{NOT_ENOUGH}, so no verdict: {those}", style="yellow")
         return FAILED
     if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
         raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")

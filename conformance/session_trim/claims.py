@@ -39,17 +39,14 @@ CLAIMS: dict[str, Claim] = {
     "free_group_end": taken_by("end_group"),
 }
 SIZES: Json = {"size": 8, "size_swa": 8, "rows": 3, "sessions": 2, "window": 2, "need_sort": False}
+KINDS: tuple[Json, ...] = (
+    {"tree": "unified"},
+    {"tree": "swa_radix"},
+    {"tree": "unified", "components": FULL},
+    {"tree": "radix", "components": FULL},
+    {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": False},
+    {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": True},
+)
 PROBES: tuple[Json, ...] = tuple(
-    {**SIZES, **more, "page_size": page_size}
-    for page_size, more in product(
-        (1, 4),
-        (
-            {"tree": "unified"},
-            {"tree": "swa_radix"},
-            {"tree": "unified", "components": FULL},
-            {"tree": "radix", "components": FULL},
-            {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": False},
-            {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": True},
-        ),
-    )
+    {**SIZES, **kind, "page_size": page_size} for page_size, kind in product((1, 4), KINDS)
 )
