@@ -12,7 +12,7 @@ import spec
 from conformance.engines.protocol import Json
 from conformance.lockstep import CHOICE, PROMISE, VIOLATION
 from conformance.outcome import How
-from spec.arguments import arguments_of, meaning
+from slotproof.arguments import arguments_of, meaning
 
 SPEAK_FOR_THEMSELVES = ("row", "node", "request", "session", "handle", "block", "slot")  # arguments that say their kind
 # Words of a difference, and what they mean.
