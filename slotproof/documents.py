@@ -30,8 +30,10 @@ from rich.console import Console
 from conformance import traces
 from conformance.cache_folder import checkout
 from conformance.engines.protocol import Json
+from conformance.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
 from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.naming import UsageError
+from conformance.stems import STEMS as STEMS_OF_RUNS
 from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs import fitting
@@ -177,6 +179,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "assumptions": assumptions(STEMS),
             "outside": OUTSIDE,
         },
+        "claims.md": _claims(),
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
         "mutation.md": mutating.page(),
@@ -192,6 +195,12 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
     ]
+
+
+def _claims() -> dict[str, Any]:
+    """What an engine claims on each stem, and the minimum of a search."""
+    minimum = {"operations": OPERATIONS, "times": TIMES, "rounds": ROUNDS, "runs": RUNS, "longest": int(LONGEST)}
+    return {"stems": {name: driven.claims for name, driven in STEMS_OF_RUNS.items()}, **minimum}
 
 
 def written_by_hand(docs: Path) -> list[Path]:

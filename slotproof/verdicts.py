@@ -140,8 +140,9 @@ def _reach(result: Json) -> None:
     """
     if not result["enough"]:
         say(f"{result['stem']}: {weigh.undecided(result, {'base': None})}", style="yellow")
-    missed = [name for name in result["never_reached"] if name not in result["too_seldom"]]
+    said = () if result["enough"] else result["too_seldom"]
+    missed = [name for name in result["never_reached"] if name not in said]
     if missed:
-        say(f"{result['stem']}: no run reached, and no verdict needs", style="dim")
+        say(f"{result['stem']}: no run reached", style="dim")
     for name in missed:
         say(f"  {name}: {remarks.first_sentence(result['stem'], name)}", style="dim")
