@@ -19,8 +19,9 @@ import torch
 
 Value = TypeVar("Value")
 HOME = __name__.rpartition("conformance")[0]  # in a wheel our packages are below ``slotproof``
-OURS = tuple(f"{HOME}{package}." for package in ("conformance", "impl"))
-SPEC = f"{HOME}spec."  # the law's states and texts never change
+OURS = tuple(f"{HOME}{package}." for package in ("conformance", "impl", "spec"))
+# Values of the law and its texts never change. Its states are copied: they may refer to an object of the run.
+NEVER_CHANGE = tuple(f"{HOME}spec.{module}" for module in ("finite", "lengths", "logic"))
 CONSTANTS = (int, float, str, bytes, bool, type(None), range, object, torch.dtype, torch.device, immutables.Map)
 
 
@@ -39,7 +40,7 @@ def copied(value: Value) -> Value:
 @functools.cache
 def _is_shared(kind: type) -> bool:
     """Values of this type never change, so that a copy may have them too."""
-    return kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__.startswith(SPEC)
+    return kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__ in NEVER_CHANGE
 
 
 @functools.cache
