@@ -194,8 +194,9 @@ def mutate(
             what_else = "--operator, --jobs and --list-operators are not for it, since nobody chooses its edits"
             raise UsageError(f"mutate engine needs the name of one engine; {what_else}")
         limit = None if budget is None else checking.seconds(budget, None)
-        drawn = (*(stem or []), release, seed, sample or mutating_engine.COUNT, first, limit, keep, json)
-        raise typer.Exit(mutating_engine.run(mutating_engine.Options(*drawn)))
+        engine, count = (stem or [""])[0], sample or mutating_engine.COUNT
+        drawn = mutating_engine.Options(engine, release, seed, count, first, limit, keep, json)
+        raise typer.Exit(mutating_engine.run(drawn))
     if release is not None or first:
         raise UsageError("--release and --first are for mutate engine")
     if what == "impl":

@@ -63,10 +63,8 @@ def report_of(engine: str, release: str, source: Path, first: bool = False, limi
         wanted = [engine, release, str(source), str(int(first)), str(answer)]
         environment = {**os.environ, "TMPDIR": scratch}  # what a killed check leaves behind is removed with it
         with log.open("w") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", __name__, *wanted],
-                **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "env": environment},
-            )
+            command, nothing = [sys.executable, "-m", __name__, *wanted], subprocess.DEVNULL
+            process = subprocess.Popen(command, stdin=nothing, stdout=out, stderr=out, env=environment)
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:

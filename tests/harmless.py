@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,13 @@ def rename_local(place: Place, old: str, new: str) -> Iterator[Span]:
 def move_to_the_end_of_its_class(place: Place) -> Iterator[Span]:
     """The method is the last one of its class."""
     first, last = place.lines[place.node.lineno - 1], place.lines[place.node.end_lineno]
-    owner = next(n for n in ast.walk(ast.parse(place.source)) if _has(n, place.node.lineno))
+    classes = [node for node in ast.walk(ast.parse(place.source)) if isinstance(node, ast.ClassDef)]
+    (owner,) = (node for node in classes if place.node.lineno in [child.lineno for child in node.body])
     end = place.lines[owner.end_lineno or 0]
     if place.node.decorator_list or end == last:
         raise NotRevertable("the method has a decorator, or is the last one")
     yield Span(first, last)
     yield Span(end, end, b"\n" + place.source[first:last])
-
-
-def _has(node: ast.AST, line: int) -> bool:
-    return isinstance(node, ast.ClassDef) and any(child.lineno == line for child in node.body)
 
 
 def swap_pair(place: Place) -> Iterator[Span]:
@@ -90,12 +88,12 @@ def swap_pair(place: Place) -> Iterator[Span]:
 
 def swap_statements(place: Place, first: str, second: str) -> Iterator[Span]:
     """Two statements have changed places: those that assign to, or call, ``first`` and ``second``."""
-    one, other = (place.find(ast.stmt, lambda node, name=name: _does(node, name)) for name in (first, second))
+    one, other = (place.find(ast.stmt, partial(_does, name)) for name in (first, second))
     yield from _swapped(place, one, other)
 
 
-def _does(node: ast.stmt, name: str) -> bool:
-    done = node.targets[0] if isinstance(node, ast.Assign) else None
+def _does(name: str, node: ast.stmt) -> bool:
+    done: ast.expr | None = node.targets[0] if isinstance(node, ast.Assign) else None
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         done = node.value.func
     return done is not None and ast.unparse(done) == name

@@ -25,6 +25,7 @@ from conformance.mutants.driven import Driven
 from conformance.mutants.outcomes import FOUND, HANGS, MISSED, NO_VERDICT, Begun
 from conformance.mutants.outcomes import KINDS as REASONS
 from conformance.mutants.places import Mutant
+from conformance.mutants.record import EQUIVALENT
 from conformance.naming import UsageError
 from conformance.outcome import outcome as outcome_of
 from slotproof import edit_check, mutating_engine
@@ -243,7 +244,7 @@ def row(fate: str, edit: str = "e", **more: Any) -> dict[str, Any]:
 
 def test_only_what_is_found_counts_and_one_in_ten_may_be_equivalent() -> None:
     rows = [*[row(FOUND, shown=True)] * 12, row(FOUND), row(HANGS), row(NO_VERDICT), *[row(MISSED)] * 5]
-    called = [one | {"kind": outcomes.EQUIVALENT, "reason": "r"} if one["fate"] == MISSED else one for one in rows]
+    called = [one | {"kind": EQUIVALENT, "reason": "r"} if one["fate"] == MISSED else one for one in rows]
     sums = outcomes.sums(called)
     assert (sums["called_equivalent"], sums["equivalent"], sums["wrong"], sums["shown"]) == (5, 2, 18, 12)
     assert sums["share"] == pytest.approx(13 / 18)
