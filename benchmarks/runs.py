@@ -27,7 +27,7 @@ def draw(stem: str, own: Loaded, operations: int) -> list[Trace]:
 
 
 def _batches(stem: str, own: Loaded) -> Iterator[list[Trace]]:
-    rules, run_class = STEMS[stem]
+    rules, run_class, _ = STEMS[stem]
     fixed = {"make": staticmethod(own.makers[stem]), "run_class": staticmethod(run_class), "sink": Sink()}
     number = 0
     while True:

@@ -143,9 +143,9 @@ class _Copy:
         storage = value.untyped_storage()
         known = self.storages.get(storage._cdata)
         if known is None:
-            known = self.storages[storage._cdata] = storage.clone()
+            known = self.storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
-        return empty.set_(known, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload,no-any-return]
+        return empty.set_(known, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
 
 
 HOW: dict[type, Callable[[_Copy, Any], Any]] = {

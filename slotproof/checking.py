@@ -31,13 +31,13 @@ from conformance.lockstep import LATENT, VIOLATION
 from conformance.naming import UsageError
 from conformance.outcome import How, Outcome
 from conformance.served import run_in
+from conformance.traces import LISTS
 from proofs.registry import DRIVEN
 from slotproof import emit, remarks, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
 from slotproof.screen import choose, progress
 from slotproof.subjects import Base, base_of
-from slotproof.weigh import LISTS
 
 SCHEMA = 1
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds

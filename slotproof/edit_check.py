@@ -61,7 +61,10 @@ def report_of(engine: str, release: str, source: Path, first: bool = False, limi
     with tempfile.TemporaryDirectory(prefix="slotproof-check-") as scratch:
         answer, log = Path(scratch) / "answer.json", Path(scratch) / "log"
         wanted = [engine, release, str(source), str(int(first)), str(answer)]
-        environment = {**os.environ, "TMPDIR": scratch}  # what a killed check leaves behind is removed with it
+        environment: dict[str, str] = {
+            **os.environ,
+            "TMPDIR": scratch,
+        }  # what a killed check leaves behind is removed with it
         with log.open("w") as out:
             command, nothing = [sys.executable, "-m", __name__, *wanted], subprocess.DEVNULL
             process = subprocess.Popen(command, stdin=nothing, stdout=out, stderr=out, env=environment)

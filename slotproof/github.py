@@ -14,10 +14,10 @@ from conformance.engines.protocol import Json
 from conformance.lockstep import VIOLATION
 from conformance.plain import printable
 from conformance.ran import in_words
+from conformance.traces import LISTS
 from slotproof import remarks, weigh
 from slotproof.junit import changed, told
 from slotproof.screen import broken
-from slotproof.weigh import LISTS
 
 ERROR, WARNING, NOTICE = "error", "warning", "notice"
 LONGEST_SUMMARY = 500_000  # characters; GitHub refuses a summary of more than 1 MiB

@@ -17,10 +17,9 @@ from conformance.engines.protocol import Json
 from conformance.lockstep import UNSUPPORTED
 from conformance.plain import printable
 from conformance.ran import in_words
-from conformance.traces import Trace
+from conformance.traces import LISTS, Trace
 from slotproof import remarks, weigh
 from slotproof.screen import broken
-from slotproof.weigh import LISTS
 
 
 def text(report: Json) -> str:

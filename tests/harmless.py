@@ -70,7 +70,7 @@ def rename_local(place: Place, old: str, new: str) -> Iterator[Span]:
 
 def move_to_the_end_of_its_class(place: Place) -> Iterator[Span]:
     """The method is the last one of its class."""
-    first, last = place.lines[place.node.lineno - 1], place.lines[place.node.end_lineno]
+    first, last = place.lines[place.node.lineno - 1], place.lines[getattr(place.node, "end_lineno", None) or 0]
     classes = [node for node in ast.walk(ast.parse(place.source)) if isinstance(node, ast.ClassDef)]
     (owner,) = (node for node in classes if place.node.lineno in [child.lineno for child in node.body])
     end = place.lines[owner.end_lineno or 0]

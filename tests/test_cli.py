@@ -173,11 +173,16 @@ def test_releases_in_a_row_with_one_result_share_a_line() -> None:
 
 def test_a_replay_says_each_result_once_with_the_releases_that_show_it() -> None:
     conforms = {"verdict": CONFORMS, "step": None, "law": None, "kind": None, "detail": "", "harm": None}
-    wrong = {"verdict": VIOLATION, "step": 1, "law": "one", "kind": lockstep.PROMISE, "detail": "why"}
+    wrong: dict[str, Any] = {"verdict": VIOLATION, "step": 1, "law": "one", "kind": lockstep.PROMISE, "detail": "why"}
     read = [{"harm": {"sentence": f"read in step {n}"}} for n in (1, 2)]
-    shows = {"0.5.10": wrong | read[0], "0.5.11": wrong | read[1], "0.5.12": wrong | read[1], "0.5.13": conforms}
+    shows: dict[str, dict[str, Any]] = {
+        "0.5.10": wrong | read[0],
+        "0.5.11": wrong | read[1],
+        "0.5.12": wrong | read[1],
+        "0.5.13": conforms,
+    }
     shows |= {"0.5.14": conforms, "0.5.16": conforms, "0.5.17": wrong | {"step": 2, "harm": None}}
-    rows = [{"subject": "ours", "release": None, **conforms}]
+    rows: list[dict[str, Any]] = [{"subject": "ours", "release": None, **conforms}]
     rows += [{"subject": "sglang", "release": release, "ran": {"core": ["rust"]}, **s} for release, s in shows.items()]
     run = Trace("allocator", {}, [{"op": "free", "row": 0}, {"op": "free", "row": 1}])
     kept = Kept("some_trace", "one", "why", "", run)

@@ -28,10 +28,11 @@ from conformance.hunt import Hunt, Limits
 from conformance.kinds import declared
 from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
 from conformance.machine import Sink
-from conformance.outcome import outcome
+from conformance.outcome import How, outcome
 from conformance.stems import CALLERS, STEMS
+from conformance.traces import LISTS
 from proofs.registry import hints_of
-from slotproof import campaign, checking, weigh
+from slotproof import campaign, checking
 from slotproof.weigh import too_little
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +40,7 @@ OURS = registry.load("ours").makers
 
 
 def loaded(stem: str, make: Callable[[Json], Any]) -> Loaded:
-    return Loaded("mine", None, {stem: make}, ())
+    return Loaded("mine", None, {stem: make})
 
 
 def asked(stem: str, **more: Any) -> Json:
@@ -251,9 +252,9 @@ def leaking(config: Json) -> Any:
 def test_shrinking_ends_with_the_time_and_says_so() -> None:
     late = Sink(late=lambda: True)
     found = check("allocator", leaking, Search(60, seed=1), late)
-    assert (found.verdict, found.shrunk) == (VIOLATION, False)
+    assert (found.verdict, found.how) == (VIOLATION, How.CUT_SHORT)
     whole = check("allocator", leaking, Search(60, seed=1))
-    assert whole.shrunk
+    assert whole.how is How.SHRUNK
     assert whole.trace is not None
     assert found.trace is not None
     assert len(whole.trace.steps) < len(found.trace.steps)
@@ -262,7 +263,7 @@ def test_shrinking_ends_with_the_time_and_says_so() -> None:
 def test_harm_that_there_is_no_time_for_is_marked() -> None:
     trace = check("allocator", leaking, Search(60, seed=1)).trace
     assert trace is not None
-    none = harm(trace, len(trace.steps), leaking, 0)
+    none = harm(trace, len(trace.steps), leaking, seconds=0)
     assert none["cut_short"]
     assert none["sentence"] == "not looked for, since the time was over"
     assert not harm(trace, len(trace.steps), leaking)["cut_short"]
@@ -285,7 +286,7 @@ def test_what_is_missing_is_said() -> None:
 
 @pytest.mark.parametrize("base", [None, {"label": "base"}])
 def test_a_stem_on_which_too_little_was_done_ends_with_4(base: Json | None) -> None:
-    lists: Json = {name: [] for name in weigh.LISTS}
+    lists: Json = {name: [] for name in LISTS}
     report = {**lists, "base": base, "subject": {"own": False, "options": {}}, "options": {"stems": []}}
     report["results"] = [result(too_seldom=["acquire"])]
     code, reason = checking._exit(report)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import traces
+from conformance.clock import Clock
 from conformance.contents import harm as search
 from conformance.contents.harm import harm, with_another
 from conformance.contents.harm_found import Harm, lines_of, rank_of
@@ -195,7 +196,7 @@ def test_a_run_before_shrinking_is_looked_at_only_where_it_can_say_more(monkeypa
     assert [trace.steps for trace in looked] == [drawn.steps], "its world is large enough"
     harm(small, 2, twice, lent(1, 0))
     assert len(looked) == 2, "it was not shrunk"
-    late = harm(small, 2, twice, drawn, until=0.0)
+    late = harm(small, 2, twice, drawn, seconds=1e-9)
     assert len(looked) == 3
     assert "no time was left" in lines_of(late)[0]
     both = harm(small, 2, twice, drawn)
@@ -204,7 +205,9 @@ def test_a_run_before_shrinking_is_looked_at_only_where_it_can_say_more(monkeypa
 
 
 def test_no_plan_is_begun_after_the_time() -> None:
-    assert search.search(lent(4, 0, 1), twice, until=0.0).operations == 0
+    late = Clock(0.0)
+    late.begin()
+    assert search.search(lent(4, 0, 1), twice, late).operations == 0
     assert search.search(lent(4, 0, 1), twice).operations > 0
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from conformance.engines.protocol import Json
 from conformance.outcome import Break, How
-from conformance.traces import Trace
+from conformance.traces import LISTS, Trace
 from proofs.registry import STEMS
 from slotproof import checking, github, junit, remarks, verdicts
 from slotproof.arguments import ARGUMENTS, OTHERWISE, arguments_of, meaning
-from slotproof.weigh import LISTS
 
 DETAIL = 'advance broke a promise of slide: "the row holds the blocks" is false: row of request 1, to 1, gone [1]'
 SLIDE = Break("violation", 2, "slide", "promise", "The window moves on.", DETAIL)

@@ -105,7 +105,11 @@ class ListOfItsOwn(list[int]):
     """More than its fields."""
 
 
-@pytest.mark.parametrize("value", [Foreign(), ListOfItsOwn(), (n for n in ()), open], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [Foreign(), ListOfItsOwn(), (n for n in ()), open],
+    ids=["of_another", "list_of_its_own", "generator", "builtin"],
+)
 def test_what_is_not_known_to_be_safe_is_refused(value: Any) -> None:
     if value is open:
         assert copied(value) is open
