@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from conformance.block_pool.rules import INDICES, ROWS
-from conformance.claims import CACHING, Claim, taken_by
+from conformance.claims import CACHING, Claim, own_way, taken_by
 from conformance.engines.protocol import Json
 
 CLAIMS: dict[str, Claim] = {
@@ -15,6 +15,7 @@ CLAIMS: dict[str, Claim] = {
     "take": taken_by("admit", "grow"),
     "fill": taken_by("compute"),
     "cache": taken_by("compute", where=CACHING),
+    "displace": own_way("A prefix cache may find several blocks for one hash."),
     "leave": taken_by("slide"),
     "cut": taken_by("cut"),
     "move": taken_by("move"),
