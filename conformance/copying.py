@@ -60,7 +60,7 @@ class _Copy:
 
     def of(self, value: Any) -> Any:
         """The copy of one value."""
-        kind = type(value)
+        kind: Any = type(value)
         if _is_shared(kind):
             return value
         known = self.made.get(id(value))
@@ -70,7 +70,7 @@ class _Copy:
         return known
 
     def _instance(self, value: Any) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         if not kind.__module__.startswith(OURS) or (
             kind.__new__ is not object.__new__ and not isinstance(value, tuple)
         ):
@@ -145,7 +145,7 @@ class _Copy:
         if known is None:
             known = self.storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
-        return empty.set_(known, value.storage_offset(), value.size(), value.stride())  # type: ignore[call-overload]
+        return empty.set_(known, value.storage_offset(), value.size(), value.stride())
 
 
 HOW: dict[type, Callable[[_Copy, Any], Any]] = {

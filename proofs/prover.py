@@ -89,13 +89,13 @@ def briefly(
     formula: obligations.Formula, memory: Memory = NOTHING, stop: Stop = never, certificate: Path | None = None
 ) -> Answers:
     """What both solvers answer in few steps. The core facts are tried first: what follows from them follows from all
-    facts. ``stop``: see ``ask``; it is called once at most.
+    facts. ``stop``: see ``ask``; it is called where the core facts are not enough and the first look at all facts finds
+    no proof. Most obligations that do not follow from the core facts follow from all, so it is not called before.
     """
     few = formula.core_facts
     answers = Answers()
     if few is not None:
-        answers = _only_proofs(ask([*few, z3.Not(formula.goal)], GLANCE, memory, stop=stop))
-        stop = never
+        answers = _only_proofs(ask([*few, z3.Not(formula.goal)], GLANCE, memory))
     if certificate is not None:
         enough = few is not None and answers.cvc5 == UNSAT
         write_certificate([*(few or ()), z3.Not(formula.goal)] if enough else formula.negated, certificate)

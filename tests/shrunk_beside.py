@@ -41,7 +41,7 @@ def shrunk(fault: Fault, found: tuple[Finding, Trace], copies: bool) -> tuple[st
         done[0] += 1
         real(lock, op, **arguments)
 
-    LockStep.do = counted  # type: ignore[method-assign]
+    LockStep.do = counted  # type: ignore[method-assign,assignment]
     try:
         finding, trace = shrink(*found, lambda config: start(fault.stem, fault.make, config), copies=copies)
     finally:

@@ -16,6 +16,7 @@ from one_operation import make as one_operation
 import conformance.enough
 from conformance import judge, stems, traces
 from conformance.allocator.rules import AllocatorMachine
+from conformance.campaign.store import Looked
 from conformance.check import Search, check
 from conformance.claims import claimed
 from conformance.clock import Clock
@@ -33,7 +34,7 @@ from conformance.stems import CALLERS, STEMS
 from conformance.traces import LISTS
 from proofs.registry import hints_of
 from slotproof import campaign, checking
-from slotproof.weigh import too_little
+from slotproof.weigh import too_little, undecided
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = registry.load("ours").makers
@@ -100,7 +101,7 @@ def test_one_operation_a_run_is_not_enough_and_says_what_was_never_reached() -> 
     found = judged("lock_ref", one_operation)
     assert (found["verdict"], found["enough"]) == (NOT_ENOUGH, False)
     assert {"acquire", "release", "evict_leaf", "add_leaf"} == set(found["too_seldom"])
-    assert "acquire" in weigh.undecided(found, {"base": None})
+    assert "acquire" in undecided(found, {"base": None})
     assert found["runs"] > 5  # it went on beyond the five runs that were asked for
 
 
@@ -295,7 +296,7 @@ def test_a_stem_on_which_too_little_was_done_ends_with_4(base: Json | None) -> N
 
 def test_a_campaign_needs_the_minimum_too() -> None:
     counts = Counter({("alloc", "", "done"): TIMES, ("free", "", "done"): TIMES - 1})
-    stem = campaign.Looked(steps=OPERATIONS, counts=counts, claimed=["alloc", "free"])
+    stem = Looked(steps=OPERATIONS, counts=counts, claimed=["alloc", "free"])
     assert not campaign.enough(stem)
     counts["free", "", "done"] += 1
     assert campaign.enough(stem)

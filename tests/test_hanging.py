@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance import watchdog
-from conformance.connection import Subject
+from conformance.connection import Served, Subject
 from conformance.engines.protocol import EngineError
 from conformance.lockstep import ANSWERED
 from slotproof import checking, codes
@@ -85,14 +86,14 @@ def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = written(tmp_path / "hangs", "later")
-    ready = checking.Served.ready
+    ready = Served.ready
 
     def from_now_on(served: Any) -> Any:
         hello = ready(served)
         (folder / "once").touch()
         return hello
 
-    monkeypatch.setattr(checking.Served, "ready", from_now_on)
+    monkeypatch.setattr(Served, "ready", from_now_on)
     with pytest.raises(EngineError) as told:
         checking.report_of(options(folder))
     assert "the maker of allocator was called with {" in str(told.value)
@@ -102,10 +103,10 @@ def test_a_maker_that_hangs_later_is_an_error_that_has_the_configuration(
 
 def test_a_watch_counts_no_time_in_which_another_process_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
-    monkeypatch.setattr(watchdog.faulthandler, "dump_traceback_later", lambda limit, **_: waits.append(limit))
-    monkeypatch.setattr(watchdog.faulthandler, "cancel_dump_traceback_later", lambda: waits.append(None))
-    monkeypatch.setattr(watchdog.faulthandler, "enable", lambda _: None)
-    monkeypatch.setattr(watchdog.faulthandler, "disable", lambda: None)
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda limit, **_: waits.append(limit))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: waits.append(None))
+    monkeypatch.setattr(faulthandler, "enable", lambda _: None)
+    monkeypatch.setattr(faulthandler, "disable", lambda: None)
     watch = watchdog.Watch(tmp_path / "death", 100.0)
     with watchdog.paused():
         assert waits == [100.0, None]

@@ -147,7 +147,8 @@ def test_the_newer_of_two_equal_blocks_may_be_the_one_that_is_found() -> None:
     lock.do("release", row=2)
     lock.do("admit", row=3, text=[2, 2], to=3)  # takes the newer block too: then none is found
     lock.do("admit", row=2, text=[1, 1], hits=1, to=0)
-    assert not lock.run.tables[2].blocks
+    run: Any = lock.run
+    assert not run.tables[2].blocks
 
 
 def test_the_older_of_two_equal_blocks_may_stay_the_one_that_is_found() -> None:
@@ -237,7 +238,7 @@ def test_a_copy_that_misses_or_mixes_tokens_is_found(copies: Any, said: str) -> 
 
 def test_an_engine_that_shares_may_not_show_a_copy() -> None:
     class Shares(copying_rows.CopyingRows):
-        lacks = tuple(name for name in copying_rows.LACKS if name != "share_prefix")
+        lacks = tuple(name for name in copying_rows.LACKS if name != "share_prefix")  # type: ignore[assignment]
 
     lock = start("session_trim", lambda config: Shares(config["rows"], config["size"], config["page_size"]), ROWS)
     for step in HIT:
