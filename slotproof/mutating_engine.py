@@ -7,6 +7,7 @@ import json as plain_json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,8 +108,9 @@ def _file(options: Options, release: str) -> Path:
     return cache_folder() / "mutants" / f"{name}.jsonl"
 
 
+@cache
 def _version() -> str:
-    """Slotproof's code that drives and judges, as a short hash."""
+    """Slotproof's code that drives and judges, as a short hash; of the files as they were when it was first asked for."""
     made = hashlib.sha256()
     for package in (conformance, spec):
         for path in sorted(Path(package.__path__[0]).rglob("*.py")):
