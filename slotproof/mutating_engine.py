@@ -110,7 +110,7 @@ def _file(options: Options, release: str) -> Path:
 
 @cache
 def _version() -> str:
-    """Slotproof's code that drives and judges, as a short hash; of the files as they were when it was first asked for."""
+    """Slotproof's code that drives and judges, as a short hash: of the files as they were at the first call."""
     made = hashlib.sha256()
     for package in (conformance, spec):
         for path in sorted(Path(package.__path__[0]).rglob("*.py")):
