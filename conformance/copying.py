@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 import immutables
 import torch
 
+from spec import finite, lengths, logic
+
 Value = TypeVar("Value")
 HOME = __name__.rpartition("conformance")[0]  # in a wheel our packages are below ``slotproof``
-OURS = tuple(f"{HOME}{package}." for package in ("conformance", "impl", "spec"))
+OWN = tuple(f"{HOME}{package}." for package in ("conformance", "impl", "spec"))
 # Values of the law and its texts never change. Its states are copied: they may refer to an object of the run.
-NEVER_CHANGE = tuple(f"{HOME}spec.{module}" for module in ("finite", "lengths", "logic"))
+NEVER_CHANGE = tuple(module.__name__ for module in (finite, lengths, logic))
 CONSTANTS = (int, float, str, bytes, bool, type(None), range, object, torch.dtype, torch.device, immutables.Map)
 
 
@@ -71,9 +73,7 @@ class _Copy:
 
     def _instance(self, value: Any) -> Any:
         kind: Any = type(value)
-        if not kind.__module__.startswith(OURS) or (
-            kind.__new__ is not object.__new__ and not isinstance(value, tuple)
-        ):
+        if not kind.__module__.startswith(OWN) or (kind.__new__ is not object.__new__ and not isinstance(value, tuple)):
             raise Uncopyable(f"{kind.__module__}.{kind.__qualname__}")
         if isinstance(value, tuple):
             return tuple.__new__(kind, map(self.of, value))
