@@ -117,9 +117,9 @@ def _by_stem(found: Sequence[Caught | Shown], title: str) -> None:
     """One line for each stem: the table of all faults is too long for a file."""
     rows = []
     for stem in dict.fromkeys(one.fault.stem for one in found):
-        ours = [one for one in found if one.fault.stem == stem]
-        refuted, shown = (sum(getattr(one, what) != "missed" for one in ours) for what in ("proof", "found"))
-        rows.append((stem, len(ours), refuted, shown, f"{sum(one.seconds for one in ours):.1f}"))
+        of_stem = [one for one in found if one.fault.stem == stem]
+        refuted, shown = (sum(getattr(one, what) != "missed" for one in of_stem) for what in ("proof", "found"))
+        rows.append((stem, len(of_stem), refuted, shown, f"{sum(one.seconds for one in of_stem):.1f}"))
     show(table(title, ("stem", "bugs", "refuted by a proof", "shown by a run", "seconds"), rows))
 
 

@@ -32,7 +32,7 @@ def run(fresh: bool) -> int:
     """
     start = time.perf_counter()
     say(f"proofs, our implementation, known bugs: {EXPECTED}")
-    parts = [_done("the proofs", lambda: _proofs(fresh)), _done("our implementation", _ours)]
+    parts = [_done("the proofs", lambda: _proofs(fresh)), _done("our implementation", _implementation)]
     parts.append(_done("the known bugs", _bugs))
     line, code = last_line(parts, time.perf_counter() - start)
     say(("" if code else "verified: ", "bold green"), ("not verified: " if code else "", "bold red"), line)
@@ -63,7 +63,7 @@ def _proofs(fresh: bool) -> Part:
     return Part(HOLDS, f"{counts.obligations} obligations in {counts.stems} stems by z3 and cvc5{remembered}")
 
 
-def _ours() -> Part:
+def _implementation() -> Part:
     own = registry.own().name
     code = checking.run(checking.Options(Subject(own), workers=checking.workers()))
     return Part(code, f"slotproof check {own} (exit code {code})" if code else "our implementation conforms")

@@ -137,7 +137,7 @@ def test_a_part_that_cannot_be_done_fails_and_the_others_are_done(monkeypatch: p
         raise UsageError("the spec cannot be proved")
 
     monkeypatch.setattr(verifying, "_proofs", no_law)
-    monkeypatch.setattr(verifying, "_ours", lambda: verifying.Part(HOLDS, "conforms"))
+    monkeypatch.setattr(verifying, "_implementation", lambda: verifying.Part(HOLDS, "conforms"))
     monkeypatch.setattr(verifying, "_bugs", lambda: verifying.Part(BROKEN, "known bugs that are not shown (x)"))
     assert verifying.run(fresh=True) == 3
     last = capsys.readouterr().out.splitlines()[-1]
