@@ -454,7 +454,7 @@ def test_a_text_of_an_engine_is_never_a_command_or_a_code_of_a_terminal(raises: 
 
 def test_the_levels_of_annotations(many: Any) -> None:
     found = [(c.name, c.properties["title"]) for c in run_by_github("\n".join(github.annotated(many)))]
-    assert [name for name, _ in found] == ["error"] * (len(many["new"])) + ["warning"] * 2 + ["notice"] * 2
+    assert [name for name, _ in found] == ["error"] * (len(many["new"])) + ["warning"] * 3 + ["notice"]
     assert ("warning", "lock_ref: no verdict") in found
     assert not any("known" in title for _, title in found)
 
