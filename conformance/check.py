@@ -143,12 +143,14 @@ def _shrunk(
         return True
 
     def fresh(config: Json) -> LockStep:
-        if sink.late():
-            raise TimeIsUp
         return start(stem, make, config, search.strict, looks_past(search.exclude))
 
+    def in_time() -> None:
+        if sink.late():
+            raise TimeIsUp
+
     try:
-        return Found(*shrink(*failure, fresh, accepts), How.SHRUNK, drawn)
+        return Found(*shrink(*failure, fresh, accepts, before=in_time), How.SHRUNK, drawn)
     except TimeIsUp:
         return Found(*best, How.CUT_SHORT, drawn)
 

@@ -315,13 +315,15 @@ class Hunt:
             return True
 
         def fresh(config: Json) -> Any:
+            return start(self.stem, self.make, config, strict=False)
+
+        def in_time() -> None:
             if self._time_is_up(1):
                 raise TimeIsUp
-            return start(self.stem, self.make, config, strict=False)
 
         late = False
         try:
-            best = shrink(*best, fresh, accepts, copies=False)  # so that the clock is looked at before each replay
+            best = shrink(*best, fresh, accepts, before=in_time)
         except TimeIsUp:
             late = True
         finding, trace = best

@@ -33,21 +33,42 @@ def any_run(*_: Any) -> bool:
     return True
 
 
-def shrink(found: Finding, trace: Trace, start: Start, accepts: Accepts = any_run, copies: bool = True) -> Found:
+def nothing() -> None:
+    """Stops no search."""
+
+
+def shrink(
+    found: Finding,
+    trace: Trace,
+    start: Start,
+    accepts: Accepts = any_run,
+    copies: bool = True,
+    before: Callable[[], object] = nothing,
+) -> Found:
     """The smallest run that a greedy search finds, with its finding.
 
     ``start`` makes a fresh run of a configuration. ``accepts`` says of a smaller run that breaks the law whether it
     will do, for example because another engine holds the law on it. ``copies``: a run goes on from a copy of an earlier
-    one, where that can be had; the smallest run is equal without.
+    one, where that can be had; the smallest run is equal without. ``before`` is called before each smaller run is
+    tried; what it raises ends the search.
     """
-    return Shrinker(found, start, trace, accepts, copies).smallest(found, trace)
+    return Shrinker(found, start, trace, accepts, copies, before).smallest(found, trace)
 
 
 class Shrinker:
     """A greedy search for a smaller run that breaks the law of ``found`` in its way, such as a promise of it."""
 
-    def __init__(self, found: Finding, start: Start, trace: Trace, accepts: Accepts, copies: bool = True) -> None:
+    def __init__(
+        self,
+        found: Finding,
+        start: Start,
+        trace: Trace,
+        accepts: Accepts,
+        copies: bool = True,
+        before: Callable[[], object] = nothing,
+    ) -> None:
         self.wanted, self.resumed, self.accepts = (found.law, found.kind, found.latent), Resumed(start, copies), accepts
+        self.before = before
         self.kinds = kinds_of(start(trace.config).run.operations)
 
     def smallest(self, found: Finding, trace: Trace) -> Found:
@@ -75,6 +96,7 @@ class Shrinker:
         return found
 
     def _breaks(self, trace: Trace) -> Found | None:
+        self.before()
         try:
             lock = self.resumed.at(trace)
         except (Unsupported, EngineError):

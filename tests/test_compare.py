@@ -125,9 +125,9 @@ def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: p
     """Each law has its first run shrunk before any law has a second run begun."""
     begun: list[tuple[str, str]] = []
 
-    def heard(finding: Finding, trace: Trace, *more: Any) -> Any:
+    def heard(finding: Finding, trace: Trace, *more: Any, **named: Any) -> Any:
         begun.append((finding.law, trace.steps[-1]["op"]))
-        return shrink(finding, trace, *more)
+        return shrink(finding, trace, *more, **named)
 
     monkeypatch.setattr("conformance.hunt.shrink", heard)
     found = hunted(BOTH, sound)
@@ -145,7 +145,7 @@ def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: p
 
 
 def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*_: Any) -> Any:
+    def late(*_: Any, **__: Any) -> Any:
         raise TimeIsUp
 
     monkeypatch.setattr("conformance.hunt.shrink", late)
