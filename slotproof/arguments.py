@@ -98,6 +98,7 @@ OTHERWISE = {
     "block_pool.leave.gone": "the blocks that the row gives up",
     "block_cache.slide.gone": "the blocks that the row gives up, because nobody reads them for it any more",
     "block_pool.evict.gone": "the blocks that the prefix cache forgets",
+    "block_pool.displace.gone": "the blocks that are not found any more, since another block has their hash",
     "block_cache.evict.gone": "the blocks that the prefix cache forgets",
     "allocator.free.gone": "the pages that are given back",
     "swa_mapping.free.gone": "the full pages that are given back, with their SWA pages",

@@ -61,7 +61,8 @@ def test_words_of_a_difference_are_explained() -> None:
 
 
 def test_a_transition_that_no_run_reached_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"]})
+    enough = {"enough": True, "too_seldom": []}
+    verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"], **enough})
     said = capsys.readouterr().out
     assert "settle_swa: An engine need not wait for the end of the free group" in said
     assert "clear: The allocator is again as before the first call." in said
@@ -117,6 +118,7 @@ def report(base: Json | None, *gone: Json, new: tuple[Json, ...] = ()) -> Json:
     isolation = {"network": "none", "home": "none"}
     looked: Json = {"runs": 9, "steps": 900, "refused": 1, "never_reached": [], "enough": True, "ran": {}}
     looked |= {"stem": "allocator", "verdict": "conforms", "cut_short": False, "seconds": 1.0}
+    looked |= {"claimed": [], "too_seldom": [], "over": 0.0}
     made = {**empty, "base": base, "gone": list(gone), "new": list(new), "options": {"stems": []}, "seconds": 1.0}
     made |= {"subject": {**subject, "isolation": isolation}, "slotproof": "0"}
     made["results"] = [{**looked, **{name: len(made[name]) for name in LISTS}}]

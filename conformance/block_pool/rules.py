@@ -6,6 +6,8 @@ every row is released, and then every block must be free and the prefix cache ca
 
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -40,11 +42,11 @@ class BlockPoolMachine(StemMachine):
         driven as it is.
         """
         first = {**config, "rows": ROWS, "indices": INDICES}
-        others = [{**first, "caching": not config["caching"]}, {**first, "groups": 1}, {**first, "groups": 2}]
-        others += [{**one, "blocks": MOST} for one in (first, *others)]
-        for one in (first, *others):
-            if self.begin(one):
-                return
+        kinds = product((config["blocks"], MOST), (True, False), (1, 2))
+        others = [
+            {**first, "blocks": blocks, "caching": caching, "groups": groups} for blocks, caching, groups in kinds
+        ]
+        self.begin_one_of(first, others)
 
     @property
     def begun(self) -> BlockPoolRun:
