@@ -120,6 +120,7 @@ def report(base: Json | None, *gone: Json, new: tuple[Json, ...] = ()) -> Json:
     looked |= {"stem": "allocator", "verdict": "conforms", "cut_short": False, "seconds": 1.0}
     looked |= {"claimed": [], "too_seldom": [], "over": 0.0}
     made = {**empty, "base": base, "gone": list(gone), "new": list(new), "options": {"stems": []}, "seconds": 1.0}
+    made["over"] = 0.0
     made |= {"subject": {**subject, "isolation": isolation}, "slotproof": "0"}
     made["results"] = [{**looked, **{name: len(made[name]) for name in LISTS}}]
     made["exit"], made["reason"] = checking._exit(made)
