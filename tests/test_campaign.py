@@ -82,7 +82,7 @@ def engines(tmp_path: Path) -> Callable[[str], Subject]:
 def asked(number: int = 0, **more: Any) -> Json:
     """A trial of the stem ``allocator``."""
     told: Json = {"do": "trial", "run": str(number), "number": number, "stem": "allocator", "seed": 7, "engine": "toy"}
-    told |= {"listed": None, "examples": 20, "steer": "", "seconds": 60.0, "limit": 60.0}
+    told |= {"listed": None, "examples": 20, "steer": "", "seconds": 60.0, "limit": 60.0, "claims": True}
     return {**told, **{"replay": [], "known": [], "reached": [], "kept": []}, **more}
 
 
@@ -564,16 +564,18 @@ def test_ray_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_campaign_that_looked_at_little_is_no_verdict(tmp_path: Path) -> None:
-    assert campaign._exit({"findings": [], "lost": [], "results": [{"stem": "x", "steps": 199}]})[0] == codes.FAILED
+    little = {"stem": "x", "steps": 199, "enough": False, "too_little": "199 operations, 200 are asked for"}
+    no_verdict = (codes.FAILED, "not enough, so no verdict: x (199 operations, 200 are asked for)")
+    assert campaign._exit({"findings": [], "lost": [], "results": [little]}) == no_verdict
     replace_text(tmp_path / "x", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     lacking = {"kind": workers.NO_VERDICT, "why": "it uses what is stood in for"}
-    few: Json = {"findings": [], "lost": [lacking], "results": [{"stem": "x", "steps": 900}]}
+    few: Json = {"findings": [], "lost": [lacking], "results": [{"stem": "x", "steps": 900, "enough": True}]}
     assert campaign._exit(few) == (codes.FAILED, "no verdict in 1 trials: it uses what is stood in for")
     found = {"severity": "latent", "gone": False}
     for own, gone, code in ((True, False, 1), (False, False, 0), (True, True, 0)):
         told: Json = {"subject": {"own": own}, "findings": [{**found, "gone": gone}], "lost": []}
-        assert campaign._exit({**told, "results": [{"stem": "x", "steps": 900}]})[0] == code
+        assert campaign._exit({**told, "results": [{"stem": "x", "steps": 900, "enough": True}]})[0] == code
 
 
 def test_promises_of_a_transition_that_was_never_taken_are_not_named_each() -> None:

@@ -175,6 +175,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "report": ("report", "run"),
         "docs": ("documents", "write"),
         "list": ("listing", "run"),
+        "verify": ("verifying", "run"),
         "events": ("streaming", "run"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
