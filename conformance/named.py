@@ -63,8 +63,8 @@ def imported(place: str, source: Path | None) -> Any:
             raise EngineError(f"{place}: {module} cannot be imported: {told(error)}") from error
         raise EngineError(_no_module(place, error.name, folders)) from error
     except SyntaxError as error:
-        line = f"{error.filename}, line {error.lineno}"
-        raise EngineError(f"{place}: {module} cannot be imported: {line}: {error.msg}") from error
+        where = f"{error.filename}:{error.lineno}"
+        raise EngineError(f"{place}: {module} cannot be imported: SyntaxError: {error.msg} ({where})") from error
     except (Exception, SystemExit) as error:
         raise EngineError(f"{place}: {module} cannot be imported: {told(error)}") from error
     for name in attribute.split("."):

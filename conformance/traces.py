@@ -84,8 +84,10 @@ def load(name_or_path: str) -> Kept:
     path = next(kept, Path(name))
     try:
         if not path.is_file():
+            if path.is_dir():
+                raise UsageError(f"no trace {name_or_path!r}: it is a folder")
             if path.suffix == ".json" or len(path.parts) > 1:
-                raise UsageError(f"there is no file {name}")
+                raise UsageError(f"no trace {name_or_path!r}: there is no file {name}")
             raise UsageError(unknown("trace", name, names()))
         with path.open("rb") as file:
             text = file.read(MOST_OF_REPORT + 1)
@@ -98,7 +100,7 @@ def _of_report(path: Path, text: bytes, finding: str) -> bytes | None:
     """The trace of a finding of a check's report, as the text of a file; ``None`` if the file is no such report."""
     try:
         report = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         report = None
     if not isinstance(report, dict) or not {"schema", "results", *LISTS} <= report.keys():
         if finding:

@@ -16,7 +16,7 @@ from conformance.ran import in_words
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
 from slotproof.codes import BROKEN, HOLDS
-from slotproof.screen import broken, choose, progress, say, show, write_json
+from slotproof.screen import STYLES, broken, choose, progress, say, write_json
 
 VERDICTS = (VIOLATION, LATENT, CONFORMS, UNSUPPORTED)  # the gravest first
 
@@ -29,7 +29,8 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     rows = _rows(trace, _named(engines) if engines else judged(), releases, options)
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
-        show(part)
+        verdict = part.partition(" in step ")[0].partition(":")[0]
+        say(part, style=STYLES.get(verdict, ""))
     if all(r["verdict"] == UNSUPPORTED for r in rows):
         say("no engine could run this trace to its end, so it says nothing about a law", style="yellow")
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS

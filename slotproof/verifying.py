@@ -35,7 +35,7 @@ def run(fresh: bool) -> int:
     parts = [_done("the proofs", lambda: _proofs(fresh)), _done("our implementation", _implementation)]
     parts.append(_done("the known bugs", _bugs))
     line, code = last_line(parts, time.perf_counter() - start)
-    say(("" if code else "verified: ", "bold green"), ("not verified: " if code else "", "bold red"), line)
+    say(("not verified: ", "bold red") if code else ("verified: ", "bold green"), line, wrap=False)
     return code
 
 

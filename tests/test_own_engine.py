@@ -121,7 +121,7 @@ def test_the_stem_of_our_own_makers_is_told_by_what_they_build() -> None:
             "needs:make",
             r"needs cannot be imported: ModuleNotFoundError: No module named 'nosuch_package' \(.*needs.py:1\)",
         ),
-        ("typo:make", r"typo cannot be imported: SyntaxError: .*typo.py"),
+        ("typo:make", r"typo cannot be imported: SyntaxError: .* \(.*typo.py:1\)$"),
         ("leaves:make", r"leaves cannot be imported: SystemExit: 3 \(.*leaves.py:1\)"),
     ],
 )
