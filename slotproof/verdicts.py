@@ -83,7 +83,7 @@ def _gone(row: Json, report: Json) -> None:
     """Beside a base it stands out: the change may have mended what was known, or only hides it."""
     hides = remarks.hides("gone", row, report)
     if hides:
-        say((hides, "bold yellow"), f": {line_of('gone', row)}")
+        say((hides, "bold yellow"), f": {line_of('gone', row)}", wrap=False)
         say(f"  {row['detail']}")
         say("  If your change was meant to mend it, all is well; if not, the call that shows it may no longer be made.")
     else:

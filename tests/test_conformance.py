@@ -62,8 +62,9 @@ def engine_of(lock: LockStep) -> Any:
 
 # Ours gives a state to the tree only where the tree has none (test_a_state_that_the_tree_has_already_is_renewed).
 # And it keeps the state of a lock that gives back its window (test_a_state_may_be_given_back_with_the_window).
+# And several blocks are found under one hash.
 # And a lazy buffer gives away its newest track (test_a_request_may_give_away_the_track_from_before_its_boundary).
-ENGINES_ALONE = {"state_renew", "release_state", "turn_lazy", "state_turn_lazy"}
+ENGINES_ALONE = {"state_renew", "release_state", "turn_lazy", "state_turn_lazy", "displace"}
 # SWA pages go from one full page to another only when a tree takes them, and pages leave the window of every layer only
 # where a row has one: the stems with rows drive both.
 OF_ROWS = {"swa_mapping": {"hand_over_swa", "free_window"}}
