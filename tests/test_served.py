@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from conformance.connection import EngineDied, Served, Subject, ToolError, _answer
 from conformance.engines.protocol import EngineError
+from conformance.enough import OPERATIONS
 from conformance.lockstep import ANSWERED
 from conformance.outcome import Outcome
 from conformance.traces import Trace
@@ -34,7 +34,7 @@ class Engine(ToyAllocator):
         if MODE == "kills" and slots is None:
             os.kill(os.getpid(), signal.SIGSEGV)
         if MODE == "slow":
-            time.sleep(0.5)
+            time.sleep(0.05)
         return slots
 
     def extend(self, before, after, last):
@@ -42,7 +42,7 @@ class Engine(ToyAllocator):
         if MODE == "calls":
             socket.create_connection(("127.0.0.1", {port}), timeout=2)
         if MODE == "slow":
-            time.sleep(0.5)
+            time.sleep(0.05)
         return super().extend(before, after, last)
 
 def allocator(config):
@@ -217,14 +217,13 @@ def test_an_engine_that_kills_its_process_is_a_finding_with_the_run_that_did_it(
     assert known["exit"] == codes.FAILED, "no run came to its end, so nothing can be said of the rest"
 
 
-def test_too_few_operations_are_no_verdict(tmp_path: Path) -> None:
+def test_the_minimum_of_operations_wins_over_the_budget_and_the_overrun_is_told(tmp_path: Path) -> None:
     slow = subject(tmp_path / "slow", "slow")
-    begun = time.monotonic()
-    report = checked(options(slow, examples=None, budget=12.0))
-    assert report["exit"] == codes.FAILED
-    assert "no verdict: fewer than 200 operations" in report["reason"]
-    assert not report["results"][0]["enough"]
-    assert time.monotonic() - begun < 60
+    report = checked(options(slow, examples=None, budget=4.0))
+    (result,) = report["results"]
+    assert (report["exit"], result["enough"]) == (codes.HOLDS, True)
+    assert result["steps"] >= OPERATIONS
+    assert report["over"] > 0
 
 
 def test_runs_that_failed_are_replayed_first_and_forgotten_when_they_hold(
@@ -238,7 +237,9 @@ def test_runs_that_failed_are_replayed_first_and_forgotten_when_they_hold(
     names = [name for name, _ in kept.of("allocator")]
     assert names
     first = checked(options(new, sound, again=True, examples=1, seed=3))
-    assert {row["name"] for row in first["new"]} == set(names), "found without a drawn run"
+    (found,) = first["new"]
+    assert found["name"] in names, "found without a drawn run"
+    assert kept.of("allocator"), "and kept on"
     written(folder, "sound")
     assert checked(options(new, sound, again=True))["exit"] == codes.HOLDS
     assert kept.of("allocator") == []

@@ -78,7 +78,7 @@ def test_a_syntax_error_of_an_engine_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "broken_engine.py").write_text("def make(config:\n")
     done = command(tmp_path, "check", "broken_engine:make", "allocator")
     assert done.returncode == 3
-    assert f"{tmp_path / 'broken_engine.py'}, line 1: " in done.stderr
+    assert f"({tmp_path / 'broken_engine.py'}:1)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
