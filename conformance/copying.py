@@ -8,23 +8,27 @@ not ours: it may keep a part of its state in variables of its module, which no c
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import immutables
-import torch
 
 from spec import finite, lengths, logic
+
+if TYPE_CHECKING:
+    import torch
 
 Value = TypeVar("Value")
 HOME = __name__.rpartition("conformance")[0]  # in a wheel our packages are below ``slotproof``
 OWN = tuple(f"{HOME}{package}." for package in ("conformance", "impl", "spec"))
 # Values of the law and its texts never change. Its states are copied: they may refer to an object of the run.
 NEVER_CHANGE = tuple(module.__name__ for module in (finite, lengths, logic))
-CONSTANTS = (int, float, str, bytes, bool, type(None), range, object, torch.dtype, torch.device, immutables.Map)
+CONSTANTS = (int, float, str, bytes, bool, type(None), range, object, immutables.Map)
+OF_TORCH = {("torch", "dtype"), ("torch", "device")}
 
 
 class Uncopyable(Exception):
@@ -42,7 +46,14 @@ def copied(value: Value) -> Value:
 @functools.cache
 def _is_shared(kind: type) -> bool:
     """Values of this type never change, so that a copy may have them too."""
-    return kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__ in NEVER_CHANGE
+    of_ours = kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__ in NEVER_CHANGE
+    return of_ours or (kind.__module__, kind.__qualname__) in OF_TORCH
+
+
+def _tensors() -> type | None:
+    """The type of tensors, if the process has loaded torch: that takes seconds, so that no copy asks for it."""
+    torch = sys.modules.get("torch")
+    return torch and torch.Tensor
 
 
 @functools.cache
@@ -67,7 +78,7 @@ class _Copy:
             return value
         known = self.made.get(id(value))
         if known is None:
-            how = HOW.get(kind)
+            how = _Copy._tensor if kind is _tensors() else HOW.get(kind)
             known = self.made[id(value)] = how(self, value) if how else self._instance(value)
         return known
 
@@ -144,6 +155,8 @@ class _Copy:
         known = self.storages.get(storage._cdata)
         if known is None:
             known = self.storages[storage._cdata] = storage.clone()  # type: ignore[no-untyped-call]
+        import torch
+
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(known, value.storage_offset(), value.size(), value.stride())
 
@@ -160,5 +173,4 @@ HOW: dict[type, Callable[[_Copy, Any], Any]] = {
     FunctionType: _Copy._function,
     CellType: _Copy._cell,
     functools.partial: _Copy._partial,
-    torch.Tensor: _Copy._tensor,
 }

@@ -38,6 +38,7 @@ CONFIG = {
 sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
 picks, few, forks, chunks = st.integers(0, 11), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2)
 BAD = get_args(BadCall)
+TOGETHER = 12  # decode steps of one batch, at most
 
 # The arguments of ``quiesce``, and the known difference that each of them avoids.
 AVOIDED_AT_THE_END = {
@@ -342,6 +343,27 @@ class RequestRules(StemMachine):
             fits = chosen and self.calls.fits([(n, n + 1) for n in map(self.calls.computed, chosen)])
             if chosen and (fits or left == 0):
                 self.do("decode", requests=chosen, slide=slide and left == 0)
+
+    @rule(more=few, drawn=picks, slide=st.booleans())
+    @precondition(started)
+    def crowd(self, more: int, drawn: int, slide: bool) -> None:
+        """As many requests as there can be decode in one batch until there is no memory for all of them, in some runs.
+        The last batch is refused, although some of its requests would fit alone.
+        """
+        if drawn % 2:
+            return
+        while self.free and (asked := self.new(more, 0, drawn % 3)) is not None:
+            self.do("admit", **asked, chunk=0)
+            if asked["request"] not in self.calls.row_of:
+                break
+        for request in self.prefilling:
+            self.do("chunk", request=request, chunk=0)
+        fits = True
+        for left in reversed(range(TOGETHER)):
+            if not fits or len(ready := self.decoding) < 2:
+                break
+            fits = self.calls.fits([(n, n + 1) for n in map(self.calls.computed, ready)])
+            self.do("decode", requests=ready, slide=slide and left % 3 == 0)
 
     @rule(drawn=picks, times=st.integers(3, 12), ahead=st.integers(0, 3), sent=st.sampled_from((-1, 0, 2)))
     @some("answering")

@@ -26,7 +26,6 @@ from conformance.engines import registry
 from conformance.engines.protocol import Json
 from conformance.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
 from conformance.lockstep import VIOLATION
-from conformance.naming import UsageError
 from proofs.registry import DRIVEN, hints_of
 from slotproof import weigh
 from slotproof.campaign_view import View, show
@@ -38,8 +37,6 @@ SCHEMA = 1
 EXAMPLES = 40  # drawn runs of a trial
 LONGEST_TRIAL = 120.0  # seconds after which a trial draws no more
 BEGINNINGS = 8  # kept runs with which runs of a trial begin
-UNITS = {"s": 1, "m": 60, "h": 3600}
-MINIMUM, MAXIMUM = 5.0, 30 * 86_400.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -271,18 +268,6 @@ def _exit(report: Json) -> tuple[int, str]:
 
 
 # What is asked for.
-
-
-def seconds(time_: str, option: str) -> float:
-    """The seconds in a time such as ``90s``, ``10m`` or ``8h``. Raises ``UsageError``, which names the option."""
-    number, unit = time_[:-1], UNITS.get(time_[-1:])
-    try:
-        asked = float(number) * unit if unit else 0.0
-    except ValueError:
-        asked = 0.0
-    if not MINIMUM <= asked <= MAXIMUM:
-        raise UsageError(f"{option} {time_}: expected a time from 5s to 720h, such as 90s, 10m or 8h")
-    return asked
 
 
 def processors() -> int:

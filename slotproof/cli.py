@@ -280,7 +280,7 @@ def check(
     from conformance.connection import Subject
     from conformance.options import parsed
     from slotproof import checking
-    from slotproof.campaign import seconds as seconds_of
+    from slotproof.times import seconds as seconds_of
 
     raise typer.Exit(
         checking.run(
@@ -339,9 +339,10 @@ def campaign(
     from conformance.connection import Subject
     from conformance.options import parsed
     from slotproof import campaign as campaigning
+    from slotproof.times import seconds as seconds_of
 
     subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
-    limit, lasts = campaigning.seconds(call_limit, "--call-limit"), campaigning.seconds(time, "--for")
+    limit, lasts = seconds_of(call_limit, "--call-limit"), seconds_of(time, "--for")
     campaigning.must_be_known(subject)
     folder = output.folder_to_write(out or campaigning.folder_of(subject), "-o")
     asked = campaigning.Options(subject, lasts, folder, subject.stems, workers, seed, ray, steer, limit, json)

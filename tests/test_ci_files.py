@@ -226,15 +226,25 @@ def reader(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest
 
 
 def test_the_plugin_adds_a_test_for_each_stem(reader: pytest.Pytester) -> None:
-    done = reader.runpytest_subprocess(*NAMED, "-v")
-    done.assert_outcomes(passed=2, skipped=len(STEMS) - 1)
-    done.stdout.fnmatch_lines(["slotproof::pool:allocator::allocator PASSED*", "test_own.py::test_own PASSED*"])
+    listed = reader.runpytest_subprocess(*NAMED, "--collect-only", "-q")
+    listed.stdout.fnmatch_lines([*(f"slotproof::pool:allocator::{stem}" for stem in STEMS), "test_own.py::test_own"])
+    two = [f"--deselect=slotproof::pool:allocator::{stem}" for stem in [*STEMS][2:]]  # each is a process
+    done = reader.runpytest_subprocess(*NAMED, "-v", *two)
+    done.assert_outcomes(passed=2, skipped=1, deselected=len(STEMS) - 2)
+    done.stdout.fnmatch_lines(
+        [
+            "slotproof::pool:allocator::allocator PASSED*",
+            f"slotproof::pool:allocator::{[*STEMS][1]} SKIPPED*",
+            "test_own.py::test_own PASSED*",
+        ]
+    )
 
 
 def test_a_finding_is_the_text_of_the_failure(reader: pytest.Pytester) -> None:
     reader.makepyfile(pool=TOY.replace("leaks: bool = False", "leaks: bool = True"))
-    done = reader.runpytest_subprocess(*NAMED, "--slotproof-examples", "30", "-m", "slotproof")
-    done.assert_outcomes(failed=1, skipped=len(STEMS) - 1, deselected=1)
+    others = [f"--deselect=slotproof::pool:allocator::{stem}" for stem in [*STEMS][1:]]
+    done = reader.runpytest_subprocess(*NAMED, "--slotproof-examples", "30", "-m", "slotproof", *others)
+    done.assert_outcomes(failed=1, deselected=len(STEMS))
     done.stdout.fnmatch_lines(["*a law is broken", "*no_leak*", "*def test_found_by_slotproof*"])
     done.stdout.no_fnmatch_line("*pytest_plugin.py*")
 

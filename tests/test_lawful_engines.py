@@ -50,12 +50,8 @@ def test_a_lawful_engine_conforms(name: str, seed: int | None) -> None:
     assert result.steps > 300
 
 
-# No drawn run decodes a batch of requests of which each fits alone, and not all together: this bug is missed.
-MISSED = pytest.mark.xfail(reason="no rule sends a batch that fits one by one and not together", strict=True)
-
-
 @pytest.mark.parametrize("seed", SEEDS if SOAK else SEEDS[:2])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=MISSED) if n == "plain_rows" else n for n in DRIVEN])
+@pytest.mark.parametrize("name", DRIVEN)
 def test_its_planted_bug_is_found(name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, bug = (FOLDER / f"{name}.py").read_text(encoding="utf-8"), PLANTED[name]
     assert text.count(bug["line"]) == 1
