@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-verify: $(READY) ## prove every law, check our implementation, show every known bug: OPTIONS=--fresh (3 minutes)
+verify: $(READY) ## prove every law, check our implementation, show every known bug: OPTIONS=--fresh (2 minutes)
 	$(BIN)/slotproof verify $(OPTIONS)
 
 test: $(READY) ## the test suite

@@ -52,8 +52,8 @@ def _is_shared(kind: type) -> bool:
 
 def _tensors() -> type | None:
     """The type of tensors, if the process has loaded torch: that takes seconds, so that no copy asks for it."""
-    torch = sys.modules.get("torch")
-    return torch and torch.Tensor
+    torch: Any = sys.modules.get("torch")
+    return None if torch is None else torch.Tensor
 
 
 @functools.cache

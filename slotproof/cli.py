@@ -355,7 +355,7 @@ def verify(
 ) -> None:
     """Prove the law, check our implementation, show every known bug.
 
-    Takes about 3 minutes on 2 cores. The last line says what was verified, or what failed.
+    Takes about 2 minutes on 2 cores. The last line says what was verified, or what failed.
     """
     from slotproof import verifying
 

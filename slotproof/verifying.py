@@ -16,7 +16,7 @@ from slotproof import checking, faulting, kept_search, proving
 from slotproof.codes import BROKEN, HOLDS, USAGE
 from slotproof.screen import say
 
-EXPECTED = "about 3 minutes on 2 cores where no proof is remembered"
+EXPECTED = "about 2 minutes on 2 cores where no proof is remembered"
 
 
 class Part(NamedTuple):
