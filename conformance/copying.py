@@ -46,8 +46,8 @@ def copied(value: Value) -> Value:
 @functools.cache
 def _is_shared(kind: type) -> bool:
     """Values of this type never change, so that a copy may have them too."""
-    of_ours = kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__ in NEVER_CHANGE
-    return of_ours or (kind.__module__, kind.__qualname__) in OF_TORCH
+    own = kind in CONSTANTS or issubclass(kind, (type, Enum)) or kind.__module__ in NEVER_CHANGE
+    return own or (kind.__module__, kind.__qualname__) in OF_TORCH
 
 
 def _tensors() -> type | None:
