@@ -69,11 +69,11 @@ READ: list[tuple[str, StrEnum]] = [
 ]
 # Seeds with which few runs have something rare to leave out; with others a test would have to draw hundreds.
 SEEDS: dict[StrEnum, int] = {
-    SessionTrimExclusion.RETRACT_ABORT: 5,
+    SessionTrimExclusion.RETRACT_ABORT: 10,
     SessionTrimExclusion.CLOSE_RUNNING: 4,
     SessionTrimExclusion.RETRACT_TWICE: 7,
-    SessionTrimExclusion.ONE_TOKEN: 7,
-    CacheExclusion.EARLY_RELEASE_OF_ANSWER: 12,
+    SessionTrimExclusion.ONE_TOKEN: 3,
+    SessionTrimExclusion.WITHIN_TREE: 3,
     BlockCacheExclusion.RESET_IN_FLIGHT: 11,
 }
 
