@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import forked
 import pytest
 
 from conformance.engines.protocol import EngineError
@@ -77,8 +76,7 @@ def have(release: str) -> Path:
 def driven(release: str, script: str, *arguments: str) -> list[dict[str, Any]]:
     """The last line that the script printed, as JSON. The first argument of the script is the release."""
     have(release)
-    command = [sys.executable, "-c", textwrap.dedent(script), release, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ran = forked.run(release, textwrap.dedent(script), [release, *arguments])
     assert ran.returncode == 0, ran.stderr
     answer: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
     return answer

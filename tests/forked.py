@@ -1,0 +1,131 @@
+"""A process that has imported a release, and forks a child for each script: the import takes longer than most scripts.
+
+``python tests/forked.py RELEASE`` reads one request in JSON from each line of its standard input, ``{"script", "argv",
+"out", "err"}``, runs the script with these arguments in a child whose outputs are these files, and writes the child's
+exit code as a line. A child sees the release as it was imported, whatever other scripts have changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LIMIT = 300  # seconds for a script
+MOST = 2  # processes with a release that a test process keeps
+CONFIG = {  # with which a cache is made once, so that what a maker imports is imported
+    **{"page_size": 1, "size": 6, "size_swa": 6, "window": 2, "need_sort": False, "rows": 2, "sessions": 1},
+    **{"components": ["full", "swa"]},
+}
+
+
+class Ran(NamedTuple):
+    """How a script ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Forked:
+    """The process of a release."""
+
+    def __init__(self, release: str) -> None:
+        command = [sys.executable, __file__, release]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+    def run(self, script: str, arguments: Sequence[str]) -> Ran:
+        """Runs the script in a child."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with tempfile.TemporaryDirectory(prefix="slotproof-script-") as made:
+            out, err = Path(made) / "out", Path(made) / "err"
+            asked = {"script": script, "argv": list(arguments), "out": str(out), "err": str(err)}
+            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.flush()
+            code = int(self.process.stdout.readline())
+            return Ran(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.kill()
+        self.process.wait()
+
+
+_kept: OrderedDict[str, Forked] = OrderedDict()
+
+
+def run(release: str, script: str, arguments: Sequence[str]) -> Ran:
+    """Runs the script in a child of the release's process, which is begun where there is none."""
+    if release not in _kept:
+        while len(_kept) >= MOST:
+            _kept.popitem(last=False)[1].close()
+        _kept[release] = Forked(release)
+    _kept.move_to_end(release)
+    return _kept[release].run(script, arguments)
+
+
+@atexit.register
+def _end() -> None:
+    for one in _kept.values():
+        one.close()
+
+
+# The process of a release.
+
+
+def main() -> None:
+    """Imports the release, and then forks a child for each line."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.path[0] = ""  # as of a script that is given by ``-c``
+    import torch
+
+    from conformance import check, judge, known, replay  # noqa: F401
+    from conformance.engines import registry
+
+    torch.set_num_threads(1)
+    loaded = registry.load("sglang", sys.argv[1])
+    with suppress(Exception):  # a release without such a cache imports what it needs when it is driven
+        loaded.makers["cache"](CONFIG)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _child(json.loads(line))
+        answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        answers.flush()
+
+
+def _child(asked: dict[str, Any]) -> None:
+    """Runs the script, and ends this process."""
+    signal.alarm(LIMIT)
+    for name, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv[:] = ["-c", *asked["argv"]]
+    code = 0
+    try:
+        exec(compile(asked["script"], "<script>", "exec"), {"__name__": "__main__"})
+    except SystemExit as leaves:
+        code = leaves.code if isinstance(leaves.code, int) else int(leaves.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
