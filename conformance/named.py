@@ -198,9 +198,11 @@ def _which(place: str) -> str:
 def from_source(make: Callable[[Json], Any], source: Path, name: str) -> Callable[[Json], Any]:
     """The maker, which raises ``EngineError`` if no module of what it builds was imported from the folder."""
 
+    folder = source.resolve()
+
     def made(config: Json) -> Any:
         engine = make(config)
-        if not any(_is_below(source.resolve(), getattr(module, "__file__", None)) for module in _loaded()):
+        if not any(_is_below(folder, getattr(module, "__file__", None)) for module in _loaded()):
             what = sys.modules[type(engine).__module__]
             place = getattr(what, "__file__", None) or what.__name__
             raise EngineError(f"--source {source}: {name} imported nothing from there; its engine is from {place}")
