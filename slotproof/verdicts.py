@@ -40,7 +40,7 @@ def show_report(report: Json) -> None:
             say(f"  {run_of(row, number)}", style="dim")
     show(_looked(report["results"]))
     for result in report["results"]:
-        _reach(result)
+        _reach(result, sentences=len(report["results"]) == 1)
     if not beside and report["subject"]["source"] and report["new"]:
         say(
             "--base shows only what breaks here and holds on your main branch, a release or another folder",
@@ -134,15 +134,17 @@ def _time(result: Json) -> str:
     return f"{result['seconds']:.1f}{' (cut short)' if result['cut_short'] else ''}{over}"
 
 
-def _reach(result: Json) -> None:
-    """What no run reached: first what the engine claims and the verdict needs, then what is the engine's own choice,
-    each with the first sentence of its transition.
+def _reach(result: Json, sentences: bool) -> None:
+    """What no run reached: first what the engine claims and the verdict needs, then what is the engine's own choice:
+    the names of its transitions in one line, or with ``sentences`` each with its first sentence.
     """
     if not result["enough"]:
         say(f"{result['stem']}: {weigh.undecided(result, {'base': None})}", style="yellow")
     said = () if result["enough"] else result["too_seldom"]
     missed = [name for name in result["never_reached"] if name not in said]
-    if missed:
+    if missed and not sentences:
+        say(f"{result['stem']}: no run reached {', '.join(missed)}", style="dim")
+    elif missed:
         say(f"{result['stem']}: no run reached", style="dim")
-    for name in missed:
-        say(f"  {name}: {remarks.first_sentence(result['stem'], name)}", style="dim")
+        for name in missed:
+            say(f"  {name}: {remarks.first_sentence(result['stem'], name)}", style="dim")

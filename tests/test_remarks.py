@@ -62,13 +62,21 @@ def test_words_of_a_difference_are_explained() -> None:
 
 def test_a_transition_that_no_run_reached_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     enough = {"enough": True, "too_seldom": []}
-    verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"], **enough})
+    verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"], **enough}, sentences=True)
     said = capsys.readouterr().out
     assert "settle_swa: An engine need not wait for the end of the free group" in said
     assert "clear: The allocator is again as before the first call." in said
     for name in STEMS:
         for transition in remarks.transitions_of(name):
             assert remarks.first_sentence(name, transition).endswith(".")
+
+
+def test_of_several_stems_the_transitions_that_no_run_reached_are_one_line_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    enough = {"enough": True, "too_seldom": []}
+    verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"], **enough}, sentences=False)
+    assert capsys.readouterr().out == "swa_mapping: no run reached settle_swa, clear\n"
 
 
 # The run.
