@@ -14,10 +14,10 @@ from conformance import lockstep
 from conformance.check import Search, check
 from conformance.contents.forward import Pools, forward, reads
 from conformance.contents.harm_found import Harm
-from conformance.contents.nodes import along
+from conformance.contents.nodes import NodeContents, along
 from conformance.contents.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
 from conformance.engines import registry, toy
-from conformance.engines.protocol import Json, NodePart, NodeSnapshot
+from conformance.engines.protocol import Json, Key, NodePart, NodeSnapshot
 from conformance.faults import FAULTS, cache, mamba_slots
 from conformance.faults.fault import Fault
 from conformance.lockstep import CONFORMS, INVARIANT, Finding, LockStep
@@ -184,6 +184,39 @@ def test_a_page_in_which_a_path_leaves_a_node_is_not_on_the_path() -> None:
     assert along(nodes, [1, 2, 3, 9], "full", 2) == {0: 2, 1: 3, 2: 6, 3: 7}
     assert along(nodes, [1, 2, 3, 9], "mamba", 2) == {1: 1, 3: 3}
     assert along(nodes, [1, 2], "swa", 2) == {}
+
+
+def tree(**slots: list[int] | None) -> dict[Key, NodeSnapshot]:
+    """The nodes [1, 2] and [7, 8], both with the full slots 2 and 3, and with these SWA slots."""
+    keys = {"one": (1, 2), "other": (7, 8)}
+    return {
+        keys[name]: NodeSnapshot(1, 0, list(keys[name]), {"full": NodePart([2, 3], 0), "swa": NodePart(given, 0)})
+        for name, given in slots.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("now", "protected", "is_written"),
+    [
+        (tree(one=[9, 10], other=None), 0, True),  # the other node was evicted, and its slots are the row's now
+        (tree(one=[9, 10]), 0, True),
+        (tree(one=[9, 10], other=[9, 10]), 0, False),  # the other node still has them
+        (tree(one=[9, 10], other=None), 2, False),  # the row has no slots here
+        (tree(one=[6, 5], other=[9, 10]), 0, True),  # evicted, and given to the row in another order
+    ],
+)
+def test_an_insert_writes_a_slot_that_a_node_has_lost_to_its_row(
+    now: dict[Key, NodeSnapshot], protected: int, is_written: bool
+) -> None:
+    """An insert that evicts the part of a held node, and of another one, to make room, and brings both to life."""
+    contents = NodeContents(Shadow(), window=2, page_size=1)
+    before = tree(one=[5, 6], other=[9, 10])
+    for key in before:
+        contents.inserted("the request of insert 1", key, 0, [2, 3], {}, {key: before[key]})
+    contents.inserted("the request of insert 2", (1, 2), protected, [20, 21][protected:], before, now)
+    slot = (now[1, 2].parts["swa"].slots or [])[0]
+    (text, *_) = contents.shadow.texts.prefixes((1, 2))
+    assert (contents.shadow.read(SWA, [slot], [text], "handle 1") is None) is is_written
 
 
 # Runs.

@@ -30,10 +30,11 @@ class NodeContents:
     ) -> None:
         """An insert has brought a row with the full slots ``fresh`` from ``protected`` on.
 
-        ``before``, ``now``: the nodes before and after it. The SWA slots of the row show only where they are a node's
-        now, and so does its state. So a slot where the path of ``tokens`` had none is the row's, and so is one where
-        the path has the row's full slot now: the node was evicted, and inserted anew. A
-        slot that no node had before is the row's, too: the part was evicted, and came to life.
+        ``before``, ``now``: the nodes before and after it, with what the tree has evicted to make room. The SWA slots
+        of the row show only where they are a node's now, and so does its state. So a slot where the path of ``tokens``
+        had none is the row's, and so is one where the path has the row's full slot now: the node was evicted, and
+        inserted anew. Where the path had another slot, the part was evicted and came to life: its slot is the row's if
+        no node had it before, or if the node that had it has lost it and the row has a slot here.
         """
         texts = self.shadow.texts.prefixes(tokens)
         self.shadow.write(FULL, fresh, texts[protected : protected + len(fresh)], who)
@@ -41,8 +42,10 @@ class NodeContents:
         anew = {at for at, slot in along(now, tokens, "full", self.page_size).items() if row.get(at) == slot}
         for part in ("swa", "mamba"):
             had, has = (along(nodes, tokens, part, self.page_size) for nodes in (before, now))
-            owned = {slot for node in before.values() if (shown := node.parts.get(part)) for slot in shown.slots or ()}
-            new = {at: slot for at, slot in has.items() if at not in had or at in anew or slot not in owned}
+            owned = _places(before, part)
+            stay = {slot for slot, place in _places(now, part).items() if owned.get(slot) == place}
+            moved = {at for at in row if has.get(at) != had.get(at) and has.get(at) not in stay}
+            new = {at: slot for at, slot in has.items() if at not in had or at in anew | moved or slot not in owned}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
     def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:
@@ -94,6 +97,17 @@ class NodeContents:
                 if at in there:
                     self.found.setdefault(who, {}).setdefault((part, at), there[at])
                     self.shadow.note(self.shadow.read(POOL[part], [there[at]], [texts[at]], who, at))
+
+
+def _places(nodes: Nodes, part: str) -> dict[int, tuple[int, ...]]:
+    """Where each slot of a part stands: the tokens up to and with its own."""
+    places: dict[int, tuple[int, ...]] = {}
+    for key, node in nodes.items():
+        shown = node.parts.get(part)
+        first = len(key) - (1 if part == "mamba" else len(node.key))
+        for at, slot in enumerate(shown.slots or () if shown else (), start=first):
+            places[slot] = tuple(key[: at + 1])
+    return places
 
 
 def along(nodes: Nodes, tokens: Sequence[int], part: str, page_size: int) -> dict[int, int]:
