@@ -236,6 +236,8 @@ class World:
 
     def map(self, name: str, arity: int, truth: bool = False) -> SymMap:
         """An unknown total map."""
+        if name in self.maps:
+            return self.maps[name]
         sort = z3.BoolSort() if truth else z3.IntSort()
         function = z3.Function(name, *[z3.IntSort()] * arity, sort)
         of = _truth if truth else _number
@@ -243,7 +245,8 @@ class World:
         def value(*key: Any) -> Term:
             return of(z3.Z3_mk_app(REF, function.ast, *_asts(*map(lift, key))))
 
-        return self.maps.setdefault(name, SymMap(arity, value))
+        self.maps[name] = SymMap(arity, value)
+        return self.maps[name]
 
     def forget(self, name: str) -> None:
         """The next field of this name gets symbols of its own: it is of another kind than the earlier one."""
@@ -525,8 +528,11 @@ class SymSeq:
 
 def state(world: World, cls: Any, path: str = "") -> Any:
     """A symbolic state: an unknown map, number or truth for each field of the dataclass ``cls``."""
-    hints = get_type_hints(cls)
+    hints = _hints_of(cls)
     return cls(**{f.name: _field(world, f, hints[f.name], f"{path}{f.name}") for f in fields(cls)})
+
+
+_hints_of = cache(get_type_hints)  # a class of states is read once for each state that is made
 
 
 def _field(world: World, f: Any, hint: Any, name: str) -> Any:

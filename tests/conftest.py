@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 
 import pytest
 import torch
@@ -26,6 +28,10 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# Modules that keep what they have read of the law, and of other revisions of it.
+KEEPS = [*(f"proofs.difference.{name}" for name in ("beside", "compare", "loaded", "texts"))]
+KEEPS += ["proofs.symbols", "slotproof.spec_lint"]
+
 
 @pytest.fixture(autouse=True, scope="module")
 def drawn_alike() -> Iterator[None]:
@@ -36,12 +42,22 @@ def drawn_alike() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a file of tests has kept of solvers and formulas, up to 600 MB, goes when its tests are done."""
+    """What a file of tests has kept of solvers, formulas and other revisions of the law, up to 600 MB, goes when its
+    tests are done.
+    """
     yield
-    for kept in (*vars(request.module).values(), right):
-        if hasattr(kept, "cache_clear"):
-            kept.cache_clear()
+    kept = [*vars(request.module).values(), right]
+    kept += [value for name in KEEPS if name in sys.modules for value in vars(sys.modules[name]).values()]
+    for value in kept:
+        if isinstance(value, _lru_cache_wrapper):
+            value.cache_clear()
     gc.collect()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays until the end: no later look for unused objects goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

@@ -22,7 +22,7 @@ from conformance.traces import Trace
 OURS = registry.load("ours")
 _STATES = ("", ".next", ".slots.*")
 _ROWS = ("lengths.protected", "slots.*", "slots.shorter")  # within a page
-DAMAGES = 120 if SOAK else 70  # for each stem
+DAMAGES = 120 if SOAK else 50  # for each stem
 # What nobody reads, so that a change of it is let through.
 UNREAD = {
     # The mapping of a slot that no row uses, as that of the padding page; the last slot is rarely used.

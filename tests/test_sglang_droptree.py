@@ -190,6 +190,7 @@ FAULTS = """
 """
 # Wrong streams of KV events in runs of requests: first beside the release's own stream, then judged by the law alone.
 STREAMS = """
+    from conformance import check as checks
     from impl.kv_events import Block, Publisher
     from impl.radix import RadixTree as Tree
 
@@ -204,6 +205,7 @@ STREAMS = """
     tombstones = (Tree, "_take_swa", buries)
     full, windowed = ("both", "cache", ("full",), 1), ("slotproof", "cache", ("full", "swa"), 1)
     wrong = [(full, removals), (full, parents), (windowed, removals), (windowed, parents), (windowed, tombstones)]
+    checks.shrink = lambda found, trace, *_, **__: (found, trace)  # the law that is broken is enough here
     said = []
     for run, (kind_of, attribute, replaced) in wrong:
         right = getattr(kind_of, attribute)
