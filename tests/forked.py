@@ -1,8 +1,8 @@
 """A process that has imported a release, and forks a child for each script: the import takes longer than most scripts.
 
 ``python tests/forked.py RELEASE`` reads one request in JSON from each line of its standard input, ``{"script", "argv",
-"out", "err"}``, runs the script with these arguments in a child whose outputs are these files, and writes the child's
-exit code as a line. A child sees the release as it was imported, whatever other scripts have changed.
+"out", "err", "path"}``, runs the script with these arguments in a child whose outputs are these files, and which also
+imports from the folders of ``path``, and writes the child's exit code as a line. A child sees the release as it was imported, whatever other scripts have changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LIMIT = 300  # seconds for a script
-MOST = 2  # processes with a release that a test process keeps
+MOST = 3  # processes with a release that a test process keeps
 CONFIG = {  # with which a cache is made once, so that what a maker imports is imported
     **{"page_size": 1, "size": 6, "size_swa": 6, "window": 2, "need_sort": False, "rows": 2, "sessions": 1},
     **{"components": ["full", "swa"]},
@@ -51,7 +51,8 @@ class Forked:
         assert self.process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="slotproof-script-") as made:
             out, err = Path(made) / "out", Path(made) / "err"
-            asked = {"script": script, "argv": list(arguments), "out": str(out), "err": str(err)}
+            path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+            asked = {"script": script, "argv": list(arguments), "out": str(out), "err": str(err), "path": path}
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
             code = int(self.process.stdout.readline())
@@ -113,6 +114,7 @@ def _child(asked: dict[str, Any]) -> None:
     for name, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv[:] = ["-c", *asked["argv"]]
+    sys.path[1:1] = asked["path"]
     code = 0
     try:
         exec(compile(asked["script"], "<script>", "exec"), {"__name__": "__main__"})

@@ -170,7 +170,9 @@ class OurStates:
             _decode(self.requests[request])
 
     def cache(self, request: int) -> None:
-        """A request that runs puts its newest state into the tree. A node that has a state keeps its own."""
+        """A request that runs puts its newest state into the tree. A node that has a state keeps its own. A track that
+        was given away is nobody's newest state any more: the request has none to give until it tracks the next.
+        """
         one = self.requests[request]
         key = self._cached(one)
         if one.resumed or not key:
@@ -180,6 +182,7 @@ class OurStates:
         if new is None:
             raise OutOfMemory
         self.tree.keep(key, self.states.donate_mamba_ping_pong_slot(one, new) if self.buffered else new[0])
+        one.tracked = 0
 
     def _cached(self, one: OurRequest) -> Key:
         """The token ids after which the newest state was made that the request can give away."""
