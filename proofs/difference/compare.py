@@ -84,7 +84,9 @@ def pairs(old: Path, new: Path) -> Iterator[Pair]:
 
 
 def _units(old: Path, new: Path) -> Iterator[Unit]:
-    found = list(pairs(old, new))
+    """What may differ. A stem that reads one text in both revisions differs in nothing."""
+    every = list(pairs(old, new))
+    found = [pair for pair in every if texts(old).read_by(pair.name) != texts(new).read_by(pair.name)]
     changed = {pair.name: list(calls.differing(pair)) for pair in found}
     through: dict[str, list[str]] = {}
     for stem, differing in changed.items():
@@ -101,7 +103,7 @@ def _units(old: Path, new: Path) -> Iterator[Unit]:
         if _names_differ(pair, lambda stem: stem.transitions):
             yield Unit(CALLS_ALONE, pair.name)
     for module in load(old).drains.keys() & load(new).drains.keys():
-        if (of := _of_drain(found, module)) is not None:
+        if (of := _of_drain(every, module)) is not None:
             yield Unit(REST, of, module)
 
 

@@ -62,6 +62,16 @@ class Texts:
                     found[module][alias.asname or alias.name] = (source, alias.name) if inside else (alias.name, "")
         return found
 
+    def read_by(self, module: str) -> dict[str, str]:
+        """What a module and all modules of the spec that it imports say, whatever their layout is."""
+        todo, found = [module], dict[str, str]()
+        while todo:
+            name = todo.pop()
+            if name in self._trees and name not in found:
+                found[name] = ast.dump(self._trees[name])
+                todo += [part for of in self._imports[name].values() for part in of]
+        return found
+
     def formula(self, function: Callable[..., Any]) -> str:
         """What a function answers, in the words of the spec; its whole text without the docstring where it is more
         than one expression.
