@@ -1,8 +1,9 @@
 """A process that has imported a release, and forks a child for each script: the import takes longer than most scripts.
 
 ``python tests/forked.py RELEASE`` reads one request in JSON from each line of its standard input, ``{"script", "argv",
-"out", "err", "path"}``, runs the script with these arguments in a child whose outputs are these files, and which also
-imports from the folders of ``path``, and writes the child's exit code as a line. A child sees the release as it was imported, whatever other scripts have changed.
+"out", "err", "path"}``, and runs the script with these arguments in a child. The outputs of the child are these files,
+and it imports from the folders of ``path``, too. The child's exit code is written as a line. A child sees the release
+as it was imported, whatever other scripts have changed.
 """
 
 from __future__ import annotations

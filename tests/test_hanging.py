@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driven import sampled
 
 from conformance import watchdog
 from conformance.connection import Served, Subject
@@ -77,7 +78,7 @@ def test_a_call_that_hangs_is_known_where_the_base_hangs(tmp_path: Path) -> None
     assert (known["new"], known["known"][0]["law"]) == ([], ANSWERED)
 
 
-@pytest.mark.parametrize("mode", ["module", "maker"])
+@pytest.mark.parametrize("mode", sampled(["maker", "module"], 2))
 def test_a_module_or_a_maker_that_hangs_while_it_is_loaded_is_an_error(mode: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as told:
         checking.report_of(options(written(tmp_path / "hangs", mode)))

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
-from driven import have
+from driven import have, sampled
 
 from conformance import traces
 from conformance.engines import registry
@@ -158,7 +158,7 @@ def test_the_cases_are_of_every_kind_of_finding() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("part", range(3))  # each test that is pasted imports a release
+@pytest.mark.parametrize("part", sampled(range(3), 3))  # each test that is pasted imports a release
 def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(part: int, tmp_path: Path) -> None:
     for release in ("0.5.12", "0.5.14"):
         have(release)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from driven import driven, have, some
+from driven import driven, have, sampled, some
 
 from conformance import known, traces
 from conformance.engines.sglang import PLUGIN
@@ -93,7 +93,7 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", some(ALL))
+@pytest.mark.parametrize("release", sampled(some(ALL)[::-1], 2))
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
     listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]
