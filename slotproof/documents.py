@@ -41,7 +41,7 @@ from proofs.draining import claim_names
 from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
-from slotproof import kept_search, mutating, mutating_engine, mutating_impl
+from slotproof import arguments, kept_search, mutating, mutating_engine, mutating_impl
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -174,6 +174,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "drain": {name: (drain := hints_of(name).drain) and drain.sentence for name in STEMS},
             "unanswered": {name: hints_of(name).unanswered for name in STEMS},
             "step": said_by,
+            "arguments": arguments_of_stem,
             "parts": parts_of,
             "theorems": theorems(STEMS),
             "assumptions": assumptions(STEMS),
@@ -194,6 +195,22 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         *finding_pages(pages, docs, found, findings).items(),
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
+    ]
+
+
+def arguments_of_stem(stem: Stem) -> list[tuple[str, str]]:
+    """What the arguments of a stem's transitions mean: the name of each, or ``transition.name`` where an argument means
+    something else there, and its meaning; in the order of names.
+    """
+    said: dict[str, dict[str, list[str]]] = {}
+    for transition, function in stem.transitions.items():
+        for name in arguments.arguments_of(function):
+            means = arguments.meaning(stem.name, transition, name)
+            said.setdefault(name, {}).setdefault(means, []).append(transition)
+    return [
+        (f"`{name}`" if len(of) == 1 else ", ".join(f"`{transition}.{name}`" for transition in transitions), means)
+        for name, of in sorted(said.items())
+        for means, transitions in of.items()
     ]
 
 

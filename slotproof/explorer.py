@@ -10,7 +10,8 @@ from conformance.engines.protocol import Json
 from conformance.lockstep import DIFFERENCE, INVARIANT
 from conformance.traces import Kept
 from slotproof.marking import Panels, folded, marked
-from slotproof.terms import met_in
+from slotproof.remarks import arguments_in
+from slotproof.terms import Term, met_in
 
 FILES = ("style.css", "explorer.js")  # what each page loads from the report's folder
 TEMPLATES = Path(__file__).with_name("templates")
@@ -77,6 +78,12 @@ def words_of(steps: Sequence[Step]) -> Iterator[str]:
         yield from (fact["name"] for row in rows for fact in row["facts"])
 
 
+def _arguments(kept: Kept, row: Json) -> Iterator[Term]:
+    """The arguments of the transition that the finding names, and what each means."""
+    said = arguments_in({**row, "stem": kept.trace.stem}) if row.get("law") else {}
+    yield from (Term(f"argument {name}", "", means) for name, means in said.items())
+
+
 def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
     """The explorer of a trace on an engine. ``row``: what the trace shows there, with its story, see
     ``conformance.replay.row``. ``more``: other values of the template; ``plain``, for a page that will be packed: the
@@ -89,7 +96,7 @@ def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
         "row": row,
         "steps": steps,
         "first": broken,
-        "terms": met_in(words_of(steps)),
+        "terms": [*met_in(words_of(steps)), *_arguments(kept, row)],
         "bug": None,
         "plain": "",
         **more,

@@ -29,15 +29,16 @@ HIDES = "your change hides a known {}: look"
 
 def legend(row: Json) -> list[str]:
     """What the words of a finding's detail mean: the arguments of the transition that it names, and how things are."""
-    said = _arguments(row) if row["kind"] in (PROMISE, CHOICE) else []
+    said = [f"{name}: {means}" for name, means in arguments_in(row).items()]
     said += [f"{words}: {means}" for words, means in MEANINGS.items() if words in row["detail"]]
     return [f"where {said[0]}", *(f"      {line}" for line in said[1:])] if said else []
 
 
-def _arguments(row: Json) -> list[str]:
-    transition = transitions_of(row["stem"]).get(row["law"])
+def arguments_in(row: Json) -> dict[str, str]:
+    """What the arguments of the transition that a finding names mean, by name, where its detail shows them."""
+    transition = transitions_of(row["stem"]).get(row["law"]) if row["kind"] in (PROMISE, CHOICE) else None
     named = [] if transition is None else [n for n in arguments_of(transition) if n not in SPEAK_FOR_THEMSELVES]
-    return [f"{name}: {meaning(row['stem'], row['law'], name)}" for name in named]
+    return {name: meaning(row["stem"], row["law"], name) for name in named}
 
 
 def transitions_of(stem: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from conformance.options import Given, chosen, known_to
 from conformance.ran import in_words
 from conformance.replay import row, rows_elsewhere
 from conformance.traces import Kept
+from slotproof import remarks
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import STYLES, broken, choose, progress, say, write_json
 
@@ -52,7 +53,7 @@ def shown(found: Kept, rows: Sequence[Json]) -> list[str]:
     engines and releases that show it.
     """
     steps = [f"  {number}. {line.strip()}" for number, line in enumerate(found.trace.lines(), 1)]
-    return [found.name, *steps, *(line for result in _results(rows) for line in _told(result))]
+    return [found.name, *steps, *(line for result in _results(rows) for line in _told(result, found.trace.stem))]
 
 
 def _results(rows: Sequence[Json]) -> list[list[Json]]:
@@ -63,15 +64,17 @@ def _results(rows: Sequence[Json]) -> list[list[Json]]:
     return sorted(found.values(), key=lambda result: VERDICTS.index(result[0]["verdict"]))
 
 
-def _told(result: list[Json]) -> list[str]:
-    """A result in lines: the verdict and who shows it, what is broken, and what a request reads that is not its own."""
+def _told(result: list[Json], stem: str) -> list[str]:
+    """A result in lines: the verdict and who shows it, what is broken, what the words of it mean, and what a request
+    reads that is not its own.
+    """
     first = result[0]
     in_step = f" in step {first['step']}" if first["step"] else ""
     lines = [f"{first['verdict']}{in_step}: {_who(result)}"]
     if first["law"]:
         lines.append(f"  what is broken: {broken(first['law'], first['kind'])}")
     if first["detail"]:
-        lines.append(f"  {first['detail']}")
+        lines += [f"  {line}" for line in (first["detail"], *remarks.legend({**first, "stem": stem}))]
     harms: dict[str, list[Json]] = {}
     for shows in result:
         if shows["harm"]:

@@ -9,10 +9,11 @@ import pytest
 
 from conformance.engines.protocol import Json
 from conformance.outcome import Break, How
-from conformance.traces import LISTS, Trace
-from proofs.registry import STEMS
-from slotproof import checking, github, junit, remarks, verdicts
+from conformance.traces import LISTS, Kept, Trace
+from proofs.registry import STEMS, hints_of
+from slotproof import checking, explorer, github, junit, remarks, replays, verdicts
 from slotproof.arguments import ARGUMENTS, OTHERWISE, arguments_of, meaning
+from slotproof.documents import arguments_of_stem
 
 DETAIL = 'advance broke a promise of slide: "the row holds the blocks" is false: row of request 1, to 1, gone [1]'
 SLIDE = Break("violation", 2, "slide", "promise", "The window moves on.", DETAIL)
@@ -77,6 +78,26 @@ def test_of_several_stems_the_transitions_that_no_run_reached_are_one_line_each(
     enough = {"enough": True, "too_seldom": []}
     verdicts._reach({"stem": "swa_mapping", "never_reached": ["settle_swa", "clear"], **enough}, sentences=False)
     assert capsys.readouterr().out == "swa_mapping: no run reached settle_swa, clear\n"
+
+
+def test_a_replay_and_a_page_explain_the_arguments_of_a_promise() -> None:
+    stem, said = "block_cache", "slide broke a promise of slide: row of request 1, to 1, gone [1]"
+    shows = {"law": "slide", "kind": "promise", "detail": said, "verdict": "violation", "step": 1, "harm": None}
+    rows = [{**shows, "subject": "vllm", "release": "0.33.0"}]
+    kept = Kept("a_trace", "slide", "", "", Trace(stem, {}, [{"op": "step"}]))
+    lines = replays.shown(kept, rows)
+    assert f"  where to: {meaning(stem, 'slide', 'to')}" in lines
+    named = {term.name: term.means for term in explorer._arguments(kept, rows[0])}
+    assert named == {"argument to": meaning(stem, "slide", "to"), "argument gone": meaning(stem, "slide", "gone")}
+    assert list(explorer._arguments(kept, {"law": "", "kind": ""})) == []
+
+
+def test_the_page_of_the_law_says_what_each_argument_means() -> None:
+    (stem,) = (hints_of(name).stem for name in STEMS if name == "swa_mapping")
+    said = dict(arguments_of_stem(stem))
+    assert said["`slide.to`"] == meaning("swa_mapping", "slide", "to")
+    assert "`alloc_extend.to`, `alloc_extend_swa_tail.to`, `trim.to`, `roll_back.to`" in said
+    assert said["`available`"] == meaning("swa_mapping", "free_swa", "available")
 
 
 # The run.
