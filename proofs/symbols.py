@@ -76,54 +76,74 @@ class Term:
     def __bool__(self) -> NoReturn:
         raise TypeError("a symbol has no truth value: say ite, implies, &, | or no, never if, and, or, not")
 
+    def _beside(self, other: Any, truths: bool) -> Any:
+        """The expression of the other operand, where both are truths, or both are numbers.
+
+        Python takes ``True`` for 1, and ``x & True`` for the last bit of x; the solvers do not. So a mixture has no
+        meaning in the spec: it raises ``TypeError``.
+        """
+        one = lift(other)
+        if isinstance(self.z, z3.BoolRef) is not truths or isinstance(one, z3.BoolRef) is not truths:
+            raise TypeError(f"{'truths' if truths else 'numbers'} are wanted on both sides, got {self.z} and {one}")
+        return one
+
+    @property
+    def is_truth(self) -> bool:
+        """It is a truth; else a number."""
+        return isinstance(self.z, z3.BoolRef)
+
     def ite(self, then: Any, other: Any) -> Term:
         """If-then-else: ``then`` where this truth holds, else ``other``."""
-        one = lift(then)
-        made = z3.Z3_mk_ite(REF, self.z.ast, one.ast, lift(other).ast)
-        return _truth(made) if isinstance(one, z3.BoolRef) else _number(made)
+        self._beside(True, truths=True)
+        one = Term(lift(then))
+        made = z3.Z3_mk_ite(REF, self.z.ast, one.z.ast, one._beside(other, one.is_truth).ast)
+        return _truth(made) if one.is_truth else _number(made)
 
     def negated(self) -> Term:
         """The negation of this truth."""
+        self._beside(True, truths=True)
         return _truth(z3.Z3_mk_not(REF, self.z.ast))
 
     def __and__(self, other: Any) -> Any:
+        one = self._beside(other, truths=True)
         if isinstance(other, bool):
             return self if other else False
-        return _truth(z3.Z3_mk_and(REF, *_asts(self.z, lift(other))))
+        return _truth(z3.Z3_mk_and(REF, *_asts(self.z, one)))
 
     def __or__(self, other: Any) -> Any:
+        one = self._beside(other, truths=True)
         if isinstance(other, bool):
             return True if other else self
-        return _truth(z3.Z3_mk_or(REF, *_asts(self.z, lift(other))))
+        return _truth(z3.Z3_mk_or(REF, *_asts(self.z, one)))
 
     def __eq__(self, other: object) -> Term:  # type: ignore[override]
-        return _truth(z3.Z3_mk_eq(REF, self.z.ast, lift(other).ast))
+        return _truth(z3.Z3_mk_eq(REF, self.z.ast, self._beside(other, self.is_truth).ast))
 
     def __ne__(self, other: object) -> Term:  # type: ignore[override]
         return (self == other).negated()
 
     def __lt__(self, other: Any) -> Term:
-        return _truth(z3.Z3_mk_lt(REF, self.z.ast, lift(other).ast))
+        return _truth(z3.Z3_mk_lt(REF, self.z.ast, self._beside(other, truths=False).ast))
 
     def __le__(self, other: Any) -> Term:
-        return _truth(z3.Z3_mk_le(REF, self.z.ast, lift(other).ast))
+        return _truth(z3.Z3_mk_le(REF, self.z.ast, self._beside(other, truths=False).ast))
 
     def __gt__(self, other: Any) -> Term:
-        return _truth(z3.Z3_mk_gt(REF, self.z.ast, lift(other).ast))
+        return _truth(z3.Z3_mk_gt(REF, self.z.ast, self._beside(other, truths=False).ast))
 
     def __ge__(self, other: Any) -> Term:
-        return _truth(z3.Z3_mk_ge(REF, self.z.ast, lift(other).ast))
+        return _truth(z3.Z3_mk_ge(REF, self.z.ast, self._beside(other, truths=False).ast))
 
     def __add__(self, other: Any) -> Term:
-        return _number(z3.Z3_mk_add(REF, *_asts(self.z, lift(other))))
+        return _number(z3.Z3_mk_add(REF, *_asts(self.z, self._beside(other, truths=False))))
 
     def __mul__(self, factor: int) -> Term:
         if not isinstance(factor, int):
             raise TypeError("a symbol is multiplied by plain integers alone: formulas stay linear")
-        return _number(z3.Z3_mk_mul(REF, *_asts(self.z, lift(factor))))
+        return _number(z3.Z3_mk_mul(REF, *_asts(self.z, self._beside(factor, truths=False))))
 
     def __sub__(self, other: Any) -> Term:
-        return _number(z3.Z3_mk_sub(REF, *_asts(self.z, lift(other))))
+        return _number(z3.Z3_mk_sub(REF, *_asts(self.z, self._beside(other, truths=False))))
 
     def __rsub__(self, other: Any) -> Term:
         return Term(lift(other)) - self

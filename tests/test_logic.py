@@ -203,3 +203,39 @@ def test_only_call_makes_calls() -> None:
     makers = [p for folder in ("spec", "proofs") for p in sorted((root / folder).glob("*.py"))]
     made_by_hand = [p.name for p in makers if p.name != "logic.py" and re.search(r"\bCall\(", p.read_text("utf-8"))]
     assert made_by_hand == []
+
+
+MIXTURES: dict[str, Callable[[Any, Any], Any]] = {
+    "number & True": lambda number, _: number & True,
+    "number | False": lambda number, _: number | False,
+    "True & number": lambda number, _: True & number,
+    "truth & 1": lambda _, truth: truth & 1,
+    "truth + 1": lambda _, truth: truth + 1,
+    "number + True": lambda number, _: number + True,
+    "number == True": lambda number, _: number == True,  # noqa: E712
+    "truth == 1": lambda _, truth: truth == 1,
+    "truth > False": lambda _, truth: truth > False,
+    "number * True": lambda number, _: number * True,
+    "True - number": lambda number, _: True - number,
+    "number - truth": lambda number, truth: number - truth,
+    "no(number)": lambda number, _: no(number),
+    "ite(number, …)": lambda number, _: ite(number, 1, 2),
+    "ite(truth, 1, True)": lambda _, truth: ite(truth, 1, True),
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_numbers_and_truths_are_never_mixed(name: str) -> None:
+    """Python takes True for 1, and ``x & True`` for a bit of x; the solvers do not. So a law with a mixture has no
+    reading on symbols, and cannot be proved.
+    """
+    world = World()
+    with pytest.raises(TypeError, match="on both sides"):
+        MIXTURES[name](world.number("number"), world.truth("truth"))
+
+
+def test_numbers_beside_numbers_and_truths_beside_truths_are_taken() -> None:
+    world = World()
+    number, truth = world.number("number"), world.truth("truth")
+    taken = (truth & True, truth | (number > 0), number + 1, 1 - number, truth == False, ite(truth, number, 2))  # noqa: E712
+    assert [made.is_truth for made in taken] == [True, True, False, False, True, False]
