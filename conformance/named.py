@@ -197,7 +197,6 @@ def _which(place: str) -> str:
 
 def from_source(make: Callable[[Json], Any], source: Path, name: str) -> Callable[[Json], Any]:
     """The maker, which raises ``EngineError`` if no module of what it builds was imported from the folder."""
-
     folder = source.resolve()
 
     def made(config: Json) -> Any:

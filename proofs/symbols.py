@@ -76,21 +76,21 @@ class Term:
     def __bool__(self) -> NoReturn:
         raise TypeError("a symbol has no truth value: say ite, implies, &, | or no, never if, and, or, not")
 
+    @property
+    def is_truth(self) -> bool:
+        """It is a truth, not a number."""
+        return isinstance(self.z, z3.BoolRef)
+
     def _beside(self, other: Any, truths: bool) -> Any:
-        """The expression of the other operand, where both are truths, or both are numbers.
+        """The expression of the other operand. ``truths``: both must be truths; else both must be numbers.
 
         Python takes ``True`` for 1, and ``x & True`` for the last bit of x; the solvers do not. So a mixture has no
         meaning in the spec: it raises ``TypeError``.
         """
         one = lift(other)
-        if isinstance(self.z, z3.BoolRef) is not truths or isinstance(one, z3.BoolRef) is not truths:
+        if self.is_truth is not truths or isinstance(one, z3.BoolRef) is not truths:
             raise TypeError(f"{'truths' if truths else 'numbers'} are wanted on both sides, got {self.z} and {one}")
         return one
-
-    @property
-    def is_truth(self) -> bool:
-        """It is a truth; else a number."""
-        return isinstance(self.z, z3.BoolRef)
 
     def ite(self, then: Any, other: Any) -> Term:
         """If-then-else: ``then`` where this truth holds, else ``other``."""

@@ -94,7 +94,7 @@ def main() -> None:
     sys.path[0] = ""  # as of a script that is given by ``-c``
     import torch
 
-    from conformance import check, judge, known, replay  # noqa: F401
+    from conformance import check, judge, known, replay  # noqa: F401  # what scripts import is imported once, here
     from conformance.engines import registry
 
     torch.set_num_threads(1)

@@ -212,7 +212,7 @@ MIXTURES: dict[str, Callable[[Any, Any], Any]] = {
     "truth & 1": lambda _, truth: truth & 1,
     "truth + 1": lambda _, truth: truth + 1,
     "number + True": lambda number, _: number + True,
-    "number == True": lambda number, _: number == True,  # noqa: E712
+    "number == True": lambda number, _: number == True,  # noqa: E712  # == makes a formula
     "truth == 1": lambda _, truth: truth == 1,
     "truth > False": lambda _, truth: truth > False,
     "number * True": lambda number, _: number * True,
@@ -237,5 +237,5 @@ def test_numbers_and_truths_are_never_mixed(name: str) -> None:
 def test_numbers_beside_numbers_and_truths_beside_truths_are_taken() -> None:
     world = World()
     number, truth = world.number("number"), world.truth("truth")
-    taken = (truth & True, truth | (number > 0), number + 1, 1 - number, truth == False, ite(truth, number, 2))  # noqa: E712
+    taken = (truth & True, truth | (number > 0), number + 1, 1 - number, truth == False, ite(truth, number, 2))  # noqa: E712  # == makes a formula
     assert [made.is_truth for made in taken] == [True, True, False, False, True, False]

@@ -34,7 +34,8 @@ MUTANTS = sampled(
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps for each solver: what is not true is not proved in any number, and solvers rarely find that out. No
-    look searches for models: z3 once took 80 s for that, which it does not count as steps.
+    look searches for models: z3 once took 80 s for that, which it does not count as steps. So a
+    mutant that such a look alone proves is not seen here; ``make verify`` refutes each mutant by an example.
     """
     monkeypatch.setattr(asking, "LOOKS", tuple(look for look in asking.LOOKS if look.get("mbqi") is False))
     for looks in ("LIMITS", "GLANCE"):

@@ -45,7 +45,8 @@ class NodeContents:
             owned = _places(before, part)
             stay = {slot for slot, place in _places(now, part).items() if owned.get(slot) == place}
             moved = {at for at in row if has.get(at) != had.get(at) and has.get(at) not in stay}
-            new = {at: slot for at, slot in has.items() if at not in had or at in anew | moved or slot not in owned}
+            brought = anew | moved
+            new = {at: slot for at, slot in has.items() if at not in had or at in brought or slot not in owned}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
     def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:
@@ -100,7 +101,7 @@ class NodeContents:
 
 
 def _places(nodes: Nodes, part: str) -> dict[int, tuple[int, ...]]:
-    """Where each slot of a part stands: the tokens up to and with its own."""
+    """By the slots of a part: the token ids from the root up to the token of the slot, itself included."""
     places: dict[int, tuple[int, ...]] = {}
     for key, node in nodes.items():
         shown = node.parts.get(part)

@@ -62,13 +62,17 @@ class Texts:
                     found[module][alias.asname or alias.name] = (source, alias.name) if inside else (alias.name, "")
         return found
 
+    @cached_property
+    def _dumps(self) -> dict[str, str]:
+        return {name: ast.dump(tree) for name, tree in self._trees.items()}
+
     def read_by(self, module: str) -> dict[str, str]:
         """What a module and all modules of the spec that it imports say, whatever their layout is."""
         todo, found = [module], dict[str, str]()
         while todo:
             name = todo.pop()
             if name in self._trees and name not in found:
-                found[name] = ast.dump(self._trees[name])
+                found[name] = self._dumps[name]
                 todo += [part for of in self._imports[name].values() for part in of]
         return found
 
