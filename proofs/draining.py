@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import z3
 
-from proofs.symbols import Term, World, lift
+from proofs.symbols import Term, World, domain_of, lift
 from spec.logic import Descent, Drain, Measure, Step, no
 
 COMES_TO_REST = "comes_to_rest"  # the law that all claims together say
@@ -50,7 +50,7 @@ def _member(world: World, st: Any, descent: Descent) -> tuple[Any, Any]:
         return descent.pick(st), z3.BoolVal(True)
     assert descent.members is not None, "a descent has members, or picks one"
     member = Term(world.fresh("member"))
-    return member, lift(descent.members(st).has(member))
+    return member, lift(domain_of(descent.members, st).has(member))
 
 
 def _granted(_: Drain, __: Descent, ___: Any, ____: Any, step: Step[Any]) -> Any:
@@ -67,7 +67,7 @@ def _no_greater(measure: Measure, was: Any, now: Any) -> Any:
     def at(member: Any) -> Any:
         return measure.value(now, member) <= measure.value(was, member)
 
-    return lift(at(0) if measure.domain is None else measure.domain(was).all(at))
+    return lift(at(0) if measure.domain is None else domain_of(measure.domain, was).all(at))
 
 
 def _goes_on(drain: Drain, st: Any) -> Any:
@@ -77,13 +77,15 @@ def _goes_on(drain: Drain, st: Any) -> Any:
         if descent.pick is not None:
             return lift(descent.when(st, descent.pick(st)))
         assert descent.members is not None
-        nowhere = descent.members(st).all(lambda member: no(descent.when(st, member)))  # see rows_without_end
+        nowhere = domain_of(descent.members, st).all(
+            lambda member: no(descent.when(st, member))
+        )  # see rows_without_end
         return lift(no(nowhere))
 
     def natural(measure: Measure) -> Any:
         if measure.domain is None:
             return lift(measure.value(st, 0) >= 0)
-        return lift(measure.domain(st).all(lambda member: measure.value(st, member) >= 0))
+        return lift(domain_of(measure.domain, st).all(lambda member: measure.value(st, member) >= 0))
 
     on = z3.Or(lift(drain.rest(st)), *map(possible, drain.descents))
     return z3.And(on, *map(natural, drain.measures))

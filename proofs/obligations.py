@@ -14,7 +14,7 @@ from proofs import draining, lemmas
 from proofs.before import looks_ahead
 from proofs.fitting import directions
 from proofs.hints import Hints, Transition
-from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, lift, state
+from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, domain_of, lift, state
 from spec.logic import FIRST_STATE, Change, Invariant, Stem, Step, implies
 
 START = FIRST_STATE
@@ -113,9 +113,11 @@ def call(hints: Hints, transition: Transition, world: World, name: str = "") -> 
 def law_at(world: World, law: Invariant, state: Any, members: list[Any]) -> list[Any]:
     """The law on a state; of a law on each member also what it says about ``members``."""
     world.about = law.name
-    if law.at is None or law.domain is None or world.small:
+    if law.at is None or law.domain is None:
         return [lift(law.of(state))]
-    domain = law.domain(state)
+    domain = domain_of(law.domain, state)
+    if world.small:
+        return [lift(law.of(state))]
     whole = [] if law.counts else [lift(law.of(state))]
     return whole + [lift(implies(domain.has(m), law.at(state, m))) for m in members]
 

@@ -64,7 +64,20 @@ def entails(premise: Any, conclusion: Any) -> Any:
     return z3.BoolRef(z3.Z3_mk_implies(REF, premise.ast, conclusion.ast), CONTEXT)
 
 
-class Term:
+class Symbol:
+    """What the symbolic reading puts in the place of a value. It has no text: a text with it would say the name of the
+    symbol, and the finite reading would say the value.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} has no text: a spec must not look at how a value is written")
+
+    __str__ = __repr__
+
+
+class Term(Symbol):
     """A number or truth that z3 reasons about."""
 
     __slots__ = ("z",)
@@ -155,16 +168,17 @@ def _value(value: Any, key: tuple[Any, ...]) -> Any:
     return value(*key) if callable(value) else value
 
 
-def _refuse_equality(self: Any, _: object) -> NoReturn:
-    """Two maps, sets, sequences or domains would be compared as objects of Python, not by what they hold."""
-    raise TypeError(f"a {type(self).__name__} is not compared as a whole: say .all, and compare at each key")
+class Whole(Symbol):
+    """A map, set, sequence or domain. Two of them would be compared as objects of Python, not by what they hold."""
 
+    def __eq__(self, _: object) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is not compared as a whole: say .all, and compare at each key")
 
-class SymMap:
-    """A total map, given by the formula of its value at a key; each value is made once, since many laws use it."""
-
-    __eq__ = _refuse_equality
     __hash__ = object.__hash__
+
+
+class SymMap(Whole):
+    """A total map, given by the formula of its value at a key; each value is made once, since many laws use it."""
 
     def __init__(self, arity: int, formula: Callable[..., Any]) -> None:
         self.arity, self.formula = arity, formula
@@ -364,11 +378,8 @@ class World:
         self.shared = None
 
 
-class SymDomain:
+class SymDomain(Whole):
     """The integers from ``low`` to ``high``; without end where ``high`` is ``None``."""
-
-    __eq__ = _refuse_equality
-    __hash__ = object.__hash__
 
     def __init__(self, world: World, name: str, low: int, high: Any) -> None:
         self.world, self.name, self.low, self.high = world, name, low, high
@@ -434,15 +445,12 @@ class SymDomain:
         return SymSet(self.world, 1, lambda k: self.has(k) & law(k), self)
 
 
-class SymSet:
+class SymSet(Whole):
     """A set, given by the formula of its membership; ``size`` counts it over its domain.
 
     ``given``: a caller gives the set, so that it may have members outside of its domain. Nothing is known of its size
     where it has any.
     """
-
-    __eq__ = _refuse_equality
-    __hash__ = object.__hash__
 
     def __init__(
         self, world: World, arity: int, formula: Callable[..., Any], domain: SymDomain | None, given: bool = False
@@ -497,11 +505,21 @@ class SymSet:
         return itertools.product(self.domain.items(), range(self.world.sizes["page_size"]))
 
 
-class SymSeq:
-    """A sequence as two maps: the item at a position, and the position of an item."""
+def domain_of(domain: Callable[[Any], Any], of: Any) -> SymDomain | SymSet:
+    """The domain, in the state ``of``, that a law speaks of.
 
-    __eq__ = _refuse_equality
-    __hash__ = object.__hash__
+    Raises ``TypeError`` for an object of any other class. A proof uses a law in two ways, for all members and for one
+    member, and they say one thing because ``all`` of a domain is made from its ``has``.
+    """
+    found = domain(of)
+    if type(found) in (SymDomain, SymSet):
+        made: SymDomain | SymSet = found
+        return made
+    raise TypeError(f"a law on each member is about a domain of the state, not about a {type(found).__name__}")
+
+
+class SymSeq(Whole):
+    """A sequence as two maps: the item at a position, and the position of an item."""
 
     def __init__(self, world: World, name: str, domain: SymDomain) -> None:
         self.world, self.domain = world, domain

@@ -178,7 +178,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             "parts": parts_of,
             "theorems": theorems(STEMS),
             "assumptions": assumptions(STEMS),
-            "outside": OUTSIDE,
+            "outside": dict(OUTSIDE),
         },
         "claims.md": _claims(),
         "status.md": {name: parts[name]() for name in ("stems", "faults")},

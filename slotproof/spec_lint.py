@@ -7,17 +7,20 @@ names that are assigned once. Everything else is a complaint: control flow, sinc
 ``try``, ``getattr`` and look-ups by a value, which can tell a symbol from a number; and a name that is assigned twice,
 since a symbolic map evaluates a lambda later than a plain one.
 
-Code outside of functions defines names and registers laws, and does nothing else. An attribute must be one that some
-file of the spec defines: what only a symbol or only a plain value has would tell the two apart.
+Code outside of functions defines names and registers laws, and does nothing else; what it defines cannot change. A
+class has fields alone. An attribute must be one that some file of the spec defines: what only a symbol or only a plain
+value has would tell the two apart.
 
-Not checked: the files ``EXCLUDED``, functions whose docstring says "(finite
-reading)", the plain integers of ``lengths.py``, and ``among`` listings, which only the evaluation on plain values
-calls: the last argument of ``.where(cond, value, among)`` and of ``.such(law, among)``.
+Only the evaluation on plain values calls functions whose docstring says "(finite reading)", the plain integers of
+``lengths.py``, and ``among`` listings: the last argument of ``.where(cond, value, among)`` and of
+``.such(law, among)``. These may branch, and must change nothing (``slotproof.plain_code``). Not checked: the files
+``EXCLUDED``.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from functools import cache
 from pathlib import Path
 
 import spec
+from slotproof import plain_code
 from spec import logic
 
 HERE = Path(spec.__file__).parent
@@ -51,7 +55,7 @@ STATEMENTS: dict[type[ast.AST], str] = {
 # What functions of the spec may be made of. Names, arguments and operators are checked one by one.
 ALLOWED = (
     *(ast.FunctionDef, ast.Lambda, ast.arguments, ast.arg, ast.Return, ast.Expr, ast.Assign, ast.AnnAssign),
-    *(ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.keyword, ast.Starred, ast.Tuple, ast.List, ast.Subscript),
+    *(ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.keyword, ast.Starred, ast.Tuple, ast.Subscript),
     *(ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr),
     *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
     *(
@@ -62,25 +66,37 @@ ALLOWED = (
         ast.ExceptHandler,
     ),  # parts of statements that are complaints
 )
-IMPORTS = frozenset({"__future__", "collections.abc", "dataclasses", "typing"})  # beside modules of the spec
+# What a module may import beside names of the spec. ``collections.abc`` has classes alone, for annotations.
+IMPORTS: dict[str, frozenset[str] | None] = {
+    "__future__": frozenset({"annotations"}),
+    "collections.abc": None,
+    "dataclasses": frozenset({"dataclass"}),
+    "typing": frozenset({"Any", "NamedTuple", "TypeVar", "TYPE_CHECKING"}),
+}
 
 OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.BitAnd | ast.BitOr  # what a symbol knows
 REGISTERS = frozenset({"part", "transition", "invariant", "change", "theorem", "each", "drains"})
 SETS = frozenset({"state", "start"})  # the attributes of a stem that a module sets
-BUILTINS = frozenset(
-    {"dataclass", "TypeVar", "dict", "tuple", "frozenset", "range", "zip", "enumerate"}
-)  # outside of functions
+BUILTINS = frozenset({"tuple", "frozenset", "range"})  # called outside of functions
+MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp | ast.GeneratorExp
+FINITE_MODULE, CLASSES_OF_FINITE = "finite", frozenset({"Map", "Domain", "Set", "Seq"})
+STEM = "stem"  # what a module calls its stem
+CAN_CHANGE = "a list, a dictionary or an iterator can change: write a tuple"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_BUILTIN = frozenset(dir(builtins))
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """Something that the spec must not use, and where it stands."""
+    """Something that the spec must not use, and where it stands. ``changes``: it is no more than a list or a
+    dictionary, which a spec that is proved must not have since it can change; to execute it does no harm.
+    """
 
     file: str
     line: int
     message: str
+    changes: bool = False
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}"
@@ -92,19 +108,21 @@ def lint(source: str, file: str = "spec.py", folder: Path = HERE) -> list[Compla
     border = _border(source, file)
     words = _words_of_spec(folder).and_those_of(tree, border, folder)
     found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
-    found |= {*_imports(tree, file), *_outside_functions(tree, words, file), *_definitions(tree, file)}
+    found |= {c for function in _plain_code(tree, border) for c in _of_plain_code(function, words, set(), file)}
+    found |= {*_imports(tree, file, folder), *_outside_functions(tree, words, file), *_definitions(tree, file)}
     return sorted(found, key=lambda c: (c.line, c.message))
 
 
 @dataclass(frozen=True)
 class Words:
-    """The names of a module: ``known``: what its functions may call; ``attributes``: those that files of the spec
-    define; ``plain``: functions that only plain values may be given to, as the module names them.
+    """The names of a module: ``known``: what its functions may name; ``attributes``: those that files of the spec
+    define; ``plain``: what only plain values may be given to, as the module names it; ``stems``: its stems.
     """
 
     known: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
+    stems: frozenset[str] = frozenset()
 
     def and_those_of(self, tree: ast.Module, border: int | None, folder: Path) -> Words:
         """These words, and those of one more module of a folder; only its own names may be called."""
@@ -112,6 +130,7 @@ class Words:
             _names_of_module(tree),
             self.attributes | _attributes_of(tree),
             _plain_functions(tree, border) | _imported_plain(tree, folder),
+            _stems_of(tree),
         )
 
 
@@ -148,7 +167,8 @@ def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
         for alias in node.names:
             name = alias.asname or alias.name
             plain, inside = _plain_of(module, folder), _plain_of(alias.name, folder)
-            found |= {name} if alias.name in plain else {f"{name}.{f}" for f in inside}
+            of_module = alias.name in plain or module == FINITE_MODULE
+            found |= {name} if of_module else {f"{name}.{f}" for f in inside}
     return frozenset(found)
 
 
@@ -161,20 +181,63 @@ def _plain_of(module: str, folder: Path) -> frozenset[str]:
     return _plain_functions(ast.parse(source), _border(source, str(path)))
 
 
+def _stems_of(tree: ast.Module) -> frozenset[str]:
+    """The names of the stems of a module, its own and imported ones."""
+    own = set()
+    for node in (n for n in tree.body if isinstance(n, ast.Assign)):
+        if isinstance(node.value, ast.Call) and _is_name(node.value.func, {"Stem"}):
+            own |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    imports = (alias for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names)
+    return frozenset(own | {alias.asname or alias.name for alias in imports if alias.name == STEM})
+
+
+def _is_name(node: ast.AST, names: Set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _names_a_stem(node: ast.AST, stems: Set[str]) -> bool:
+    return _is_name(node, stems) or (isinstance(node, ast.Attribute) and node.attr == STEM)
+
+
+def _class(node: ast.ClassDef, file: str) -> Iterator[Complaint]:
+    """What makes a class more than a row of fields. A method or a base could give an operation another meaning, and
+    could tell a symbol from a plain value.
+    """
+    for base in node.bases:
+        if not _is_name(base, {"NamedTuple"}):
+            yield Complaint(
+                file, base.lineno, f"a class of the spec has no base but NamedTuple, not {ast.unparse(base)}"
+            )
+    for decorator in node.decorator_list:
+        if ast.unparse(decorator) not in ("dataclass", "dataclass(frozen=True)"):
+            yield Complaint(file, decorator.lineno, "a class of the spec is a frozen dataclass or a NamedTuple")
+    for statement in node.body:
+        text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not text and not isinstance(statement, ast.AnnAssign):
+            yield Complaint(file, statement.lineno, "a class of the spec has fields alone: write it as a function")
+
+
 def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
     """Definitions that would change what the words of the spec mean."""
     words = {n.name for n in ast.parse(Path(logic.__file__).read_text("utf-8")).body if isinstance(n, ast.FunctionDef)}
+    fields = {s.target for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for s in c.body if hasattr(s, "target")}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             if node.name.startswith("__") or node.name in AMONG_AT:
                 yield Complaint(file, node.lineno, f"`{node.name}` would change what an operation means")
             if isinstance(node, ast.FunctionDef) and node.decorator_list and _finite(node):
                 yield Complaint(file, node.lineno, f"`{node.name}` is for plain values alone, and is registered")
-        if isinstance(node, ast.ClassDef) and node.keywords:
-            yield Complaint(file, node.lineno, "a class with a metaclass")
+        if isinstance(node, ast.ClassDef):
+            yield from _class(node, file)
+            if node.keywords:
+                yield Complaint(file, node.lineno, "a class with a metaclass")
+        if node in fields:
+            continue
         hidden = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else {_stored(node), _argument(node)}
         for name in words & {name for name in hidden if name}:
             yield Complaint(file, _line(node), f"`{name}` is a word of spec.logic, and would mean something else here")
+        for name in _BUILTIN & {name for name in hidden if name}:
+            yield Complaint(file, _line(node), f"`{name}` is a builtin of Python, and would mean something else here")
 
 
 def _argument(node: ast.AST) -> str | None:
@@ -182,8 +245,10 @@ def _argument(node: ast.AST) -> str | None:
 
 
 def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Complaint]:
-    """Statements of a module that do more than to define names and to register laws."""
+    """Statements of a module that do more than to define names and to register laws, or define what can change."""
     todo: list[ast.AST] = [*tree.body]
+    known, used_up = words.known | _given_outside(tree), _used_up(tree)
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     while todo:
         node = todo.pop()
         if isinstance(node, Function):
@@ -193,9 +258,51 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
             yield Complaint(file, node.lineno, "a module defines names and registers laws, and does nothing else")
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load) and not _sets(node):
             yield Complaint(file, node.lineno, "a module changes nothing but the state and the start of its stem")
-        elif message := _attribute(node, words) or _plain(node, words.plain) or _call(node, words.known | BUILTINS):
+        elif isinstance(node, ast.Assign) and any(_names_a_stem(n, words.stems) for n in ast.walk(node.value)):
+            yield Complaint(file, node.lineno, "a second name of a stem")
+        elif isinstance(node, MUTABLE) and node not in used_up:
+            yield Complaint(file, node.lineno, CAN_CHANGE, changes=True)
+        elif message := (
+            _attribute(node, words)
+            or _plain(node, words.plain)
+            or _call(node, known | BUILTINS)
+            or _name(node, known | BUILTINS if node in called else known)
+        ):
             yield Complaint(file, _line(node), message)
         todo.extend(child for child in ast.iter_child_nodes(node) if not _is_type(node, child))
+
+
+def _given_outside(tree: ast.Module) -> set[str]:
+    """What a module imports from outside of the spec, and the names of its loops and comprehensions."""
+    found = {alias.asname or alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    todo: list[ast.AST] = [*tree.body]
+    while todo:
+        node = todo.pop()
+        found |= {name} if (name := _stored(node)) else set()
+        todo.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, Function))
+    return found
+
+
+def _used_up(tree: ast.Module) -> set[ast.AST]:
+    """The lists and iterators of which nothing is left after the statement: those that are made a tuple there, and
+    ``__all__``.
+    """
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Starred):
+            found.add(node.value)
+        elif isinstance(node, ast.Call) and _is_name(node.func, {"tuple", "frozenset"}):
+            found |= set(node.args)
+        elif isinstance(node, ast.Assign) and _is_name(node.targets[0], {"__all__"}):
+            found.add(node.value)
+    return found
+
+
+def _name(node: ast.AST, known: Set[str]) -> str | None:
+    """A name that neither the module nor the function gives: a builtin of Python could look at a value."""
+    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load) or node.id in known:
+        return None
+    return f"`{node.id}` is not of the spec: it may look at a value"
 
 
 def _is_type(node: ast.AST, child: ast.AST) -> bool:
@@ -242,23 +349,54 @@ def _functions(node: ast.AST, border: int | None) -> Iterator[Function]:
             yield child
 
 
+def _plain_code(tree: ast.Module, border: int | None) -> Iterator[Function]:
+    """The functions of the module that only the evaluation on plain values calls."""
+    for node in tree.body:
+        if isinstance(node, Function) and (_finite(node) or (border is not None and node.lineno >= border)):
+            yield node
+
+
+def _of_plain_code(function: Function, words: Words, around: set[str], file: str) -> Iterator[Complaint]:
+    """``around``: the names of the functions around it."""
+    own = _own_names(function) | around
+    for line, message in plain_code.complaints(function, words.known, own, words.attributes):
+        yield Complaint(file, line, message)
+    for node in ast.walk(function):
+        if _names_a_stem(node, words.stems):
+            yield Complaint(file, _line(node), "a function does not look at a stem")
+
+
 def _finite(function: Function) -> bool:
     if isinstance(function, ast.Lambda):
         return False
     return FINITE in " ".join((ast.get_docstring(function) or "").split())
 
 
-def _imports(tree: ast.Module, file: str) -> Iterator[Complaint]:
+def _imports(tree: ast.Module, file: str, folder: Path) -> Iterator[Complaint]:
     """Imports of what is not the spec's own."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield Complaint(file, node.lineno, "`import`: the spec imports names from modules of the spec")
-        elif isinstance(node, ast.ImportFrom) and node.module not in IMPORTS and not _of_spec(node):
-            yield Complaint(file, node.lineno, f"`{node.module}` is no module of the spec")
         elif isinstance(node, ast.ImportFrom):
+            defined = _defined_in(node, folder)
             for alias in node.names:
                 if alias.name.startswith("_") or alias.name == "*" or (alias.name == "Call" and alias.asname):
                     yield Complaint(file, node.lineno, f"`{alias.name}` is not imported like this")
+                elif defined is not None and alias.name not in defined:
+                    yield Complaint(file, node.lineno, f"`{alias.name}` is not of the spec: `{node.module}` has it")
+
+
+def _defined_in(node: ast.ImportFrom, folder: Path) -> frozenset[str] | None:
+    """What may be imported from a module; ``None``: whatever it has."""
+    if not _of_spec(node):
+        return IMPORTS.get(node.module or "", frozenset())
+    module = (node.module or "").rpartition("spec")[2].strip(".")
+    if module == FINITE_MODULE:
+        return CLASSES_OF_FINITE
+    path = next((p for p in (folder / f"{module}.py", HERE / f"{module}.py") if p.is_file()), None)
+    if not module:  # a module of the package
+        return frozenset(p.stem for place in (folder, HERE) for p in place.rglob("*.py"))
+    return _names_of_module(ast.parse(path.read_text("utf-8")), imported=False) if path else frozenset()
 
 
 def _of_spec(node: ast.ImportFrom) -> bool:
@@ -267,25 +405,41 @@ def _of_spec(node: ast.ImportFrom) -> bool:
     return not node.level and module.partition(".")[0] == "spec"
 
 
-def _names_of_module(tree: ast.Module) -> frozenset[str]:
-    """The functions and classes that the module defines, and what it imports from the spec."""
-    defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n))
-    return frozenset(defined | {alias.asname or alias.name for n in imports for alias in n.names})
+def _names_of_module(tree: ast.Module, imported: bool = True) -> frozenset[str]:
+    """The functions, classes and values that the module defines, what it says it hands on (``__all__``), and, if
+    ``imported``, what it imports from the spec.
+    """
+    found = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            found |= {name for target in targets for n in ast.walk(target) if (name := _stored(n))}
+            if "__all__" in found and _is_name(targets[0], {"__all__"}):
+                found |= {str(n.value) for n in ast.walk(statement) if isinstance(n, ast.Constant)}
+    imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n) and imported)
+    return frozenset(found | {alias.asname or alias.name for n in imports for alias in n.names})
 
 
 def _complaints(function: Function, words: Words, file: str) -> Iterator[Complaint]:
-    listings = _listings(function)
+    listings: dict[ast.AST, Function] = {listing: listing for listing in _listings(function)}
     own = _own_names(function)
     local, plain = words.known | own, words.plain - own
-    annotations = _annotations(function)
+    apart = plain_code.types_in(function) | set(getattr(function, "decorator_list", [])) | _empty_listings(function)
     todo: list[ast.AST] = [function]
     while todo:
         node = todo.pop()
-        if node in listings or node in annotations:
+        if node in apart:
             continue
-        if message := _message(node) or _attribute(node, words) or _call(node, local) or _plain(node, plain):
+        if node in listings:
+            yield from _of_plain_code(listings[node], words, own, file)
+            continue
+        looks = _attribute(node, words) or _call(node, local) or _plain(node, plain) or _name(node, local)
+        if isinstance(node, ast.List):
+            yield Complaint(file, node.lineno, CAN_CHANGE, changes=True)
+        elif message := _message(node) or looks:
             yield Complaint(file, _line(node) or function.lineno, message)
+        if _names_a_stem(node, words.stems):
+            yield Complaint(file, _line(node), "a function does not look at a stem")
         if isinstance(node, Function):
             yield from _assigned_twice(node, file)
         todo.extend(ast.iter_child_nodes(node))
@@ -294,14 +448,6 @@ def _complaints(function: Function, words: Words, file: str) -> Iterator[Complai
 def _plain(node: ast.AST, plain: Set[str]) -> str | None:
     name = node.id if isinstance(node, ast.Name) else ast.unparse(node) if isinstance(node, ast.Attribute) else None
     return f"`{name}` is for plain values alone" if name in plain else None
-
-
-def _annotations(function: Function) -> set[ast.AST]:
-    """The types of arguments, answers and names: nothing evaluates them."""
-    found = set()
-    for node in ast.walk(function):
-        found |= {getattr(node, name, None) for name in ("annotation", "returns")}
-    return {node for node in found if isinstance(node, ast.AST)}
 
 
 def _own_names(function: Function) -> set[str]:
@@ -394,7 +540,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _listings(function: Function) -> set[ast.AST]:
+def _listings(function: Function) -> set[Function]:
     """The lambdas and nested functions that only list keys, for the evaluation on plain values."""
     among = [a for node in ast.walk(function) if isinstance(node, ast.Call) for a in _among(node)]
     names = [a for a in among if isinstance(a, ast.Name)]
@@ -404,6 +550,12 @@ def _listings(function: Function) -> set[ast.AST]:
         *(a for a in among if isinstance(a, ast.Lambda)),
         *(n for n in nested if n.name in listed and n.name not in elsewhere),
     }
+
+
+def _empty_listings(function: Function) -> set[ast.AST]:
+    """The listings ``list`` and ``tuple``: they list no key."""
+    among = (a for node in ast.walk(function) if isinstance(node, ast.Call) for a in _among(node))
+    return {a for a in among if _is_name(a, {"list", "tuple"})}
 
 
 def _among(call: ast.Call) -> list[ast.expr]:

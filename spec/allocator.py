@@ -273,9 +273,9 @@ def clear(st: Allocator) -> Step[Allocator]:
 # The laws.
 
 
-def pools(st: Allocator) -> list[Part]:
+def pools(st: Allocator) -> tuple[Part, ...]:
     """The parts of the state that are pools."""
-    return [("now", st.now), ("saved", st.saved)]
+    return (("now", st.now), ("saved", st.saved))
 
 
 for _law in LAWS:

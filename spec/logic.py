@@ -175,6 +175,7 @@ def call(part: str, transition: Callable[..., Step[Any]], before: Any, /, *argum
 
 
 Part = tuple[str, Any]
+Parts = Iterable[Part]
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class Invariant:
 
     name: str
     holds: Callable[[Any], Truth]
-    parts: Callable[[Any], list[Part]]
+    parts: Callable[[Any], Parts]
     latent: bool = False
     at: Callable[[Any, Any], Truth] | None = None
     domain: Callable[[Any], Domain] | None = None
@@ -218,7 +219,7 @@ class Invariant:
     def current(self) -> Invariant:
         """This law without the parts that a backup saved."""
 
-        def parts(state: Any) -> list[Part]:
+        def parts(state: Any) -> Parts:
             return [(label, part) for label, part in self.parts(state) if "saved" not in label.split(".")]
 
         return replace(self, parts=parts)
@@ -226,7 +227,7 @@ class Invariant:
     def within(self, name: str) -> Invariant:
         """This law as a law of a composed state, whose field ``name`` is the state that the law speaks about."""
 
-        def parts(state: Any) -> list[Part]:
+        def parts(state: Any) -> Parts:
             return [(f"{name}.{label}".rstrip("."), part) for label, part in self.parts(getattr(state, name))]
 
         at, domain = self.at, self.domain
@@ -239,8 +240,8 @@ class Invariant:
         )
 
 
-def _itself(state: Any) -> list[Part]:
-    return [("", state)]
+def _itself(state: Any) -> Parts:
+    return (("", state),)
 
 
 @dataclass(frozen=True)
@@ -379,7 +380,7 @@ class Stem:
 
     def invariant(
         self,
-        parts: Callable[[Any], list[Part]] = _itself,
+        parts: Callable[[Any], Parts] = _itself,
         latent: bool = False,
         about: tuple[str, ...] = (),
         ledger: bool = False,

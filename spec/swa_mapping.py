@@ -518,19 +518,19 @@ def clear(st: SwaMapping) -> Step[SwaMapping]:
 # The laws.
 
 
-def pools(st: SwaMapping) -> list[Part]:
+def pools(st: SwaMapping) -> tuple[Part, ...]:
     """The parts of the state that are pools."""
-    return [
+    return (
         ("now.full", st.now.full),
         ("now.swa", st.now.swa),
         ("saved.full", st.saved.full),
         ("saved.swa", st.saved.swa),
-    ]
+    )
 
 
-def pairs(st: SwaMapping) -> list[Part]:
+def pairs(st: SwaMapping) -> tuple[Part, ...]:
     """The parts of the state that are pairs of pools with a mapping."""
-    return [("now", st.now), ("saved", st.saved)]
+    return (("now", st.now), ("saved", st.saved))
 
 
 for _pool_law in POOL_LAWS:

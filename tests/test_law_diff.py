@@ -235,7 +235,7 @@ def test_a_headline_that_names_fewer_laws_is_weakened(rows: Any) -> None:
 
 
 def test_what_the_theorems_leave_out_is_an_assumption(rows: Any) -> None:
-    (row,) = rows(("scope.py", '    ("swa_mapping", "backup_state"): WHOLE,\n', ""))
+    (row,) = rows(("scope.py", '    (("swa_mapping", "backup_state"), WHOLE),\n', ""))
     assert said([row]) == [("", "assumption", "swa_mapping.backup_state", "dropped", "strengthened")]
 
 
@@ -402,7 +402,14 @@ def test_a_revision_that_is_more_than_pure_functions_is_never_executed(
 
 
 def test_a_revision_that_this_slotproof_cannot_read_is_a_usage_error(tmp_path: Path) -> None:
-    old = revision(tmp_path / "old", ("scope.py", "OUTSIDE = {", "from spec.logic import nothing\n\nOUTSIDE = {"))
+    old = revision(
+        tmp_path / "old",
+        (
+            "scope.py",
+            "OUTSIDE = (",
+            "from spec.logic import Stem\nfrom spec.lengths import Length\nNONE = Stem(nothing=Length)\n\nOUTSIDE = (",
+        ),
+    )
     with pytest.raises(UsageError, match=r"a revision cannot be read: .*nothing"):
         diffing.run(str(old), str(revision(tmp_path / "new")), None, "text")
 

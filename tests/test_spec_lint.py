@@ -132,7 +132,7 @@ def test_a_method_and_a_lambda_of_a_module_are_looked_at() -> None:
 
 
 def test_what_is_not_read_on_symbols_is_left_alone() -> None:
-    assert lint("for law in LAWS:\n    if law:\n        stem.invariant()(law)\n") == []
+    assert lint("stem, LAWS = None, ()\nfor law in LAWS:\n    if law:\n        stem.invariant()(law)\n") == []
     assert lint('def new(a):\n    """A pool\n    (finite reading)."""\n    return [x for x in a if x]\n') == []
 
 

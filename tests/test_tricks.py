@@ -551,6 +551,151 @@ def test_the_lint_refuses_what_an_attack_found(text: str) -> None:
     assert lint("from spec.logic import Call, Step, but, no, requires\n" + text)
 
 
+HEAD = "from dataclasses import dataclass\nfrom spec.logic import Number, Stem, but, ite, number, requires\n"
+# Each trick of a third attack, and the honest text beside it.
+PAIRS = {
+    "a builtin under another name": (
+        "def law(st, b):\n    look = isinstance\n    return look(st.value(b), int)\n",
+        "def law(st, b):\n    look = st.value\n    return look(b) < 2\n",
+    ),
+    "a builtin under another name, outside": (
+        "LOOK = isinstance\ndef law(st):\n    return LOOK(st.calls, bool)\n",
+        "MOST = 2\ndef law(st):\n    return st.calls < MOST\n",
+    ),
+    "a builtin that is given": (
+        "def made(f):\n    def law(st):\n        return f(st.calls)\n    return law\nLAW = made(callable)\n",
+        "def made(f):\n    def law(st):\n        return f(st.calls)\n    return law\nLAW = made(lambda k: k < 2)\n",
+    ),
+    "an argument that is called like a builtin": (
+        "def law(st, b):\n    none = lambda isinstance: b\n    return isinstance(b, int) | none(b)\n",
+        "def law(st, b):\n    none = lambda k: k == b\n    return none(b)\n",
+    ),
+    "a word that another module imports": (
+        "from spec.logic import is_dataclass\ndef law(st):\n    return is_dataclass(st.calls)\n",
+        "from spec.logic import every\ndef law(st):\n    return every((st.calls < 2, st.calls > 0))\n",
+    ),
+    "a class that is a text": (
+        "class Text(str):\n    pass\n\ndef law(st):\n    return Text(st.calls) == '3'\n",
+        "def law(st):\n    return st.calls == 3\n",
+    ),
+    "a class with a domain of its own": (
+        "@dataclass(frozen=True)\nclass Most:\n    of: Number = number()\n"
+        "    def all(self, law):\n        return self.of.all(law)\n",
+        "@dataclass(frozen=True)\nclass Most:\n    of: Number = number()\n",
+    ),
+    "a class whose fields are made by another class": (
+        "from spec.logic import Step\nclass Most(Step):\n    more: Number = 0\n",
+        "from typing import NamedTuple\nclass Most(NamedTuple):\n    more: Number = 0\n",
+    ),
+    "a class that a function replaces": (
+        "def other(cls):\n    return Stem\n\n@other\nclass Most:\n    more: Number = 0\n",
+        "@dataclass(frozen=True)\nclass Most:\n    more: Number = 0\n",
+    ),
+    "a method for plain values": (
+        'class T:\n    def low(self):\n        """Low (finite reading)."""\n        return not self\n',
+        "def low(st):\n    return st.calls < 2\n",
+    ),
+    "a listing that changes a list": (
+        "SEEN = [1]\ndef t(st, b):\n    return st.value.where(lambda k: k == b, 1, lambda: SEEN.append(1) or [b])\n",
+        "SEEN = (1,)\ndef t(st, b):\n    return st.value.where(lambda k: k == b, 1, lambda: [b, *SEEN])\n",
+    ),
+    "a listing that changes a list of the function": (
+        "def t(st, b):\n    seen = [1]\n    return st.value.where(lambda k: k == b, seen[0], lambda: seen.append(b))\n",
+        "def t(st, b):\n    seen = (1, 2)\n    return st.value.where(lambda k: k == b, seen[0], lambda: [b])\n",
+    ),
+    "a listing that changes a list under another name": (
+        "def t(st, b, seen):\n    def keys():\n        mine = seen\n        mine.append(b)\n        return mine\n"
+        "    return st.value.where(lambda k: k == b, 1, keys)\n",
+        "def t(st, b, seen):\n    def keys():\n        mine = []\n        mine.append(b)\n        return mine\n"
+        "    return st.value.where(lambda k: k == b, 1, keys)\n",
+    ),
+    "a listing that registers": (
+        "stem = Stem('boxes')\ndef t(st, b):\n"
+        "    return st.value.where(lambda k: k == b, 1, lambda: stem.invariants and [b])\n",
+        "stem = Stem('boxes')\ndef t(st, b):\n"
+        "    return st.value.where(lambda k: k == b, 1, lambda: st.calls and [b])\n",
+    ),
+    "a plain function that changes what others see": (
+        'def keys(st):\n    """Keys (finite reading)."""\n    keys.seen = 1\n    return [1]\n',
+        'def keys(st):\n    """Keys (finite reading)."""\n    seen = {}\n    seen[1] = 1\n    return [*seen]\n',
+    ),
+    "a plain function with a memory": (
+        'def keys(st, seen=[]):\n    """Keys (finite reading)."""\n    seen.append(1)\n    return seen\n',
+        'def keys(st, seen=()):\n    """Keys (finite reading)."""\n    return [1, *seen]\n',
+    ),
+    "an iterator that is empty the second time": (
+        "LAWS = (law for law in (1, 2))\n",
+        "LAWS = (*(law for law in (1, 2)),)\n",
+    ),
+    "a stem under another name": ("stem = Stem('boxes')\nother = stem\n", "stem = Stem('boxes')\n"),
+}
+
+
+@pytest.mark.parametrize(("trick", "honest"), PAIRS.values(), ids=PAIRS.keys())
+def test_the_lint_refuses_the_trick_and_not_the_honest_text(trick: str, honest: str) -> None:
+    assert lint(HEAD + trick)
+    assert lint(HEAD + honest) == []
+
+
+class Forgets:
+    """A domain of a user: ``all`` speaks of every box, and ``has`` forgets the last one."""
+
+    def __init__(self, boxes: Domain) -> None:
+        self.boxes, self.all = boxes, boxes.all
+
+    def has(self, box: Number) -> Truth:
+        """It is a box, and not the last one."""
+        return self.boxes.has(box) & (box < self.boxes.size)
+
+
+def test_a_law_is_about_a_domain_of_the_state_alone() -> None:
+    """The goal of a proof was made by ``has``, and its hypotheses by ``all``."""
+
+    def filled(made: Stem) -> Stem:
+        @made.transition
+        def fill_last(st: Boxes) -> Step[Boxes]:
+            """The last box gets two."""
+            return Step(then=but(st, value=st.value.put(st.boxes.size, 2), calls=st.calls + 1))
+
+        return made
+
+    trick, false, true = filled(stem()), filled(stem()), filled(stem())
+    trick.each(lambda st: Forgets(st.boxes))(low)
+    with pytest.raises(TypeError, match="about a domain of the state, not about a Forgets"):
+        all_proved(trick)
+    false.each(lambda st: st.boxes)(low)
+    assert not all_proved(false)
+    true.each(lambda st: st.boxes.such(lambda b: b < st.boxes.size, tuple))(low)
+    assert all_proved(true)
+
+
+def low(st: Boxes, b: Number) -> Truth:
+    """The box has less than two."""
+    return st.value(b) < 2
+
+
+def test_a_symbol_has_no_text() -> None:
+    """A text with a value in it says the value on plain values, and would say a name on symbols."""
+    made, honest = stem(), stem()
+
+    @made.invariant()
+    def written(st: Boxes) -> Truth:
+        """No number of calls is written as 2: a false law, and true of every name of a symbol."""
+        what = st.calls
+        return f"{what}" != "2"
+
+    @honest.invariant()
+    def counted(st: Boxes) -> Truth:
+        """No number of calls is 2, or it is."""
+        return no(st.calls == 2) | (st.calls == 2)
+
+    honest.transition(add)
+    made.transition(add)
+    with pytest.raises(TypeError, match="a Term has no text"):
+        all_proved(made)
+    assert all_proved(honest)
+
+
 def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
     """A folder in the spec cannot hide a file behind the name of one that the lint leaves out."""
     (tmp_path / "more").mkdir()

@@ -124,10 +124,8 @@ def scope(old: Revision, new: Revision) -> Iterator[Row]:
 
 
 def _outside(revision: Revision) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = (
-        vars(revision.modules["scope"]).get("OUTSIDE", {}) if "scope" in revision.modules else {}
-    )
-    return found
+    known = vars(revision.modules["scope"]).get("OUTSIDE", ()) if "scope" in revision.modules else ()
+    return dict(known)
 
 
 def assumptions(old: Path, new: Path) -> Iterator[Row]:
