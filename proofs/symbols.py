@@ -289,10 +289,13 @@ class World:
         self._constants.pop(re.sub(NAMED_STATES, "", name), None)
 
     def constant(self, kind: str, name: str) -> Any:
-        """A constant; one name always gives one constant."""
+        """A constant; one name always gives one constant. Raises ``TypeError`` for a second kind of one name."""
         if name not in self._constants:
-            self._constants[name] = self._new_constant(kind, name)
-        return self._constants[name]
+            self._constants[name] = (kind, self._new_constant(kind, name))
+        known, made = self._constants[name]
+        if kind != known:
+            raise TypeError(f"the constant {name} is shared by fields of two kinds, {known} and {kind}")
+        return made
 
     def _new_constant(self, kind: str, name: str) -> Any:
         symbol = f"constant {name}"  # no other field has such a name
@@ -566,11 +569,11 @@ class SymSeq(Whole):
 
 def state(world: World, cls: Any, path: str = "") -> Any:
     """A symbolic state: an unknown map, number or truth for each field of the dataclass ``cls``."""
-    hints = _hints_of(cls)
+    hints = hints_of_class(cls)
     return cls(**{f.name: _field(world, f, hints[f.name], f"{path}{f.name}") for f in fields(cls)})
 
 
-_hints_of = cache(get_type_hints)  # a class of states is read once for each state that is made
+hints_of_class = cache(get_type_hints)  # a class of states is read once for each state that is made
 
 
 def _field(world: World, f: Any, hint: Any, name: str) -> Any:

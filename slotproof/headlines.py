@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
+from proofs import constants
 from proofs.draining import COMES_TO_REST, claim_names
 from proofs.fitting import SENTENCES, is_available_counts
 from proofs.obligations import SymbolicCall, call, touches
@@ -17,7 +18,8 @@ from spec.theorems import HEADLINES, Headline
 
 def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
     """What the proofs of these stems assume, each assumption once."""
-    found = {a.name: a.reason for stem in stems for a in hints_of(stem).assumptions}
+    of_constants = (a for stem in stems for a in constants.assumptions(hints_of(stem).stem))
+    found = {a.name: a.reason for a in (*(a for stem in stems for a in hints_of(stem).assumptions), *of_constants)}
     return [{"name": name, "reason": reason} for name, reason in found.items()]
 
 

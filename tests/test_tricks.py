@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import z3
 
-from proofs import explore, obligations, prover, second_solver
+from proofs import constants, explore, obligations, prover, second_solver
 from proofs.before import looks_ahead
 from proofs.hints import Hints, without_mutant
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
-from proofs.symbols import World
+from proofs.symbols import World, state
 from slotproof.spec_lint import files, lint
 from spec.logic import (
     Domain,
@@ -702,3 +702,34 @@ def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "more"):
         (place / "logic.py").write_text("def law(a):\n    return not a\n", encoding="utf-8")
     assert [path.parent.name for path in files([str(tmp_path)])] == ["more"]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Two domains that are declared one, and a constant that is at least 1."""
+
+    boxes: Domain = constant("pages", shared="boxes")
+    lids: Domain = constant("pages", shared="boxes")
+    limit: Number = constant("number")
+
+
+def test_what_is_declared_one_constant_is_an_assumption_that_is_listed() -> None:
+    said = {a.name: a.reason for a in constants.assumptions(Stem("boxes", state=Shared))}
+    assert said == {
+        "shared_in_boxes": "These fields are one constant, never two: `boxes` and `lids`.",
+        "positive_in_boxes": "At least 1: `limit`.",
+    }
+    assert constants.assumptions(Stem("boxes", state=Boxes)) == []
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A domain and a number that are declared one."""
+
+    boxes: Domain = constant("pages", shared="boxes")
+    limit: Number = constant("number", shared="boxes")
+
+
+def test_two_kinds_of_constants_are_never_one() -> None:
+    with pytest.raises(TypeError, match="boxes is shared by fields of two kinds, pages and number"):
+        state(World(), Mixed)
