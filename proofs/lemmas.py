@@ -1,20 +1,21 @@
-"""Lemmas about counting: proved once by induction, and then used by instances.
+"""Lemmas about sums over the members of a domain: proved once by induction, and then used by instances.
 
-``count(A)`` over a domain ``1..n`` is defined by recursion on ``n``. Each lemma below is proved from this definition by
-induction (``all_lemmas`` has the base and the step). ``instances`` applies the lemmas to the counts of an obligation.
+Each lemma is a function of sums. ``instances`` applies it to the sums of an obligation; ``all_lemmas`` applies the very
+same function to sums over ``low..n`` that are defined by recursion on ``n``, and proves it for every ``n`` by
+induction: from ``n = low - 1``, where there is no member, and from ``n - 1`` to ``n``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import z3
 
-from proofs.symbols import Count, SymDomain, SymSeq, Term, World, lift
-from spec.logic import implies, no
+from proofs.symbols import Count, SymDomain, SymMap, SymSeq, Term, World, first_with_the_greatest, lift
+from spec.logic import implies, ite, no
 
 Law = Callable[[Any], Any]
 
@@ -35,16 +36,17 @@ def points(one: Count, other: Count, places: tuple[Any, ...] = ()) -> Any:
         return z3.Implies(z3.And(z3.BoolVal(True), *elsewhere), alike)
 
     apart = [lift(a) != lift(b) for a, b in itertools.combinations(places, 2)]
-    inside = [lift(one.domain.has(place)) for place in places]
     before, after = (_at(one, places), _at(other, places))
-    premise = z3.And(*apart, *inside, _each(one.domain, agree))
+    premise = z3.And(*apart, _each(one.domain, agree))
     return z3.Implies(premise, one.term.z - before == other.term.z - after)
 
 
 def _at(count: Count, places: tuple[Any, ...]) -> Any:
+    """What a sum has at these places; nothing at a place that is no member."""
     found = z3.IntVal(0)
     for place in places:
-        found = found + z3.If(lift(count.law(place)), lift(count.weight(place)), 0)
+        counts = z3.And(lift(count.domain.has(place)), lift(count.law(place)))
+        found = found + z3.If(counts, lift(count.weight(place)), 0)
     return found
 
 
@@ -62,11 +64,13 @@ def additive(part: Count, delta: Count, whole: Count) -> Any:
 
 def complete(one: Count) -> Any:
     """A property of every member is counted once for each member."""
+    _plain(one)
     return z3.Implies(_each(one.domain, one.law), one.term.z == lift(one.domain.size))
 
 
 def none(one: Count) -> Any:
     """A count is never negative, and it is zero exactly where no member has the property."""
+    _plain(one)
     empty = _each(one.domain, lambda k: z3.Not(lift(one.law(k))))
     return z3.And(one.term.z >= 0, (one.term.z == 0) == empty)
 
@@ -86,20 +90,35 @@ def empty(one: Count) -> Any:
 
 def sequence(seq: SymSeq, counted: Count) -> Any:
     """A sequence of distinct members of a domain has as many members as positions."""
-    lawful = z3.And(lift(seq.distinct()), lift(seq.all(seq.domain.has)))
+    _plain(counted)
+    lawful = z3.And(lift(seq.length) >= 0, lift(seq.distinct()), lift(seq.all(seq.domain.has)))
     return z3.Implies(lawful, counted.term.z == seq.length.z)
 
 
 def part_of(one: Count, other: Count) -> Any:
     """Where each member with one property has another property, too, the other property has no fewer members."""
+    _plain(one, other)
     return z3.Implies(_each(one.domain, lambda k: implies(one.law(k), other.law(k))), one.term.z <= other.term.z)
 
 
 def members(seq: SymSeq, size: Any, counted: Count) -> Any:
     """A set of c members has, for each n from 0 to c, a sequence of n different members."""
+    _plain(counted)
     lawful = z3.And(lift(seq.distinct()), lift(seq.all(lambda k: seq.domain.has(k) & counted.law(k))))
     enough = z3.And(lift(size) >= 0, lift(size) <= counted.term.z)
     return z3.Implies(enough, z3.And(seq.length.z == lift(size), lawful))
+
+
+def singleton(one: Count, member: Any) -> Any:
+    """One member is counted once."""
+    _plain(one)
+    only = _each(one.domain, lambda k: one.law(k) == (k == member))
+    return z3.Implies(only, one.term.z == z3.If(lift(one.domain.has(member)), 1, 0))
+
+
+def _plain(*counts: Count) -> None:
+    if not all(count.plain for count in counts):
+        raise ValueError("the lemma is about counts: it says nothing of sums of other weights than 1")
 
 
 def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[Any, ...]]) -> Iterator[Any]:
@@ -129,214 +148,154 @@ def counted(seq: SymSeq) -> Count:
     return Count(seq.domain, seq.has, Term(seq.world.fresh("counted")), delta=True)
 
 
-# The inductions. A is a property of 1..n; count is its recursive definition.
+# The inductions. The sums are over low..n, for any low; A, B and C are any properties.
 
 
 @dataclass(frozen=True)
 class Lemma:
-    """A lemma, with the formulas of its base and its step; their negations must be unsatisfiable."""
+    """A lemma, and the formulas of its proof by name; the negation of each must be unsatisfiable."""
 
     name: str
     sentence: str
-    goals: tuple[Any, ...]
+    goals: Mapping[str, Any]
 
 
-def _count(name: str, weighted: bool = True) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """A property, its weights, its sum, and the definition of the sum at ``n``."""
-    holds = z3.Function(name, z3.IntSort(), z3.BoolSort())
-    weigh = z3.Function("weight_" + name, z3.IntSort(), z3.IntSort()) if weighted else lambda _: z3.IntVal(1)
-    count = z3.Function("count_" + name, z3.IntSort(), z3.IntSort())
-
-    def definition(n: Any) -> Any:
-        return z3.And(count(0) == 0, z3.Implies(n >= 1, count(n) == count(n - 1) + z3.If(holds(n), weigh(n), 0)))
-
-    return holds, weigh, count, definition
+LOW = Term(z3.Int("low"))
+BASE, STEP = "base", "step"
 
 
-def _induction(name: str, why: str, claim: Callable[[Any], Any], facts: Callable[[Any], Any]) -> Lemma:
-    """``claim(0)``, and ``claim(n - 1)`` implies ``claim(n)``."""
-    n = z3.Int("n")
-    base = z3.Implies(facts(z3.IntVal(0)), claim(z3.IntVal(0)))
-    step = z3.Implies(z3.And(n >= 1, facts(n), claim(n - 1)), claim(n))
-    return Lemma(name, " ".join(why.split()), (base, step))
+def _domain(world: World, n: Term) -> SymDomain:
+    return SymDomain(world, "low..n", LOW, n)
 
 
-def _upto(n: Any, law: Callable[[Any], Any]) -> Any:
-    k = z3.Int("k")
-    return z3.ForAll([k], z3.Implies(z3.And(k >= 1, k <= n), law(k)))
+def _function(name: str, sort: Any) -> Callable[[Any], Term]:
+    function = z3.Function(name, z3.IntSort(), sort)
+    return lambda k: Term(function(lift(k)))
 
 
-def _points() -> Lemma:
-    """The lemma for two places, the most that a transition changes; fewer places are places outside ``1..n``."""
-    a, u, count_a, def_a = _count("A")
-    b, v, count_b, def_b = _count("B")
-    x, y = z3.Ints("x y")
+@dataclass(frozen=True)
+class Sums:
+    """Sums over ``low..n``, for any ``n``, of properties with these names. Each member has a weight, or 1."""
 
-    def agree(k: Any) -> Any:
-        alike = z3.And(a(k) == b(k), z3.Implies(a(k), u(k) == v(k)))
-        return z3.Implies(z3.And(k != x, k != y), alike)
+    names: str
+    weighted: bool = True
+    world: World = field(default_factory=World)
 
-    def at(n: Any, holds: Any, weigh: Any) -> Any:
-        return z3.Sum([z3.If(z3.And(1 <= p, p <= n, holds(p)), weigh(p), 0) for p in (x, y)])  # noqa: SIM300
+    def upto(self, n: Any) -> list[Count]:
+        """The sums over ``low..n``."""
+        return [self._one(name, n) for name in self.names]
 
-    return _induction(
-        "points",
-        points.__doc__ or "",
-        lambda n: z3.Implies(z3.And(x != y, _upto(n, agree)), count_a(n) - at(n, a, u) == count_b(n) - at(n, b, v)),
-        lambda n: z3.And(def_a(n), def_b(n)),
-    )
+    def _one(self, name: str, n: Any) -> Count:
+        law, total = _function(name, z3.BoolSort()), _function(f"sum_{name}", z3.IntSort())
+        weight = _function(f"weight_{name}", z3.IntSort()) if self.weighted else lambda _: 1
+        return Count(_domain(self.world, n), law, total(n), False, weight)
 
-
-def _additive() -> Lemma:
-    a, u, count_a, def_a = _count("A")
-    b, v, count_b, def_b = _count("B")
-    c, w, count_c, def_c = _count("C")
-
-    def splits(k: Any) -> Any:
-        weighs = z3.And(z3.Implies(a(k), u(k) == w(k)), z3.Implies(b(k), v(k) == w(k)))
-        return z3.And(c(k) == z3.Or(a(k), b(k)), z3.Not(z3.And(a(k), b(k))), weighs)
-
-    return _induction(
-        "additive",
-        additive.__doc__ or "",
-        lambda n: z3.Implies(_upto(n, splits), count_a(n) + count_b(n) == count_c(n)),
-        lambda n: z3.And(def_a(n), def_b(n), def_c(n)),
-    )
+    def defined(self, n: Any) -> Any:
+        """The recursive definition of the sums at ``n``: nothing below ``low``, and what ``n`` adds."""
+        said = []
+        for nothing, before, now in zip(self.upto(LOW - 1), self.upto(n - 1), self.upto(n), strict=True):
+            adds = z3.If(lift(now.law(n)), lift(now.weight(n)), 0)
+            said += [nothing.term.z == 0, z3.Implies(lift(n >= LOW), now.term.z == before.term.z + adds)]
+        return z3.And(*said)
 
 
-def _complete() -> Lemma:
-    a, _, count_a, def_a = _count("A", weighted=False)
-    return _induction("complete", complete.__doc__ or "", lambda n: z3.Implies(_upto(n, a), count_a(n) == n), def_a)
+def _induction(name: str, text: Callable[..., Any], claim: Callable[[Any], Any], facts: Callable[[Any], Any]) -> Lemma:
+    """``claim(low - 1)``, and ``claim(n - 1)`` implies ``claim(n)``. ``text``: the lemma, with its sentence."""
+    n = Term(z3.Int("n"))
+    base = z3.Implies(facts(LOW - 1), claim(LOW - 1))
+    step = z3.Implies(z3.And(lift(n >= LOW), facts(n), claim(n - 1)), claim(n))
+    return Lemma(name, " ".join((text.__doc__ or "").split()), {BASE: base, STEP: step})
 
 
-def _none() -> Lemma:
-    a, _, count_a, def_a = _count("A", weighted=False)
-    return _induction(
-        "none",
-        none.__doc__ or "",
-        lambda n: z3.And(count_a(n) >= 0, (count_a(n) == 0) == _upto(n, lambda k: z3.Not(a(k)))),
-        def_a,
-    )
-
-
-def _empty() -> Lemma:
-    a, _, count_a, def_a = _count("A")
-    return _induction(
-        "empty",
-        empty.__doc__ or "",
-        lambda n: z3.Implies(_upto(n, lambda k: z3.Not(a(k))), count_a(n) == 0),
-        def_a,
-    )
-
-
-def _sequence() -> Lemma:
-    """By induction on the length L: without its last item, a distinct sequence has one member less.
-
-    The induction is on how many positions are counted: C(L) counts the members that stand below position L; one more
-    position adds exactly one member (by ``additive`` with a singleton), since distinct positions hold distinct items.
-    """
-    at = z3.Function("at", z3.IntSort(), z3.IntSort())
-    index = z3.Function("index", z3.IntSort(), z3.IntSort())
-    size, length, k, j = z3.Ints("size length k j")
-
-    def below(top: Any, item: Any) -> Any:
-        return z3.And(index(item) >= 0, index(item) < top, at(index(item)) == item)
-
-    lawful = z3.ForAll(
-        [j], z3.Implies(z3.And(j >= 0, j < length), z3.And(index(at(j)) == j, at(j) >= 1, at(j) <= size))
-    )
-    last = length - 1
-    nothing = z3.ForAll([k], z3.Not(below(0, k)))
-    one_more = z3.ForAll(
-        [k],
-        z3.And(below(length, k) == z3.Or(below(last, k), k == at(last)), z3.Not(z3.And(below(last, k), k == at(last)))),
-    )
-    step = z3.Implies(z3.And(length >= 1, lawful), z3.And(one_more, at(last) >= 1, at(last) <= size))
-    return Lemma("sequence", " ".join((sequence.__doc__ or "").split()), (nothing, step))
-
-
-def _part_of() -> Lemma:
-    a, _, count_a, def_a = _count("A", weighted=False)
-    b, _, count_b, def_b = _count("B", weighted=False)
-    return _induction(
-        "part_of",
-        part_of.__doc__ or "",
-        lambda n: z3.Implies(_upto(n, lambda k: z3.Implies(a(k), b(k))), count_a(n) <= count_b(n)),
-        lambda n: z3.And(def_a(n), def_b(n)),
-    )
-
-
-def _members() -> Lemma:
-    """The member at a position j, any but fixed, is the one below which exactly j members are counted.
-
-    So the position of a member p is count(p - 1), and the members at two positions are different.
-    """
-    a, _, count_a, def_a = _count("A", weighted=False)
-    j, k = z3.Ints("j k")
-
-    def stands_at_j(n: Any) -> Any:
-        found = z3.Exists([k], z3.And(k >= 1, k <= n, a(k), count_a(k - 1) == j))
-        return z3.Implies(z3.And(j >= 0, j < count_a(n)), found)
-
-    return _induction("members", members.__doc__ or "", stands_at_j, def_a)
-
-
-def _greatest() -> Lemma:
-    """``m(n)``, defined by recursion, is a member up to ``n`` with the greatest value, and 0 where there is none."""
-    a, value, _, _ = _count("A")
-    m = z3.Function("m", z3.IntSort(), z3.IntSort())
-
-    def found(n: Any) -> Any:
-        first = m(n - 1) == 0
-        return z3.And(m(0) == 0, m(n) == z3.If(z3.And(a(n), z3.Or(first, value(n) > value(m(n - 1)))), n, m(n - 1)))
-
-    def behind(n: Any, k: Any) -> Any:
-        return z3.Or(value(k) < value(m(n)), z3.And(value(k) == value(m(n)), m(n) <= k))
-
-    def claim(n: Any) -> Any:
-        real = z3.And(1 <= m(n), m(n) <= n, a(m(n)), _upto(n, lambda k: z3.Implies(a(k), behind(n, k))))  # noqa: SIM300
-        return z3.If(m(n) == 0, _upto(n, lambda k: z3.Not(a(k))), real)
-
-    return _induction("greatest", "Of finitely many members a first one has the greatest value.", claim, found)
-
-
-def _weighty() -> Lemma:
-    a, weigh, count_a, def_a = _count("A")
-    return _induction(
-        "weighty",
-        weighty.__doc__ or "",
-        lambda n: z3.Implies(
-            _upto(n, lambda k: z3.Implies(a(k), weigh(k) >= 1)),
-            z3.And(count_a(n) >= 0, (count_a(n) == 0) == _upto(n, lambda k: z3.Not(a(k)))),
-        ),
-        def_a,
-    )
+def _of_sums(
+    text: Callable[..., Any], names: str, weighted: bool = True, places: tuple[Any, ...] | None = None
+) -> Lemma:
+    """The induction for a lemma that speaks of sums alone, and of these places."""
+    sums, at = Sums(names, weighted), {} if places is None else {"places": places}
+    number = "" if places is None else f"_at_{len(places)}"
+    return _induction(text.__name__ + number, text, lambda n: text(*sums.upto(n), **at), sums.defined)
 
 
 def _singleton() -> Lemma:
-    a, _, count_a, def_a = _count("A", weighted=False)
-    x = z3.Int("x")
-    only = lambda k: a(k) == (k == x)  # noqa: E731
-    return _induction(
-        "singleton",
-        "One member is counted once.",
-        lambda n: z3.Implies(_upto(n, only), count_a(n) == z3.If(z3.And(x >= 1, x <= n), 1, 0)),
-        def_a,
-    )
+    sums, member = Sums("A", weighted=False), Term(z3.Int("member"))
+    return _induction("singleton", singleton, lambda n: singleton(sums.upto(n)[0], member), sums.defined)
+
+
+def _sequence() -> Lemma:
+    """By induction on the length: the last item is one more member, by ``additive`` and ``singleton``."""
+    world, length, size = World(), Term(z3.Int("length")), Term(z3.Int("size"))
+    domain, number = _domain(world, size), _function("number", z3.IntSort())
+    at, index = (SymMap(1, _function(name, z3.IntSort())) for name in ("at", "index"))
+
+    def upto(end: Any) -> tuple[SymSeq, Count]:
+        seq = SymSeq.of(domain, end, at, index)
+        return seq, Count(domain, seq.has, number(end), delta=True)
+
+    zero = Term(z3.IntVal(0))
+    last = Count(domain, lambda k: k == at(length - 1), Term(z3.Int("one")), delta=True)
+    before, now = upto(length - 1), upto(length)
+    facts = z3.And(additive(before[1], last, now[1]), singleton(last, at(length - 1)))
+    step = z3.Implies(z3.And(lift(length >= 1), sequence(*before), facts), sequence(*now))
+    base = z3.Implies(none(upto(zero)[1]), sequence(*upto(zero)))
+    return Lemma("sequence", " ".join((sequence.__doc__ or "").split()), {BASE: base, STEP: step})
+
+
+def _members() -> Lemma:
+    """The member at a position is the one below which so many members are counted: by induction there is one for each
+    position. So the position of a member is the number of members below it, and the members at two positions differ.
+    """
+    sums, position, size = Sums("A", weighted=False), Term(z3.Int("position")), Term(z3.Int("size"))
+
+    def counted(n: Any) -> Count:
+        return sums.upto(n)[0]
+
+    def stands_there(n: Any) -> Any:
+        def there(k: Any) -> Any:
+            return counted(n).law(k) & (counted(k - 1).term == position)
+
+        asked = (position >= 0) & (position < counted(n).term)
+        return lift(implies(asked, counted(n).domain.any(there)))
+
+    found = _induction("members", members, stands_there, sums.defined)
+    n, at, index = Term(z3.Int("n")), _function("at", z3.IntSort()), _function("index", z3.IntSort())
+    seq = SymSeq.of(counted(n).domain, size, SymMap(1, at), SymMap(1, index))
+    j, k = Term(z3.Int("j")), Term(z3.Int("k"))
+    there = counted(n).domain.has(at(j)) & counted(n).law(at(j)) & (counted(at(j) - 1).term == j)
+    chosen = z3.ForAll([j.z], lift(implies((j >= 0) & (j < counted(n).term), there)))
+    placed = z3.ForAll([k.z], lift(index(k) == counted(k - 1).term))
+    use = z3.Implies(z3.And(chosen, placed), members(seq, size, counted(n)))
+    return replace(found, goals={**found.goals, "use": use})
+
+
+def _greatest() -> Lemma:
+    """The member that a search from ``low`` on keeps, and 0 where it finds none."""
+    world, law, value = World(), _function("A", z3.BoolSort()), _function("value", z3.IntSort())
+    kept = _function("kept", z3.IntSort())
+
+    def claim(n: Any) -> Any:
+        return z3.And(*first_with_the_greatest(_domain(world, n), law, value, kept(n)))
+
+    def search(n: Any) -> Any:
+        better = law(n) & ((kept(n - 1) == 0) | (value(n) > value(kept(n - 1))))
+        goes_on = implies(n >= LOW, kept(n) == ite(better, n, kept(n - 1)))
+        return lift((LOW >= 1) & (kept(LOW - 1) == 0) & goes_on)
+
+    return _induction("greatest", first_with_the_greatest, claim, search)
 
 
 def all_lemmas() -> list[Lemma]:
     """The lemmas that ``instances`` uses, and the lemmas on which these rest."""
+    x, y = Term(z3.Int("x")), Term(z3.Int("y"))
     return [
-        _points(),
-        _additive(),
-        _complete(),
-        _none(),
-        _empty(),
+        *(_of_sums(points, "AB", places=places) for places in ((), (x,), (x, y))),
+        _of_sums(additive, "ABC"),
+        _of_sums(complete, "A", weighted=False),
+        _of_sums(none, "A", weighted=False),
+        _of_sums(empty, "A"),
+        _of_sums(weighty, "A"),
+        _of_sums(part_of, "AB", weighted=False),
         _singleton(),
         _sequence(),
-        _part_of(),
         _members(),
         _greatest(),
-        _weighty(),
     ]

@@ -145,10 +145,10 @@ def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Ve
 
 
 def prove_lemmas(certificates: Path | None = None, memory: Memory = NOTHING) -> list[Verdict]:
-    """The base and step of every counting lemma."""
+    """The base and the step of every lemma about sums."""
     verdicts: list[Verdict] = []
     for lemma in lemmas.all_lemmas():
-        for case, goal in zip(("base", "step"), lemma.goals, strict=True):
+        for case, goal in lemma.goals.items():
             start = time.perf_counter()
             answers = ask([z3.Not(goal)], LIMITS, memory)
             if certificates is not None:

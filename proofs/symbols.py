@@ -384,7 +384,7 @@ class World:
 class SymDomain(Whole):
     """The integers from ``low`` to ``high``; without end where ``high`` is ``None``."""
 
-    def __init__(self, world: World, name: str, low: int, high: Any) -> None:
+    def __init__(self, world: World, name: str, low: Any, high: Any) -> None:
         self.world, self.name, self.low, self.high = world, name, low, high
 
     @property
@@ -429,23 +429,31 @@ class SymDomain(Whole):
 
         That there is one is the lemma ``greatest``.
         """
+        if not isinstance(self.low, int) or self.low < 1:
+            raise TypeError(f"0 is a member of {self.name}: it cannot say that there is none")
         any_ = Term(z3.Int("any!"))
         found, new = self.world.named(self, lift(law(any_)), lift(value(any_)))
-        if not new:
-            return found
-
-        def below(k: Any) -> Any:
-            first = (value(k) < value(found)) | ((value(k) == value(found)) & (found <= k))
-            return Term(entails(lift(law(k)), lift(self.has(found) & law(found) & first)))
-
-        nothing = z3.Implies(lift(self.any(law).negated()), found.z == 0)
-        self.world.axioms += [lift(self.all(below)), nothing]
+        if new:
+            self.world.axioms += first_with_the_greatest(self, law, value, found)
         return found
 
     def such(self, law: Callable[[Any], Any], among: Any = None) -> SymSet:
         """The set of the members for which ``law`` holds."""
         del among
         return SymSet(self.world, 1, lambda k: self.has(k) & law(k), self)
+
+
+def first_with_the_greatest(
+    domain: SymDomain, law: Callable[[Any], Any], value: Callable[[Any], Any], found: Term
+) -> list[Any]:
+    """Of finitely many members a first one has the greatest value; 0 where there is none."""
+
+    def below(k: Any) -> Any:
+        first = (value(k) < value(found)) | ((value(k) == value(found)) & (found <= k))
+        return Term(entails(lift(law(k)), lift(domain.has(found) & law(found) & first)))
+
+    nothing = z3.Implies(lift(domain.any(law).negated()), found.z == 0)
+    return [lift(domain.all(below)), nothing]
 
 
 class SymSet(Whole):
