@@ -2,7 +2,9 @@
 never neither.
 
 ``ANSWERED``: a call that fits has a lawful answer, the one that the hints name (``proofs.answers``). An argument that
-the hints do not answer is what the caller asks. ``FITS``: a call with a lawful answer fits.
+the hints do not answer is what the caller asks. A choice that speaks of such arguments alone is assumed: it says what
+the engine must have answered to an earlier call, such as a prefix match (``assumed_choices``). ``FITS``: a call with a
+lawful answer fits.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ ANSWERED = "a_fitting_call_has_a_lawful_answer"
 FITS = "a_lawful_answer_fits"
 SENTENCES = {
     FITS: "A call with a lawful answer fits: no call is refused for nothing.",
-    ANSWERED: "A call that fits has a lawful answer: no call is neither granted nor refused.",
+    ANSWERED: "A call that fits has a lawful answer, if the choices hold that no answer of this call can change: no "
+    "such call is neither granted nor refused.",
 }
 
 
@@ -74,12 +77,28 @@ def _answered(
     answer: Callable[..., dict[str, Any]], transition: Transition, made: Made, counts: list[Count], sized: Any
 ) -> Direction:
     pick = Pick(made.world, counts)
+    step, lawfully, assumed = _with_answer(answer, transition, made, pick)
+    asked = [lift(choice.holds) for choice in assumed]
+    facts = [*sized, lift(step.kept), lift(step.fits), *asked, *pick.facts]
+    return Direction(ANSWERED, facts, lift(lawfully.granted))
+
+
+def _with_answer(
+    answer: Callable[..., dict[str, Any]], transition: Transition, made: Made, pick: Pick
+) -> tuple[Step[Any], Step[Any], list[Requirement]]:
+    """The call, the call with the answer, and the choices that are assumed."""
     with made.world.sharing():
         step = transition(made.pre, **made.arguments)
         lawfully = transition(made.pre, **{**made.arguments, **answer(pick, made.pre, made.arguments)})
-        asked = [lift(choice.holds) for choice in unchanged_choices(step.choice, lawfully.choice)]
-    facts = [*sized, lift(step.kept), lift(step.fits), *asked, *pick.facts]
-    return Direction(ANSWERED, facts, lift(lawfully.granted))
+        return step, lawfully, unchanged_choices(step.choice, lawfully.choice)
+
+
+def assumed_choices(hints: Hints, transition: Transition, made: Made) -> list[Requirement]:
+    """The choices that the proof that a lawful answer exists assumes; none where the hints name no answer."""
+    if made.name not in hints.answers:
+        return []
+    pick = Pick(made.world, _available(hints, made)[0])
+    return _with_answer(hints.answers[made.name], transition, made, pick)[2]
 
 
 def _unknown(name: str) -> Callable[..., dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from proofs import constants
 from proofs.draining import COMES_TO_REST, claim_names
-from proofs.fitting import SENTENCES, is_available_counts
+from proofs.fitting import ANSWERED, SENTENCES, assumed_choices, is_available_counts
 from proofs.obligations import SymbolicCall, call, touches
 from proofs.registry import hints_of
 from proofs.symbols import World
@@ -27,8 +27,8 @@ def theorems(stems: Collection[str]) -> list[dict[str, Any]]:
     """The theorems about these stems.
 
     Of each: its ``name`` and ``sentence``; the ``laws`` that say it, with their sentences; what it ``rests_on``: these
-    laws, and the laws from which those that are theorems follow; and the ``promises`` of callers that its proof uses:
-    of each transition that can touch one of these laws.
+    laws, and the laws from which those that are theorems follow; the ``promises`` of callers that its proof uses: of
+    each transition that can touch one of these laws; and what it ``assumes`` of choices, by transition.
     """
     return [_theorem(headline) for headline in HEADLINES if {stem for stem, _ in headline.laws} <= set(stems)]
 
@@ -42,7 +42,22 @@ def _theorem(headline: Headline) -> dict[str, Any]:
         "laws": [{"stem": stem, "name": name, "sentence": _sentence(stem, name)} for stem, name in headline.laws],
         "rests_on": [f"{stem}.{name}" for stem, name in rests_on],
         "promises": list(promises),
+        "assumes": {of: said for stem, name in headline.laws if name == ANSWERED for of, said in assumed(stem).items()},
     }
+
+
+@cache
+def assumed(stem: str) -> dict[str, list[str]]:
+    """For each transition the choices that the proof that a call has a lawful answer assumes, or why there is no such
+    proof.
+    """
+    hints = hints_of(stem)
+    found = {}
+    for name, transition in hints.stem.transitions.items():
+        choices = assumed_choices(hints, transition, call(hints, transition, World()))
+        if said := [hints.unanswered[name]] if name in hints.unanswered else [choice.sentence for choice in choices]:
+            found[name] = said
+    return found
 
 
 def _sentence(stem: str, name: str) -> str:

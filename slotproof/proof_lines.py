@@ -15,13 +15,15 @@ from typing import Any
 
 from proofs import registry
 from proofs.counterexample import REACHABLE
+from proofs.fitting import ANSWERED
 from proofs.obligations import FRAME, PROOF, TRIVIAL
 from proofs.prover import LEMMAS, Verdict
 from proofs.registry import hints_of
 from slotproof import screen
 from slotproof.codes import BROKEN, HOLDS
+from slotproof.headlines import assumed
 from slotproof.screen import say, show, table
-from spec.theorems import HEADLINES
+from spec.theorems import HEADLINES, Headline
 
 COLUMNS = ("transition", "obligations", "z3", "cvc5", "seconds", "not proved")
 WORDS = {HOLDS: "every law holds", BROKEN: "a law is broken"}  # of an exit code; else not everything is known
@@ -169,7 +171,17 @@ def _theorems(stems: Sequence[str], verdicts: Sequence[Verdict]) -> None:
         own = {stem for stem, _ in headline.laws}
         if own <= set(stems):
             held = bad.isdisjoint({LEMMAS, *own, *(part for stem in own for part in _parts(stem))})
-            say(f"theorem {number}, {headline.name}: ", ("proved", "green") if held else ("not proved", "bold red"))
+            say(
+                f"theorem {number}, {headline.name}: ",
+                ("proved", "green") if held else ("not proved", "bold red"),
+                _but(headline),
+            )
+
+
+def _but(headline: Headline) -> str:
+    """The transitions of which a theorem assumes choices, or says nothing; ``docs/laws.md`` has the sentences."""
+    of = [name for stem, law in headline.laws if law == ANSWERED for name in assumed(stem)]
+    return f", with what docs/laws.md says of {', '.join(of)}" if of else ""
 
 
 def _parts(stem: str) -> set[str]:

@@ -318,8 +318,8 @@ class Drain:
         what, sizes = (" ".join((said.__doc__ or "").split()) for said in (self.rest, self.given))
         calls = ", ".join(descent.name for descent in self.descents)
         return (
-            f"From every lawful state finitely many calls, each granted, lead to a state of which this is true: {what} "
-            f"The calls: {calls}. What the sizes must satisfy: {sizes}"
+            f"From every lawful state there are finitely many calls, each granted, that lead to a state of which this "
+            f"is true: {what} The calls: {calls}. What the sizes must satisfy: {sizes}"
         )
 
 

@@ -71,9 +71,11 @@ HEADLINES = (
     ),
     Headline(
         "nothing_is_stuck",
-        "Nothing is stuck: what the tree counts as evictable can be evicted, a call fits exactly where a lawful answer "
-        "exists (of `continue_prefill` this is not proved), and from every state finitely many granted calls end all "
-        "requests and sessions and give back every page and every mamba slot.",
+        "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
+        "exists, of `admit_tail` and `state_admit` if the match that they are called with was lawful, and of "
+        "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
+        "all requests and sessions and give back every page and every mamba slot. That an engine makes these calls is "
+        "not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),

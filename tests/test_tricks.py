@@ -696,6 +696,30 @@ def test_a_symbol_has_no_text() -> None:
     assert all_proved(honest)
 
 
+def test_a_sum_under_a_quantifier_is_refused() -> None:
+    """It would be one number for all members: here, "some number of boxes has each value"."""
+    made = stem()
+    made.transition(add)
+
+    @made.invariant()
+    def alike(st: Boxes) -> Truth:
+        """As many boxes have the number of one box as have that of any other: a false law."""
+        return st.boxes.all(lambda b: st.boxes.count(lambda c: st.value(c) == st.value(b)) == st.boxes.size)
+
+    with pytest.raises(TypeError, match="a count under a quantifier would be one number for all"):
+        all_proved(made)
+
+
+def test_sums_of_other_weights_are_other_numbers() -> None:
+    world = World()
+    held = state(world, Boxes)
+    with world.sharing():
+        once, again = (held.boxes.total(lambda b: held.value(b) > 0, held.value) for _ in range(2))
+        other = held.boxes.total(lambda b: held.value(b) > 0, lambda _: 1)
+    assert once.z.eq(again.z)
+    assert not once.z.eq(other.z)
+
+
 def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
     """A folder in the spec cannot hide a file behind the name of one that the lint leaves out."""
     (tmp_path / "more").mkdir()
