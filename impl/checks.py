@@ -19,7 +19,11 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 def integer(name: str, value: int, least: int) -> int:
-    """``value``, an integer of at least ``least``. TypeError for anything else, ValueError for a smaller one."""
+    """``value``, an integer of at least ``least``. TypeError for anything else, ValueError for a smaller one.
+
+    post: __return__ == value >= least
+    raises: ValueError
+    """
     if not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:
@@ -28,7 +32,12 @@ def integer(name: str, value: int, least: int) -> int:
 
 
 def pool_sizes(size_name: str, size: int, page_size: int) -> int:
-    """The pages in a pool of ``size`` tokens, 0 for a pool that holds nothing. ValueError for part of one page."""
+    """The pages in a pool of ``size`` tokens, 0 for a pool that holds nothing. ValueError for part of one page.
+
+    post: page_size >= 1 and __return__ * page_size <= size < (__return__ + 1) * page_size
+    post: (__return__ == 0) == (size == 0)
+    raises: ValueError
+    """
     integer("page_size", page_size, 1)
     integer(size_name, size, 0)
     if 0 < size < page_size:
@@ -37,7 +46,12 @@ def pool_sizes(size_name: str, size: int, page_size: int) -> int:
 
 
 def page_multiple(name: str, tokens: int, page_size: int) -> int:
-    """The pages in ``tokens``. ValueError unless that is a non-negative multiple of the page size."""
+    """The pages in ``tokens``. ValueError unless that is a non-negative multiple of the page size.
+
+    pre: page_size >= 1
+    post: __return__ * page_size == tokens >= 0
+    raises: ValueError
+    """
     integer(name, tokens, 0)
     if tokens % page_size:
         raise ValueError(f"{name} must be a multiple of the page size {page_size}, got {tokens}")
@@ -110,6 +124,16 @@ class Plan(NamedTuple):
     longest: int
 
 
+def pages_between(prefix: int, seq: int, page_size: int) -> int:
+    """The new pages of a row that grows from ``prefix`` to ``seq`` tokens.
+
+    pre: 0 <= prefix <= seq and page_size >= 1
+    post: __return__ >= 0
+    post: -(-prefix // page_size) + __return__ == -(-seq // page_size)
+    """
+    return prefix // -page_size - seq // -page_size
+
+
 def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) -> Plan:
     """Check the host lengths of an extend and count the tokens and pages that it needs."""
     prefix_cpu = rows.seq_cpu if rows.prefix_cpu is None else rows.prefix_cpu
@@ -125,7 +149,7 @@ def extend_plan(rows: Rows, tokens: int, new_pages: int | None, page_size: int) 
     extended = sum(seq - prefix for prefix, seq in lens)
     if extended != tokens:
         raise ValueError(f"extend_num_tokens must be sum(seq - prefix) = {extended}, got {tokens}")
-    pages = sum(prefix // -page_size - seq // -page_size for prefix, seq in lens)
+    pages = sum(pages_between(prefix, seq, page_size) for prefix, seq in lens)
     if new_pages is not None and new_pages != pages:
         raise ValueError(f"num_new_pages must be {pages} for these lengths, got {new_pages}")
     return Plan(tokens, pages, max((seq - prefix for prefix, seq in lens), default=0))

@@ -109,15 +109,3 @@ def pages_needed(before: int, after: int, page_size: int) -> int:
     post: ceil_align(before, page_size) + __return__ * page_size == ceil_align(after, page_size)
     """
     return -(-after // page_size) - -(-before // page_size)
-
-
-def page_range(start: int, stop: int, page_size: int) -> tuple[int, int]:
-    """The page indices ``[first, last)`` of a row in which the tokens ``[start, stop)`` lie.
-
-    pre: 0 <= start <= stop and page_size >= 1
-    post: (start == stop) == (__return__[0] == __return__[1])
-    post: start == stop or __return__[0] * page_size <= start < (__return__[0] + 1) * page_size
-    post: start == stop or (__return__[1] - 1) * page_size < stop <= __return__[1] * page_size
-    """
-    first = start // page_size
-    return first, first if start == stop else -(-stop // page_size)
