@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
@@ -37,8 +38,7 @@ from conformance.stems import STEMS as STEMS_OF_RUNS
 from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs import fitting
-from proofs.draining import claim_names
-from proofs.obligations import ATOMIC, call
+from proofs.obligations import ATOMIC, FRAME, PROOF, START, TRIVIAL, all_of, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
 from slotproof import arguments, kept_search, mutating, mutating_engine, mutating_impl
@@ -51,6 +51,7 @@ from slotproof.output import write_text
 from slotproof.replays import merged, shown
 from slotproof.screen import broken, say, show
 from slotproof.terms import anchor, linked
+from slotproof.trusted import trusted_base
 from slotproof.tutorial import played
 from spec.logic import Invariant, Stem
 from spec.scope import OUTSIDE
@@ -282,6 +283,7 @@ def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str
         "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
         "faults": lambda: parts.faults(kept_search.faults(), str(kept_search.search())),
         "found": lambda: _replay(*rows_of[EXAMPLE]),
+        "trusted": lambda: parts.trusted(trusted_base()),
     }
 
 
@@ -293,31 +295,17 @@ def _stem(name: str) -> dict[str, Any]:
         "transitions": len(hints.stem.transitions),
         "laws": len(own_laws(hints.stem)) + len(hints.stem.changes),
         "inherited": sum(part["laws"] for part in made_of),
-        "obligations": obligations_of(name),
+        "obligations": {kind: obligations_of(name)[kind] for kind in (PROOF, FRAME, TRIVIAL)},
         "mutants": len(hints.mutants),
     }
 
 
-def obligations_of(name: str) -> int:
-    """How many obligations a stem has.
-
-    For each transition: one for each law of the stem's own, one for each law of two states that binds the transition,
-    one that a refused call changes nothing, and one for each call that it makes; where the call can be refused, one
-    that a lawful answer fits, and where there is something to answer, one that a fitting call has a lawful answer.
-    Beside these: the first state keeps each law, each theorem follows from the other laws; and where calls bring every
-    state to rest, two for each of these calls, and one that they go on.
-    """
+@cache
+def obligations_of(name: str) -> Counter[str]:
+    """How many obligations a stem has, by kind (``proofs.obligations.Formula.kind``)."""
     hints = hints_of(name)
-    stem = hints.stem
-    preserved = sum(not law.theorem for law in own_laws(stem)) + 1
-
-    def of(transition: str) -> int:
-        changes = sum(law.binds(transition) for law in stem.changes.values())
-        fits = said_by(name, transition).can_be_refused + (transition in hints.answers)
-        return preserved + changes + fits + len(said_by(name, transition).calls)
-
-    drained = 0 if hints.drain is None else len(claim_names(hints.drain))
-    return len(stem.invariants) + drained + sum(map(of, stem.transitions))
+    units: dict[str, Any] = {START: hints.stem.start, **hints.stem.transitions}
+    return Counter(formula.kind for unit, made in units.items() for formula in all_of(hints, unit, made))
 
 
 def _replay(kept: Kept, rows: Rows) -> str:

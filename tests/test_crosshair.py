@@ -121,7 +121,8 @@ def test_a_function_of_lengths_means_what_it_says_in_tokens(name: str, tmp_path:
 def test_a_wrong_contract_is_refuted(name: str, tmp_path: Path) -> None:
     arguments, result, claim = WRONG[name]
     condition = " and ".join(f"{a.split(':')[0]} >= {int('page_size' in a)}" for a in arguments.split(", "))
-    body = f'def {name}({arguments}) -> object:\n    """\n    pre: {condition}\n    post: {claim}\n    raises: ValueError\n    """\n'
+    said = f"pre: {condition}\n    post: {claim}\n    raises: ValueError"
+    body = f'def {name}({arguments}) -> object:\n    """\n    {said}\n    """\n'
     planted = (
         "from impl.checks import page_multiple\nfrom spec.lengths import ceil_align, in_pages, pages_needed\n\n\n"
         + body
