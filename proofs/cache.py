@@ -542,7 +542,8 @@ ANSWERS = {
     ),
 }
 UNANSWERED = {
-    "continue_prefill": "The laws do not say that the tree has a node where the cached prefix of a leaving row ends.",
+    "continue_prefill": "The laws do not say that the tree still has a node where the cached prefix of a leaving row "
+    "ends, with the row's text and an SWA part: it may have been evicted, merged, or never inserted.",
 }
 TAKES = {"state_admit": lambda st, given: answers.handed_out(st.states, given)}
 

@@ -72,7 +72,8 @@ HEADLINES = (
     Headline(
         "nothing_is_stuck",
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
-        "exists, of `admit_tail` and `state_admit` if the match that they are called with was lawful, and of "
+        "exists, of `admit_tail` and `state_admit` if the match, the tail and the state that they are called with are "
+        "lawful, and of "
         "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
         "all requests and sessions and give back every page and every mamba slot. That an engine makes these calls is "
         "not said.",
