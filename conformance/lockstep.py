@@ -117,6 +117,8 @@ class Law:
     """
 
     def __init__(self, stem: Stem, state: Any, strict: bool = True, ignores: Ignores = nothing) -> None:
+        if stem.sizes is not None and not stem.sizes(state):
+            raise AssertionError(f"the state of {stem.name} is not as the proofs assume: {stem.sizes.__doc__}")
         self.stem, self.state, self.strict, self.ignores = stem, state, strict, ignores
         self.names = Names()
         self.counts: Counter[tuple[str, str]] = Counter()

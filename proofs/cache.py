@@ -449,7 +449,8 @@ RELEVANT_LAWS = {
     "reads_what_it_holds": f"{READS} request_holds_its_prefix handles_stand above_is_an_order parent_is_next "
     "held_is_counted",
     "reads_what_it_owns": READS,
-    "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on",
+    "path_has_every_page": "above_is_an_order parent_is_next keys_follow paths_do_not_fork above_goes_on "
+    "node_owns_its_key row_ends",
     "drain_goes_on": "phases states_go_with_rows pending_in_group group_is_open request_phases values_are_flags",
     "drain_free_rest_lowers": "phases",
     "drain_close_is_granted": "phases one_row_a_session request_holds_its_prefix",

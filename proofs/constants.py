@@ -1,4 +1,6 @@
-"""What the proofs of a stem assume of its constants: which fields are one constant, and which are at least 1."""
+"""What the proofs of a stem assume of its constants: which fields are one constant, which are at least 1, and what the
+stem says of its sizes.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,21 @@ from spec.logic import Stem
 def assumptions(stem: Stem) -> list[Assumption]:
     """What no transition of the stem checks: a world in which one of these is false is in no proof."""
     found: dict[str, list[str]] = {}
-    least = []
-    for path, kind, shared in dict.fromkeys(constants(stem.state)):
+    least, said = [], []
+    named = [*constants(stem.state)]
+    if len(named) > len(set(named)):
+        said.append(Assumption(f"saved_in_{stem.name}", "What is saved has the constants of what is now."))
+    for path, kind, shared in dict.fromkeys(named):
         found.setdefault(shared or path, []).append(path)
         least += [path] if kind == "number" and len(found[shared or path]) == 1 else []
-    said = []
     if alike := [_listed(paths) for paths in found.values() if len(paths) > 1]:
         said.append(
             Assumption(f"shared_in_{stem.name}", f"These fields are one constant, never two: {'; '.join(alike)}.")
         )
     if least:
         said.append(Assumption(f"positive_in_{stem.name}", f"At least 1: {_listed(least)}."))
+    if stem.sizes is not None:
+        said.append(Assumption(f"sizes_in_{stem.name}", " ".join((stem.sizes.__doc__ or "").split())))
     return said
 
 

@@ -19,7 +19,7 @@ from proofs import explore, obligations
 from proofs.explore import Move
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
-from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift, state
+from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
 from spec.logic import Change, Invariant, Step
@@ -68,7 +68,7 @@ def _at_the_start(hints: Hints, invariant: str, limit: int) -> Counterexample | 
 def _lawful_without(hints: Hints, theorem: Invariant, limit: int) -> Any:
     """A small state that keeps every law and breaks the theorem; ``None`` if there is none."""
     world = World(dict(hints.sizes))
-    held = state(world, hints.stem.state)
+    held = obligations.state_of(hints.stem, world)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     said = [fact for law in laws for fact in obligations.law_at(world, law, held, [])]
     broken = z3.Not(z3.And(*obligations.law_at(world, theorem, held, [])))

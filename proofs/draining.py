@@ -58,9 +58,11 @@ def _granted(_: Drain, __: Descent, ___: Any, ____: Any, step: Step[Any]) -> Any
 
 
 def _lowers(drain: Drain, descent: Descent, st: Any, member: Any, step: Step[Any]) -> Any:
-    """No measure is greater anywhere, and the measure of the call is smaller at the member."""
+    """No measure is greater anywhere, and the measure of the call is smaller at the member, which is one of its own."""
     smaller = lift(descent.lowers.value(step.then, member)) < lift(descent.lowers.value(st, member))
-    return z3.And(smaller, *(_no_greater(measure, st, step.then) for measure in drain.measures))
+    of = descent.lowers.domain
+    inside = z3.BoolVal(True) if of is None else lift(domain_of(of, st).has(member))
+    return z3.And(inside, smaller, *(_no_greater(measure, st, step.then) for measure in drain.measures))
 
 
 def _no_greater(measure: Measure, was: Any, now: Any) -> Any:
@@ -77,9 +79,7 @@ def _goes_on(drain: Drain, st: Any) -> Any:
         if descent.pick is not None:
             return lift(descent.when(st, descent.pick(st)))
         assert descent.members is not None
-        nowhere = domain_of(descent.members, st).all(
-            lambda member: no(descent.when(st, member))
-        )  # see rows_without_end
+        nowhere = domain_of(descent.members, st).all(lambda member: no(descent.when(st, member)))
         return lift(no(nowhere))
 
     def natural(measure: Measure) -> Any:

@@ -122,8 +122,6 @@ COMMON = (
                "replaces them (checked: the constants after each step are the very same symbols)."),
     Assumption("counting_lemmas", "Counts are related by the lemmas of proofs/lemmas.py, each proved by induction by "
                "both solvers in the same run; that induction itself is the rule of the natural numbers."),
-    Assumption("rows_without_end", "The proofs know no last row and no last page index: laws are proved of each, and "
-               "no law may say that there is one more. That an engine's table has the row is asked in runs."),
     Assumption("integers", "Page numbers and lengths are mathematical integers; int64 in the implementation does not "
                "overflow below 2**63 slots."),
 )  # fmt: skip

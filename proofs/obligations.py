@@ -10,7 +10,7 @@ from typing import Any
 
 import z3
 
-from proofs import draining, lemmas
+from proofs import draining, lemmas, wellformed
 from proofs.before import looks_ahead
 from proofs.fitting import directions
 from proofs.hints import Hints, Transition
@@ -94,12 +94,21 @@ class Formula:
         return [*self.given, z3.Not(self.goal)]
 
 
+def state_of(stem: Stem, world: World) -> Any:
+    """A symbolic state of the stem, whose constants are as the stem assumes."""
+    made = state(world, stem.state)
+    if stem.sizes is not None:
+        world.axioms.append(lift(stem.sizes(made)))
+    return made
+
+
 def call(hints: Hints, transition: Transition, world: World, name: str = "") -> SymbolicCall:
     """One call of ``transition`` on a fresh symbolic state with fresh symbolic arguments.
 
     ``name``: the transition that it stands for, where it is a wrong one.
     """
-    pre = state(world, hints.stem.state)
+    wellformed.check_signature(name or transition.__name__, transition)
+    pre = state_of(hints.stem, world)
     arguments = {}
     for parameter in list(inspect.signature(transition).parameters.values())[1:]:
         over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
@@ -299,7 +308,10 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     """The law holds on the first state."""
     world = World()
     assert hints.stem.start is not None
-    first = hints.stem.start(state(world, hints.stem.state))
+    before = state_of(hints.stem, world)
+    wellformed.check_parts(hints.stem, before)
+    first = hints.stem.start(before)
+    wellformed.check_state(world, before, first)
     goal = law_at(world, law, first, [Term(world.fresh("one"))])[-1]
     given = [*world.axioms, *lemmas.instances(world, [], {})]
     return Formula(law.name, lambda: given, goal)
@@ -308,7 +320,7 @@ def initially(hints: Hints, law: Invariant) -> Formula:
 def follows(hints: Hints, theorem: Invariant) -> Formula:
     """A theorem follows from the laws, on any state; its proof may name theorems that are registered before it."""
     world = World()
-    held = state(world, hints.stem.state)
+    held = state_of(hints.stem, world)
     about = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in about if law.inherited else about.issuperset(law.about))]
@@ -335,10 +347,11 @@ def drains(hints: Hints) -> Iterator[Formula]:
     """How calls bring every lawful state to rest (``proofs.draining``)."""
     if hints.drain is None:
         return
+    wellformed.check_drain(hints.stem, hints.drain)
 
     def new() -> tuple[World, Any]:
         world = World()
-        return world, state(world, hints.stem.state)
+        return world, state_of(hints.stem, world)
 
     for world, held, claim in draining.claims(hints.drain, new):
         made = SymbolicCall(START, world, held, {}, Step(then=held), Term(world.fresh("one")), len(world.counts))
@@ -370,28 +383,11 @@ def all_of(hints: Hints, name: str, transition: Transition) -> Iterator[Formula]
 
 
 def checked(stem: Stem, made: SymbolicCall) -> SymbolicCall:
-    """The call, after a check of its step: no constant is replaced, and parts change only by their own transitions."""
-    _same_constants(made.pre, made.step.then)
-    parts = {name: getattr(made.pre, name) for name in stem.parts}
-    for call in made.step.calls:
-        if call.before is not parts[call.part] or call.transition not in stem.parts[call.part].transitions.values():
-            raise TypeError(f"{call.transition.__name__} does not continue the calls on {call.part}")
-        parts[call.part] = call.then
-    changed = [name for name, part in parts.items() if getattr(made.step.then, name) is not part]
-    if changed:
-        raise TypeError(f"a transition replaced {', '.join(changed)} without calling a transition of it")
+    """The call, after a check that its step keeps the kind of each field and every constant, and that parts change by
+    calls of their own transitions alone.
+    """
+    wellformed.check_step(stem, made.world, made.pre, made.step)
     return made
-
-
-def _same_constants(before: Any, after: Any) -> None:
-    for f in fields(before):
-        old, new = getattr(before, f.name), getattr(after, f.name)
-        if f.metadata.get("constant") and old is not new:
-            raise TypeError(f"a transition replaced the constant {f.name}")
-        if isinstance(old, SymMap) and not isinstance(new, SymMap):
-            raise TypeError(f"a transition replaced the map {f.name} by something that is no map")
-        if is_dataclass(old):
-            _same_constants(old, new)
 
 
 def _lemmas(made: SymbolicCall, places: dict[str, tuple[Any, ...]]) -> list[Any]:

@@ -185,6 +185,8 @@ class SymMap(Whole):
         self._made: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def __call__(self, *key: Any) -> Any:
+        if len(key) != self.arity:
+            raise TypeError(f"a map with {self.arity} keys is read at {len(key)}")
         places = [lift(k) for k in key]
         address = tuple([place.ast.value for place in places])  # z3 shares equal expressions while one of them is kept
         if address not in self._made:
@@ -194,6 +196,10 @@ class SymMap(Whole):
     def put(self, key: Any, value: Any) -> SymMap:
         """This map with ``value`` at ``key``."""
         place = key if isinstance(key, tuple) else (key,)
+        if len(place) != self.arity or (self.arity == 1 and isinstance(key, tuple)):
+            raise TypeError(
+                f"a map with {self.arity} keys is changed at {key if isinstance(key, tuple) else 'one key'}"
+            )
         return self.where(lambda *k: _all_equal(k, place), value)
 
     def all_to(self, value: Any) -> SymMap:
@@ -306,7 +312,9 @@ class World:
         if kind == "offsets":
             return SymDomain(self, name, 0, self.constant("number", "page_size") - 1)
         if kind == "naturals":
-            return SymDomain(self, name, 0, self.sizes[name] - 1 if self.small else None)
+            return SymDomain(
+                self, name, 0, self.sizes[name] - 1 if self.small else self.number("size " + name, low=0) - 1
+            )
         return SymDomain(self, name, 1, self.sizes[name] if self.small else self.number("size " + name, low=0))
 
     def once(self, make: Callable[..., Any], *of: Any, **fixed: Any) -> Any:
@@ -357,8 +365,6 @@ class World:
             return total
         if self.depth:
             raise TypeError("a count under a quantifier would be one number for all: register the law with each")
-        if domain.high is None:
-            raise TypeError(f"the members of {domain.name} are not counted: the proofs do not know their end")
         made = Count(domain, law, Term(self.fresh("count")), delta, weight, self.about)
         if self.shared is not None:
             return self._as_before(self.shared, made)
@@ -368,7 +374,8 @@ class World:
     def _as_before(self, shared: dict[tuple[Any, ...], tuple[Any, ...]], count: Count) -> Term:
         """The symbol of an earlier sum of equal members and weights over the domain, if there was one."""
         any_ = Term(z3.Int("any!"))
-        said = (lift(count.law(any_)), lift(count.weight(any_)))
+        with self.quantified():
+            said = (lift(count.law(any_)), lift(count.weight(any_)))
         key = (count.domain, *(formula.get_id() for formula in said))
         first: Term = shared.setdefault(key, (count.term, *said))[0]  # z3 keeps the number of a formula that is kept
         return first
@@ -382,7 +389,7 @@ class World:
 
 
 class SymDomain(Whole):
-    """The integers from ``low`` to ``high``; without end where ``high`` is ``None``."""
+    """The integers from ``low`` to ``high``, both included."""
 
     def __init__(self, world: World, name: str, low: Any, high: Any) -> None:
         self.world, self.name, self.low, self.high = world, name, low, high
@@ -398,8 +405,7 @@ class SymDomain(Whole):
 
     def has(self, item: Any) -> Any:
         """``item`` is in the domain."""
-        above = item >= self.low
-        return above if self.high is None else above & (item <= self.high)
+        return (item >= self.low) & (item <= self.high)
 
     def all(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for each member."""
@@ -412,8 +418,6 @@ class SymDomain(Whole):
 
     def any(self, law: Callable[[Any], Any]) -> Term:
         """``law`` holds for at least one member."""
-        if self.high is None:
-            raise TypeError(f"{self.name} have an end that the proofs do not know: none beyond it may be said to exist")
         return self.all(lambda k: Term(z3.Not(lift(law(k))))).negated()
 
     def count(self, law: Callable[[Any], Any]) -> Term:
@@ -432,7 +436,9 @@ class SymDomain(Whole):
         if not isinstance(self.low, int) or self.low < 1:
             raise TypeError(f"0 is a member of {self.name}: it cannot say that there is none")
         any_ = Term(z3.Int("any!"))
-        found, new = self.world.named(self, lift(law(any_)), lift(value(any_)))
+        with self.world.quantified():  # a member that is named for each member would be one for all of them
+            said = (lift(law(any_)), lift(value(any_)))
+        found, new = self.world.named(self, *said)
         if new:
             self.world.axioms += first_with_the_greatest(self, law, value, found)
         return found

@@ -22,6 +22,7 @@ FORBIDDEN: dict[type[ast.AST], str] = {
     ast.Import: "an import in a function",
     ast.ImportFrom: "an import in a function",
     ast.ClassDef: "a class in a function",
+    ast.AugAssign: "`+=` and its like can change what other functions see",
     ast.Yield: "`yield` makes an iterator that is empty the second time",
     ast.YieldFrom: "`yield` makes an iterator that is empty the second time",
     ast.Try: "`try` can tell a symbol from a plain value",
@@ -46,6 +47,8 @@ def complaints(function: Function, known: Set[str], own: Set[str], attributes: S
         if node in apart:
             continue
         message = FORBIDDEN.get(type(node))
+        if isinstance(node, ast.arguments) and any(not isinstance(d, ast.Constant | ast.Tuple) for d in node.defaults):
+            message = "a default that can change"
         if isinstance(node, ast.Attribute):
             message = _attribute(node, attributes, made)
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):

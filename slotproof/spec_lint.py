@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -81,6 +82,20 @@ BUILTINS = frozenset({"tuple", "frozenset", "range"})  # called outside of funct
 MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp | ast.GeneratorExp
 FINITE_MODULE, CLASSES_OF_FINITE = "finite", frozenset({"Map", "Domain", "Set", "Seq"})
 STEM = "stem"  # what a module calls its stem
+WORDS_OF_ALL = frozenset(
+    {"logic", "finite"}
+)  # modules from which names are imported, and that are not named as a whole
+# What a field may not be called: it would open an attribute that only a symbol or only a plain value has.
+CLOSED = (frozenset(dir(str)) | frozenset(dir(int)) | frozenset(dir(dict))) - {"count", "index"}
+CLOSED |= {"high", "low", "arity", "default", "world", "formula", "domain", "given", "negated", "is_truth", "z"}
+CLOSED |= {"where", "such", "put", "all_to", "has", "all", "any", "items", "at", "total", "greatest", "distinct"}
+# Methods of maps, sets, sequences and domains: they are called or given to a call, and never compared or kept.
+METHODS = frozenset({"put", "where", "all_to", "has", "all", "any", "items", "such", "greatest", "distinct"})
+ANNOTATION = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr, ast.Load),
+)
+AT_THE_TOP = (ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Expr, ast.For)
+COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=]", re.ASCII)
 CAN_CHANGE = "a list, a dictionary or an iterator can change: write a tuple"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -110,6 +125,7 @@ def lint(source: str, file: str = "spec.py", folder: Path = HERE) -> list[Compla
     found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
     found |= {c for function in _plain_code(tree, border) for c in _of_plain_code(function, words, set(), file)}
     found |= {*_imports(tree, file, folder), *_outside_functions(tree, words, file), *_definitions(tree, file)}
+    found |= {*_modules(tree, words, folder, file), *_top(tree, file), *_types(tree, file), *_cookie(source, file)}
     return sorted(found, key=lambda c: (c.line, c.message))
 
 
@@ -155,18 +171,22 @@ def _attributes_of(tree: ast.Module) -> frozenset[str]:
 
 
 def _plain_functions(tree: ast.Module, border: int | None) -> frozenset[str]:
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-    return frozenset(f.name for f in functions if _finite(f) or (border is not None and f.lineno >= border))
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    found = {f.name for f in functions if _finite(f) or (border is not None and f.lineno >= border)}
+    for node in tree.body:  # a lambda below the border has no docstring, and a name all the same
+        if border is not None and node.lineno >= border and isinstance(node, ast.Assign):
+            found |= {name for target in node.targets for n in ast.walk(target) if (name := _stored(n))}
+    return frozenset(found)
 
 
 def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
     """The functions for plain values that a module imports from others, by name or as ``module.name``."""
     found = set()
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
-        module = (node.module or "").rpartition("spec")[2].strip(".")
+        module = _module_of(node)
         for alias in node.names:
             name = alias.asname or alias.name
-            plain, inside = _plain_of(module, folder), _plain_of(alias.name, folder)
+            plain, inside = _plain_of(module, folder), frozenset() if module else _plain_of(alias.name, folder)
             of_module = alias.name in plain or module == FINITE_MODULE
             found |= {name} if of_module else {f"{name}.{f}" for f in inside}
     return frozenset(found)
@@ -178,7 +198,8 @@ def _plain_of(module: str, folder: Path) -> frozenset[str]:
     if not path.is_file():
         return frozenset()
     source = path.read_text(encoding="utf-8")
-    return _plain_functions(ast.parse(source), _border(source, str(path)))
+    tree = ast.parse(source)
+    return _plain_functions(tree, _border(source, str(path))) | _imported_plain(tree, folder)
 
 
 def _stems_of(tree: ast.Module) -> frozenset[str]:
@@ -212,6 +233,9 @@ def _class(node: ast.ClassDef, file: str) -> Iterator[Complaint]:
         if ast.unparse(decorator) not in ("dataclass", "dataclass(frozen=True)"):
             yield Complaint(file, decorator.lineno, "a class of the spec is a frozen dataclass or a NamedTuple")
     for statement in node.body:
+        name = ast.unparse(statement.target) if isinstance(statement, ast.AnnAssign) else ""
+        if name in CLOSED or name.startswith("_"):
+            yield Complaint(file, statement.lineno, f"a field is not called `{name}`: it would open this attribute")
         text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not text and not isinstance(statement, ast.AnnAssign):
             yield Complaint(file, statement.lineno, "a class of the spec has fields alone: write it as a function")
@@ -270,6 +294,65 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
         ):
             yield Complaint(file, _line(node), message)
         todo.extend(child for child in ast.iter_child_nodes(node) if not _is_type(node, child))
+
+
+def _top(tree: ast.Module, file: str) -> Iterator[Complaint]:
+    """Statements that a module may not have, and names that it gives twice."""
+    given: set[str] = set()
+    for node in tree.body:
+        if not isinstance(node, AT_THE_TOP):
+            yield Complaint(file, node.lineno, "a module imports, defines and registers, and does nothing else")
+            continue
+        inside = [n for n in ast.walk(node) if n is not node] if isinstance(node, ast.For) else []
+        for n in inside:
+            if isinstance(n, ast.stmt) and not isinstance(n, ast.Expr | ast.For):
+                yield Complaint(file, n.lineno, "a loop of a module registers laws, and does nothing else")
+        names = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names = {name for n in ast.walk(node) if (name := _stored(n))}
+        for name in names & given:
+            yield Complaint(file, node.lineno, f"`{name}` is given twice: it would mean one thing or the other")
+        given |= names
+        own = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [STEM]
+        for n in ast.walk(node):
+            if (
+                isinstance(n, ast.Call)
+                and _is_name(n.func, {"Stem"})
+                and not (own and n is getattr(node, "value", None))
+            ):
+                yield Complaint(file, n.lineno, "a module has one stem, and calls it `stem`")
+
+
+def _types(tree: ast.Module, file: str) -> Iterator[Complaint]:
+    """Types that do more than to name: Python and the provers may evaluate them."""
+    for node in ast.walk(tree):
+        for said in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            for part in ast.walk(said) if isinstance(said, ast.AST) else ():
+                text = isinstance(part, ast.Constant) and isinstance(part.value, str) and not part.value.isidentifier()
+                if text or not isinstance(part, ANNOTATION):
+                    yield Complaint(file, _line(part), "a type names classes, and does nothing else")
+
+
+def _cookie(source: str, file: str) -> Iterator[Complaint]:
+    """A line by which Python reads the file otherwise than the lint does."""
+    for number, line in enumerate(source.splitlines()[:2], start=1):
+        if COOKIE.match(line):
+            yield Complaint(file, number, "a file of the spec is UTF-8 and does not say so")
+
+
+def _modules(tree: ast.Module, words: Words, folder: Path, file: str) -> Iterator[Complaint]:
+    """Modules of the spec that are more than the place of a name."""
+    imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n) and not _module_of(n))
+    modules = {alias.asname or alias.name: alias.name for n in imports for alias in n.names}
+    places = {n.value: n for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    for node in ast.walk(tree):
+        if _is_name(node, modules.keys()) and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            place = places.get(node)
+            if place is None or place.attr not in _names_in(modules[node.id], folder):
+                yield Complaint(file, node.lineno, f"`{node.id}` is a module: only what it defines is named")
+    del words
 
 
 def _given_outside(tree: ast.Module) -> set[str]:
@@ -390,19 +473,30 @@ def _defined_in(node: ast.ImportFrom, folder: Path) -> frozenset[str] | None:
     """What may be imported from a module; ``None``: whatever it has."""
     if not _of_spec(node):
         return IMPORTS.get(node.module or "", frozenset())
-    module = (node.module or "").rpartition("spec")[2].strip(".")
+    module = _module_of(node)
     if module == FINITE_MODULE:
         return CLASSES_OF_FINITE
-    path = next((p for p in (folder / f"{module}.py", HERE / f"{module}.py") if p.is_file()), None)
     if not module:  # a module of the package
-        return frozenset(p.stem for place in (folder, HERE) for p in place.rglob("*.py"))
+        return frozenset(p.stem for place in (folder, HERE) for p in place.glob("*.py")) - WORDS_OF_ALL
+    return _names_in(module, folder)
+
+
+def _module_of(node: ast.ImportFrom) -> str:
+    """The module of the spec that is imported from, empty for the package itself."""
+    return (node.module or "").removeprefix(f"{__package__}.").removeprefix("spec").removeprefix(".")
+
+
+@cache
+def _names_in(module: str, folder: Path) -> frozenset[str]:
+    """What a module of the spec defines, and what it says it hands on."""
+    path = next((p for p in (folder / f"{module}.py", HERE / f"{module}.py") if p.is_file()), None)
     return _names_of_module(ast.parse(path.read_text("utf-8")), imported=False) if path else frozenset()
 
 
 def _of_spec(node: ast.ImportFrom) -> bool:
     """The spec is the package ``spec`` of the repository; in an installed wheel it lies below this package."""
-    module = (node.module or "").removeprefix(f"{__package__}.")
-    return not node.level and module.partition(".")[0] == "spec"
+    module = (node.module or "").removeprefix(f"{__package__}.").split(".")
+    return not node.level and module[0] == "spec" and len(module) <= 2
 
 
 def _names_of_module(tree: ast.Module, imported: bool = True) -> frozenset[str]:
@@ -414,10 +508,15 @@ def _names_of_module(tree: ast.Module, imported: bool = True) -> frozenset[str]:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             found |= {name for target in targets for n in ast.walk(target) if (name := _stored(n))}
-            if "__all__" in found and _is_name(targets[0], {"__all__"}):
-                found |= {str(n.value) for n in ast.walk(statement) if isinstance(n, ast.Constant)}
-    imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n) and imported)
-    return frozenset(found | {alias.asname or alias.name for n in imports for alias in n.names})
+    imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n))
+    brought = {alias.asname or alias.name for n in imports for alias in n.names}
+    return frozenset(found | (brought if imported else brought & _handed_on(tree)))
+
+
+def _handed_on(tree: ast.Module) -> set[str]:
+    """The names in ``__all__``."""
+    said = (n.value for n in tree.body if isinstance(n, ast.Assign) and _is_name(n.targets[0], {"__all__"}))
+    return {str(n.value) for value in said for n in ast.walk(value) if isinstance(n, ast.Constant)}
 
 
 def _complaints(function: Function, words: Words, file: str) -> Iterator[Complaint]:
@@ -425,6 +524,7 @@ def _complaints(function: Function, words: Words, file: str) -> Iterator[Complai
     own = _own_names(function)
     local, plain = words.known | own, words.plain - own
     apart = plain_code.types_in(function) | set(getattr(function, "decorator_list", [])) | _empty_listings(function)
+    used = _used_in_calls(function)
     todo: list[ast.AST] = [function]
     while todo:
         node = todo.pop()
@@ -440,9 +540,17 @@ def _complaints(function: Function, words: Words, file: str) -> Iterator[Complai
             yield Complaint(file, _line(node) or function.lineno, message)
         if _names_a_stem(node, words.stems):
             yield Complaint(file, _line(node), "a function does not look at a stem")
+        if isinstance(node, ast.Attribute) and node.attr in METHODS and node not in used:
+            yield Complaint(file, node.lineno, f"`.{node.attr}` is called or given to a call, and not kept or compared")
         if isinstance(node, Function):
             yield from _assigned_twice(node, file)
         todo.extend(ast.iter_child_nodes(node))
+
+
+def _used_in_calls(function: Function) -> set[ast.AST]:
+    """What is called, and what is given to a call."""
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    return {n for call in calls for n in (call.func, *call.args, *(k.value for k in call.keywords))}
 
 
 def _plain(node: ast.AST, plain: Set[str]) -> str | None:
@@ -482,7 +590,9 @@ def _stored(node: ast.AST) -> str | None:
 
 
 def _line(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 0))
+    """The line at which a node begins; arguments begin at the first of them."""
+    begins = ast.walk(node) if isinstance(node, ast.arguments) else (node,)
+    return min((int(n.lineno) for n in begins if hasattr(n, "lineno")), default=0)
 
 
 def _call(node: ast.AST, known: set[str] | frozenset[str]) -> str | None:
@@ -518,6 +628,11 @@ def _message(node: ast.AST) -> str | None:
         return "a value that nobody takes: a call for its effect would change what a lambda sees"
     if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
         return f"`.{node.attr}` is private"
+    if isinstance(node, ast.Constant) and not isinstance(node.value, int | str):
+        return f"`{node.value!r}` is no number and no truth"
+    if isinstance(node, ast.arguments):
+        left_out = [d for d in (*node.defaults, *node.kw_defaults) if d and not isinstance(d, ast.Constant | ast.Name)]
+        return "an argument that has any name, or a default that can change" if node.kwarg or left_out else None
     if isinstance(node, ast.FunctionDef) and node.decorator_list and node.col_offset:
         return "a decorator in a function"
     known = STATEMENTS.get(type(node))
@@ -531,13 +646,11 @@ def _comparison(node: ast.Compare) -> str | None:
         return "a chained comparison is an `and`: use (a < b) & (b < c)"
     if isinstance(node.ops[0], ast.In | ast.NotIn):
         return "`in` asks for the truth of a value: use .has"
-    if isinstance(node.ops[0], ast.Is | ast.IsNot) and not _is_none(node.comparators[0]):
+    if isinstance(node.ops[0], ast.Is | ast.IsNot):
         return "`is` compares objects, not values: use =="
+    if any(isinstance(side, ast.Tuple | ast.Lambda) for side in (node.left, *node.comparators)):
+        return "only numbers and truths are compared"
     return None
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _listings(function: Function) -> set[Function]:

@@ -44,7 +44,7 @@ from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has
 from spec.rows import LEAVING, allocated, back_to, committed, full_pool, is_whole
 from spec.tree import ROOT, begin, between, end, lives
 
-stem = Stem("cache", state=CacheState, start=start)
+stem = Stem("cache", state=CacheState, start=start, sizes=cache_state.tables_have_room)
 stem.part("rows", session_trim.stem)
 stem.part("tree", lock_ref.stem)
 stem.part("states", mamba_slots.stem)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from spec import cache, mamba_in_cache, states
 from spec.cache_state import CacheState
 from spec.cache_theorems import deserted, nobody, requests_are_gone, rows_of
-from spec.logic import Descent, Domain, Drain, Measure, Number, Step, Truth, ite, no
+from spec.logic import Descent, Domain, Drain, Measure, Number, Truth, ite, no
 from spec.mamba_in_cache import session_owner
 from spec.rows import IDLE, LEAVING, RUNNING, SAVED, is_row
 from spec.states import is_request, owns_nothing
@@ -83,52 +83,58 @@ def alone(st: CacheState, n: Number) -> Truth:
     return nobody(st) & lives(st.tree, n)
 
 
-def save_states(st: CacheState, r: Number) -> Step[CacheState]:
-    """The states of a saved row go to the slot of its session."""
-    return mamba_in_cache.state_save(st, mine_of(st, r), st.rows.session(r))
-
-
-def close(st: CacheState, r: Number) -> Step[CacheState]:
-    """The session of a saved row is closed."""
-    return cache.close(st, st.rows.session(r), st.handle(r))
-
-
 def nothing(_: CacheState) -> Number:
     """The only member of a measure that is one number."""
     return 0
 
 
 DESCENTS = (
-    Descent("finish", lambda st, r: row_in(st, r, RUNNING), cache.finish, ROWS, rows_of),
+    Descent("finish", lambda st, r: row_in(st, r, RUNNING), cache.finish, lambda _, r: (r,), ROWS, rows_of),
     Descent(
         "free_states",
         lambda st, r: row_in(st, r, LEAVING) & (st.mine(r) != 0),
-        lambda st, r: mamba_in_cache.state_release(st, mine_of(st, r)),
+        mamba_in_cache.state_release,
+        lambda st, r: (mine_of(st, r),),
         ROWS,
         rows_of,
     ),
     Descent(
         "free_rest",
         lambda st, r: row_in(st, r, LEAVING) & (st.mine(r) == 0),
-        lambda st, r: cache.free_rest(st, r, st.handle(r)),
+        cache.free_rest,
+        lambda st, r: (r, st.handle(r)),
         ROWS,
         rows_of,
     ),
-    Descent("save_states", lambda st, r: row_in(st, r, SAVED) & (st.mine(r) != 0), save_states, ROWS, rows_of),
+    Descent(
+        "save_states",
+        lambda st, r: row_in(st, r, SAVED) & (st.mine(r) != 0),
+        mamba_in_cache.state_save,
+        lambda st, r: (mine_of(st, r), st.rows.session(r)),
+        ROWS,
+        rows_of,
+    ),
     Descent(
         "close_states",
         lambda st, r: row_in(st, r, SAVED) & (st.mine(r) == 0) & no(slot_is_empty(st, r)),
-        lambda st, r: mamba_in_cache.state_close(st, st.rows.session(r)),
+        mamba_in_cache.state_close,
+        lambda st, r: (st.rows.session(r),),
         ROWS,
         rows_of,
     ),
     Descent(
-        "close", lambda st, r: row_in(st, r, SAVED) & (st.mine(r) == 0) & slot_is_empty(st, r), close, ROWS, rows_of
+        "close",
+        lambda st, r: row_in(st, r, SAVED) & (st.mine(r) == 0) & slot_is_empty(st, r),
+        cache.close,
+        lambda st, r: (st.rows.session(r), st.handle(r)),
+        ROWS,
+        rows_of,
     ),
     Descent(
         "free_waiting",
         lambda st, o: is_request(st.states, o) & (st.states.phase(o) == states.WAITING),
         mamba_in_cache.state_release,
+        lambda _, o: (o,),
         REQUESTS,
         owners_of,
     ),
@@ -136,6 +142,7 @@ DESCENTS = (
         "evict_leaf",
         lambda st, n: alone(st, n) & (st.tree.mamba(n) == 0),
         cache.evict_leaf,
+        lambda _, n: (n,),
         NODES,
         pick=deepest,
     ),
@@ -143,20 +150,23 @@ DESCENTS = (
         "evict_leaf_and_state",
         lambda st, n: alone(st, n) & (st.tree.mamba(n) == 1),
         mamba_in_cache.evict_leaf_and_state,
+        lambda _, n: (n,),
         NODES,
         pick=deepest,
     ),
     Descent(
         "end_group",
         lambda st, _: st.rows.pools.group > 0,
-        lambda st, _: cache.free_group_end(st),
+        cache.free_group_end,
+        lambda *_: (),
         GROUPS,
         pick=nothing,
     ),
     Descent(
         "end_state_group",
         lambda st, _: st.states.group > 0,
-        lambda st, _: mamba_in_cache.state_group_end(st),
+        mamba_in_cache.state_group_end,
+        lambda *_: (),
         STATE_GROUPS,
         pick=nothing,
     ),

@@ -76,6 +76,14 @@ def start(st: CacheState) -> CacheState:
     )
 
 
+def tables_have_room(st: CacheState) -> Truth:
+    """The tables of rows and of owners, in which the law keeps what requests and tree nodes own, have a row for each
+    request and each node, and an owner for each request, each session and each node.
+    """
+    rows = st.rows.limit + st.tree.nodes.size < full_pool(st.rows).rows.size
+    return rows & (st.states.first_node + st.tree.nodes.size < st.states.owners.size)
+
+
 def home(st: CacheState, node: Number) -> Number:
     """The pool row in which a tree node owns its pages."""
     return st.rows.limit + node
@@ -195,13 +203,18 @@ def others_are_nodes(st: CacheState) -> Truth:
 
 
 def node_owns_its_key(st: CacheState) -> Truth:
-    """A tree node owns one full page for each page of its key, at the same index, and no other full page."""
+    """A tree node owns one full page for each page of its key, at the same index, and no other full page. Its key lies
+    in its table.
+    """
     full = full_pool(st.rows)
 
     def owned(r: Number, n: Number, i: Number) -> Truth:
         return ((begin(st.tree, n) <= i) & (i < st.tree.stop(n))) == (full.table(r, i) != PADDING)
 
-    return each_home(st, lambda r, n: full.indices.all(lambda i: owned(r, n, i)))
+    def fits(n: Number) -> Truth:
+        return implies(lives(st.tree, n), full.indices.has(st.tree.stop(n)))
+
+    return each_home(st, lambda r, n: full.indices.all(lambda i: owned(r, n, i))) & st.tree.nodes.all(fits)
 
 
 def node_owns_its_window(st: CacheState) -> Truth:

@@ -75,6 +75,8 @@ def either(cond: Truth, then: Any, other: Any) -> Any:
         return then if cond else other
     if then is other:
         return then
+    if type(then) is not type(other) and is_dataclass(then):
+        raise TypeError(f"either is a {type(then).__name__} or a {type(other).__name__}: the two are of one class")
     if is_dataclass(then) and not isinstance(then, type):
         return but(then, **{f.name: either(cond, getattr(then, f.name), getattr(other, f.name)) for f in fields(then)})
     if callable(then):  # a map
@@ -154,6 +156,7 @@ class Call(NamedTuple):
     transition: Callable[..., Step[Any]]
     before: Any
     step: Step[Any]
+    arguments: tuple[Any, ...] = ()
 
     @property
     def then(self) -> Any:
@@ -169,9 +172,9 @@ def call(part: str, transition: Callable[..., Step[Any]], before: Any, /, *argum
     ``when``, so that a caller cannot use what an unmade call would promise or do.
     """
     if when is False:
-        return Call(part, transition, before, Step(then=before))
+        return Call(part, transition, before, Step(then=before), arguments)
     made = transition(before, *arguments)
-    return Call(part, transition, before, made if when is True else made.only_where(when, before))
+    return Call(part, transition, before, made if when is True else made.only_where(when, before), arguments)
 
 
 Part = tuple[str, Any]
@@ -284,18 +287,24 @@ class Measure(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """One kind of call by which a state comes nearer to rest: ``step`` for each member for which ``when`` holds.
+    """One kind of call by which a state comes nearer to rest: for each member for which ``when`` holds, a call of
+    ``transition`` with ``arguments``.
 
-    ``members``: the domain of the members; or ``pick``: the only member. ``lowers``: the measure
-    that the call makes smaller at the member.
+    ``members``: the domain of the members; or ``pick``: the only member. ``lowers``: the measure that the call makes
+    smaller at the member; it is one of the measures of the drain.
     """
 
     name: str
     when: Callable[[Any, Any], Truth]
-    step: Callable[[Any, Any], Step[Any]]
+    transition: Callable[..., Step[Any]]
+    arguments: Callable[[Any, Any], tuple[Any, ...]]
     lowers: Measure
     members: Callable[[Any], Domain] | None = None
     pick: Callable[[Any], Number] | None = None
+
+    def step(self, state: Any, member: Number) -> Step[Any]:
+        """The call for a member."""
+        return self.transition(state, *self.arguments(state, member))
 
 
 @dataclass(frozen=True)
@@ -337,7 +346,9 @@ def _on_each(domain: Callable[[Any], Domain], law: Callable[[Any, Any], Truth]) 
 class Stem:
     """One feature: its state, first state, transitions and invariants, by name and in order of definition.
 
-    ``parts``: by field of the state, the stems that it is composed of.
+    ``parts``: by field of the state, the stems that it is composed of. ``closed``: it is a part of another stem, so
+    that nothing more is registered. ``sizes``: what the proofs assume of constants, such as how many rows a table has;
+    its docstring is listed among the assumptions.
     """
 
     name: str
@@ -347,6 +358,8 @@ class Stem:
     start: Callable[[Any], Any] | None = None
     parts: dict[str, Stem] = field(default_factory=dict)
     changes: dict[str, Change] = field(default_factory=dict)
+    closed: bool = False
+    sizes: Callable[[Any], Truth] | None = None
 
     def part(self, name: str, stem: Stem) -> None:
         """The field ``name`` of the state is a state of ``stem``: only its transitions change the field.
@@ -357,12 +370,19 @@ class Stem:
         if name in self.parts:
             raise ValueError(f"{self.name} has a part {name} already")
         self.parts[name] = stem
+        stem.closed = True
         for law in (law for law in stem.invariants.values() if not law.theorem):
             known = law.name if law.name not in self.invariants else f"{name}.{law.name}"
             self._add(replace(law.within(name), name=known))
 
+    def _must_be_open(self, name: str) -> None:
+        """Raises ``ValueError`` if the stem is a part of another one, which has read its laws and transitions."""
+        if self.closed:
+            raise ValueError(f"{self.name} is a part of another stem already: {name} comes too late")
+
     def _add(self, law: Invariant) -> None:
         """Registers a law. A second law of one name would silently take the place of the first."""
+        self._must_be_open(law.name)
         if law.name in self.invariants or law.name in self.changes:
             raise ValueError(f"{self.name} has a law {law.name} already")
         self.invariants[law.name] = law
@@ -375,6 +395,7 @@ class Stem:
             )
         if function.__name__ in self.transitions:
             raise ValueError(f"{self.name} has a transition {function.__name__} already")
+        self._must_be_open(function.__name__)
         self.transitions[function.__name__] = function
         return function
 
@@ -413,6 +434,7 @@ class Stem:
                 raise ValueError(f"{self.name} has a law {name} already")
             if unknown := {*besides, *only} - self.transitions.keys():
                 raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
+            self._must_be_open(name)
             law = Change(name, function, besides, only)
             for bound in filter(law.binds, self.transitions):
                 if missing := set(law.arguments) - {*signature(self.transitions[bound]).parameters}:

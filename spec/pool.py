@@ -261,13 +261,16 @@ def no_leak(pool: Pool) -> Truth:
 
 
 def row_ends(pool: Pool) -> Truth:
-    """A row owns no page beyond the page of its last token, and its length is well formed."""
+    """A row owns no page beyond the page of its last token, and its length is well formed and lies in its table."""
 
     def ends(r: Number, end: Number) -> Truth:
         return pool.indices.all(lambda i: implies(i >= end, pool.table(r, i) == PADDING))
 
-    shaped = pool.rows.all(lambda r: formed(length(pool, r), pool.page_size))
-    return shaped & pool.rows.all(lambda r: ends(r, touched(length(pool, r))))
+    def lies(r: Number, end: Number) -> Truth:
+        return formed(length(pool, r), pool.page_size) & ((end == 0) | pool.indices.has(end))
+
+    inside = pool.rows.all(lambda r: lies(r, touched(length(pool, r))))
+    return inside & pool.rows.all(lambda r: ends(r, touched(length(pool, r))))
 
 
 def available_counts(pool: Pool) -> Truth:

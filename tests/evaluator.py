@@ -328,6 +328,14 @@ class Values(dict[str, Any]):
         wanted = self.value(size)
         return Seq(found[:wanted] if 0 <= wanted <= len(found) else [])
 
+    def say_end(self, end: Any, high: int) -> None:
+        """The last member of a domain: a symbol, or one less than a symbol."""
+        if z3.is_const(end):
+            self[end.decl().name()] = high
+        else:
+            (symbol,) = (part for part in end.children() if not z3.is_int_value(part))
+            self.setdefault(symbol.decl().name(), high + 1)
+
     def say(self, symbols: Any, plain: Any) -> None:
         """What these symbols stand for."""
         if is_dataclass(symbols):
@@ -344,7 +352,6 @@ class Values(dict[str, Any]):
         elif isinstance(symbols, SymSet):
             self.maps[name_of(symbols.has(*range(symbols.arity)))] = plain.has
         elif isinstance(symbols, SymDomain):
-            if symbols.high is not None and z3.is_const(lift(symbols.high)):
-                self[name_of(symbols.high)] = plain.high
+            self.say_end(lift(symbols.high), plain.high)
         else:
             self[name_of(symbols)] = bool(plain) if symbols.is_truth else plain

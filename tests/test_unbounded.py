@@ -10,30 +10,27 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
 import z3
 from evaluator import KEYS, Remembering, Values, compiled, remembering
+from walks import SEED, Finite, twist, walked
 
-from proofs import isolation, obligations
+from proofs import obligations
 from proofs.fitting import FITS
 from proofs.hints import Hints
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import SymMap, Term, lift, state
-from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slots, rows, swa_mapping
-from spec import cache as whole_cache
-from spec.finite import Domain, Map, Seq, Set
-from spec.lengths import Length
+from spec import finite
+from spec.finite import Map
 from spec.logic import Change, Invariant, Step, but
 
-SEED = 20261125
-ROUNDS, STEPS = 4, 60  # of random walks from each first state, at least, and of one walk
 LOOKS = 3  # at granted calls of each transition, and as many at others, with other arguments, and in damaged states
 
 DAMAGES = 1_000  # at most, until each law is false of a damaged state
@@ -41,112 +38,7 @@ SELDOM = 0.15  # the part of the laws that hardly any single number makes false,
 PARTS = {"cache": 3, "session_trim": 2}  # in which the transitions of a large stem are looked at
 
 
-# Finite worlds that are larger than the small worlds of the proofs.
-
-
-def _allocators() -> Iterator[Any]:
-    yield from (allocator.initial(3, 4, 3, sorts) for sorts in (True, False))
-
-
-def _mappings() -> Iterator[Any]:
-    yield swa_mapping.initial(3, 5, 4, 3, need_sort=True)
-    yield swa_mapping.initial(2, 5, 4, 3, need_sort=False, windowed=False)
-
-
-def _trees() -> Iterator[Any]:
-    yield lock_ref.initial(nodes=4, handles=3, window=2, windowed=True, stateful=True)
-
-
-def _rows() -> Iterator[Any]:
-    pools = [swa_mapping.initial(2, 5, 4, rows=5, need_sort=False, windowed=w) for w in (True, False)]
-    yield rows.initial(pools[0], limit=2, sessions=2, window=Length(1, 1))
-    yield rows.initial(pools[1], limit=2, sessions=2, window=Length(1, 1), all_sliding=True)
-
-
-def _slots() -> Iterator[Any]:
-    kinds = ((True, True, True), (True, True, False), (True, False, False), (False, False, False))
-    yield from (mamba_slots.initial(4, 2, 2, nodes=2, kind=kind) for kind in kinds)
-
-
-def _caches() -> Iterator[Any]:
-    for size, lazy in ((2, False), (1, True)):
-        pools = swa_mapping.initial(size, 4, 3, rows=5, need_sort=size == 1)
-        empty = rows.initial(pools, limit=2, sessions=1, window=Length(0, 1) if size > 1 else Length(1, 0))
-        tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=True, stateful=True)
-        slots = mamba_slots.initial(4, 2, 1, nodes=3, kind=(True, True, lazy))
-        yield whole_cache.initial(empty, tree, slots, isolation.stories())
-
-
-def _blocks(groups: int = 1) -> Any:
-    told = Map(2)
-    for story, index in itertools.product((0, 1), range(4)):
-        told = told.put((story, index), 1 + index + 4 * story * (index > 0))
-    return block_pool.initial(5, 4, 4, groups=groups, stories=2, tells=told)
-
-
-def _block_caches() -> Iterator[Any]:
-    yield block_cache.initial(_blocks(2), 2, [None, 1], [False, False])
-    yield block_cache.initial(_blocks(2), 3, [None, 1], [False, True])
-
-
-LARGER: dict[str, Callable[[], Iterable[Any]]] = {
-    "allocator": _allocators,
-    "swa_mapping": _mappings,
-    "lock_ref": _trees,
-    "session_trim": _rows,
-    "mamba_slots": _slots,
-    "cache": _caches,
-    "block_pool": lambda: [_blocks()],
-    "block_cache": _block_caches,
-    "kv_events": hints_of("kv_events").small,
-}
-
-
 # Finite calls.
-
-
-@dataclass(frozen=True)
-class Finite:
-    """One finite call; ``lawful``: calls led to the state, so that every law is true of it."""
-
-    state: Any
-    arguments: tuple[Any, ...]
-    lawful: bool = True
-
-
-@cache
-def walked(stem: str) -> dict[str, tuple[list[Finite], list[Finite]]]:
-    """For each transition calls that are granted, and others, in states to which random walks lead.
-
-    The walks go on until each transition was granted; one in three steps is of a transition that was granted seldom.
-    """
-    hints, draw = hints_of(stem), random.Random(SEED)
-    found: dict[str, tuple[list[Finite], list[Finite]]] = {name: ([], []) for name in hints.stem.transitions}
-    rounds = 0
-    while rounds < ROUNDS or not all(granted for granted, _ in found.values()):
-        rounds += 1
-        for first in (*LARGER[stem](), *hints.small()):
-            at = first
-            for _ in range(STEPS):
-                at = _one_step(hints, at, draw, found)
-    return found
-
-
-def _one_step(hints: Hints, at: Any, draw: random.Random, found: dict[str, tuple[list[Finite], list[Finite]]]) -> Any:
-    """The state after a random call that is granted, which is noted, as are the calls that were tried before it."""
-    names = draw.sample([*found], len(found))
-    if draw.random() < 0.3:
-        names.sort(key=lambda name: len(found[name][0]))
-    for name in names:
-        calls = list(itertools.islice(hints.moves[name](at), 60))
-        if not calls:
-            continue
-        arguments = draw.choice(calls)
-        step = hints.stem.transitions[name](at, *arguments)
-        found[name][not step.granted].append(Finite(at, arguments))
-        if step.granted:
-            return step.then
-    return at
 
 
 def calls_of(stem: str, name: str) -> list[Finite]:
@@ -158,30 +50,7 @@ def calls_of(stem: str, name: str) -> list[Finite]:
     damaged = [
         Finite(damage(draw, draw.choice(found).state), draw.choice(found).arguments, False) for _ in range(LOOKS)
     ]
-    return [Finite(endless(one.state), one.arguments, one.lawful) for one in (*found, *twisted, *damaged)]
-
-
-def endless(at: Any) -> Any:
-    """The state with all keys in the domains of which the proofs know no end (the assumption ``rows_without_end``)."""
-    if not is_dataclass(at):
-        return at
-    naturals = {f.name for f in fields(at) if f.metadata.get("kind") == "naturals"}
-    new = {f.name: Domain(0, KEYS[-1]) if f.name in naturals else endless(getattr(at, f.name)) for f in fields(at)}
-    return but(at, **new)
-
-
-def twist(draw: random.Random, argument: Any) -> Any:
-    """Another argument of this kind, now and then."""
-    if draw.random() < 0.5:
-        return argument
-    if isinstance(argument, bool):
-        return not argument
-    if isinstance(argument, int):
-        return max(0, argument + draw.choice((-1, 1)))
-    if isinstance(argument, Length):
-        return Length(argument.pages, max(0, argument.rest - 1))
-    items = [*argument.items()]
-    return type(argument)(items[1:]) if isinstance(argument, Seq | Set) else argument
+    return [*found, *twisted, *damaged]
 
 
 def damage(draw: random.Random, at: Any) -> Any:
@@ -425,7 +294,7 @@ def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
     met = [call.state for granted, _ in walked(stem).values() for call in granted]
     never = {law.name for law in laws}
     for _ in range(DAMAGES):
-        at, one = endless(damage(draw, draw.choice(met))), draw.choice(KEYS)
+        at, one = damage(draw, draw.choice(met)), draw.choice(KEYS)
         values = Values(world, partial(_always, one))
         values.say(pre, at)
         got = iter(compiled(formulas)(values, values.maps))
@@ -449,7 +318,7 @@ def test_what_is_proved_of_all_states_is_true_of_finite_ones(stem: str) -> None:
         for formula in obligations.all_of(hints, START, hints.stem.start):
             world = found.worlds[-1]
             facts = (*formula.given, *(formula.core_facts or ()), formula.goal)
-            for at, one in [(endless(at), draw.choice(KEYS)) for at in draw.sample(met, min(12, len(met)))]:
+            for at, one in [(at, draw.choice(KEYS)) for at in draw.sample(met, min(12, len(met)))]:
                 values = Values(world, partial(_always, one))
                 values.say(state(world, hints.stem.state), at)
                 *given, goal = compiled(facts)(values, values.maps)

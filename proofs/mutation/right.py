@@ -18,7 +18,7 @@ from proofs.hints import Hints
 from proofs.mutation import seen
 from proofs.obligations import CALLS, START, SymbolicCall
 from proofs.registry import hints_of
-from proofs.symbols import Count, SymSeq, Term, World, argument, lift, state
+from proofs.symbols import Count, SymSeq, Term, World, argument, lift
 from spec.logic import Step, every
 
 SMALL, LARGER, ANY = "small", "larger", "any"  # the kinds of worlds
@@ -177,7 +177,7 @@ def right(stem: str, transition: str, kind: str) -> Right:
     hints = hints_of(stem)
     sizes = {SMALL: hints.sizes, LARGER: {**hints.sizes, **MORE[stem]}, ANY: {}}[kind]
     world = World(dict(sizes), remembers=True) if sizes else World()
-    pre = state(world, hints.stem.state)
+    pre = obligations.state_of(hints.stem, world)
     arguments = {}
     function = hints.stem.start if transition == START else hints.stem.transitions[transition]
     assert function is not None

@@ -1,0 +1,161 @@
+"""Random walks through the finite states of a stem, in worlds that are larger than the small worlds of the proofs:
+several pages, tokens within pages, two rows, two requests, two stories.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from proofs import isolation
+from proofs.hints import Hints
+from proofs.registry import hints_of
+from spec import allocator, block_cache, block_pool, lock_ref, mamba_slots, rows, swa_mapping
+from spec import cache as whole_cache
+from spec.finite import Map, Seq, Set
+from spec.lengths import Length
+from spec.logic import Step
+
+SEED = 20261125
+STEPS = 60  # of one walk
+CALLS = 2_000  # of all walks, at least
+
+
+# Finite worlds that are larger than the small worlds of the proofs.
+
+
+def _allocators() -> Iterator[Any]:
+    yield from (allocator.initial(3, 4, 3, sorts) for sorts in (True, False))
+
+
+def _mappings() -> Iterator[Any]:
+    yield swa_mapping.initial(3, 5, 4, 3, need_sort=True)
+    yield swa_mapping.initial(1, 5, 4, 3, need_sort=False)
+    yield swa_mapping.initial(2, 5, 4, 3, need_sort=False, windowed=False)
+
+
+def _trees() -> Iterator[Any]:
+    yield lock_ref.initial(nodes=4, handles=3, window=2, windowed=True, stateful=True)
+
+
+def _rows() -> Iterator[Any]:
+    for size in (1, 2, 3):
+        pools = [swa_mapping.initial(size, 5, 4, rows=5, need_sort=False, windowed=w) for w in (True, False)]
+        window = Length(1, min(1, size - 1))
+        yield rows.initial(pools[0], limit=2, sessions=2, window=window)
+        yield rows.initial(pools[1], limit=2, sessions=2, window=window, all_sliding=True)
+
+
+def _slots() -> Iterator[Any]:
+    kinds = ((True, True, True), (True, True, False), (True, False, False), (False, False, False))
+    yield from (mamba_slots.initial(4, 2, 2, nodes=2, kind=kind) for kind in kinds)
+
+
+def _caches() -> Iterator[Any]:
+    for size, lazy in ((2, False), (1, True), (3, False)):
+        pools = swa_mapping.initial(size, 4, 3, rows=6, need_sort=size == 1)
+        empty = rows.initial(pools, limit=2, sessions=1, window=Length(0, 1) if size > 1 else Length(1, 0))
+        tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=True, stateful=True)
+        slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(True, True, lazy))
+        yield whole_cache.initial(empty, tree, slots, isolation.stories())
+
+
+def _blocks(groups: int = 1) -> Any:
+    told = Map(2)
+    for story, index in itertools.product((0, 1), range(4)):
+        told = told.put((story, index), 1 + index + 4 * story * (index > 0))
+    return block_pool.initial(5, 4, 4, groups=groups, stories=2, tells=told)
+
+
+def _block_caches() -> Iterator[Any]:
+    yield block_cache.initial(_blocks(2), 2, [None, 1], [False, False])
+    yield block_cache.initial(_blocks(2), 3, [None, 1], [False, True])
+
+
+LARGER: dict[str, Callable[[], Iterable[Any]]] = {
+    "allocator": _allocators,
+    "swa_mapping": _mappings,
+    "lock_ref": _trees,
+    "session_trim": _rows,
+    "mamba_slots": _slots,
+    "cache": _caches,
+    "block_pool": lambda: [_blocks()],
+    "block_cache": _block_caches,
+    "kv_events": hints_of("kv_events").small,
+}
+
+
+# Finite calls.
+
+
+@dataclass(frozen=True)
+class Finite:
+    """One finite call; ``lawful``: calls led to the state, so that every law is true of it."""
+
+    state: Any
+    arguments: tuple[Any, ...]
+    lawful: bool = True
+
+
+def calls(stem: str) -> Iterator[tuple[str, Finite, Step[Any]]]:
+    """Calls without end, each with its transition and its step, in states to which random walks lead.
+
+    One in three steps is of a transition that was granted seldom, and one in six has other arguments than those that
+    the stem's hints propose.
+    """
+    hints, draw = hints_of(stem), random.Random(SEED)
+    granted = dict.fromkeys(hints.stem.transitions, 0)
+    while True:
+        for first in (*LARGER[stem](), *hints.small()):
+            at = first
+            for _ in range(STEPS):
+                for name, call, step in _tried(hints, at, draw, granted):
+                    yield name, call, step
+                    if step.granted:
+                        at = step.then
+                        granted[name] += 1
+                        break
+
+
+def _tried(
+    hints: Hints, at: Any, draw: random.Random, granted: dict[str, int]
+) -> Iterator[tuple[str, Finite, Step[Any]]]:
+    """A call of each transition, in a random order."""
+    names = draw.sample([*granted], len(granted))
+    if draw.random() < 1 / 3:
+        names.sort(key=lambda name: granted[name])
+    for name in names:
+        if proposed := list(itertools.islice(hints.moves[name](at), 60)):
+            arguments = draw.choice(proposed)
+            other = draw.random() < 1 / 6
+            arguments = tuple(twist(draw, one) for one in arguments) if other else arguments
+            yield name, Finite(at, arguments), hints.stem.transitions[name](at, *arguments)
+
+
+@cache
+def walked(stem: str) -> dict[str, tuple[list[Finite], list[Finite]]]:
+    """For each transition calls that are granted, and others; at least one is granted of each."""
+    found: dict[str, tuple[list[Finite], list[Finite]]] = {name: ([], []) for name in hints_of(stem).stem.transitions}
+    for number, (name, call, step) in enumerate(calls(stem)):
+        found[name][not step.granted].append(call)
+        if number >= CALLS and all(granted for granted, _ in found.values()):
+            break
+    return found
+
+
+def twist(draw: random.Random, argument: Any) -> Any:
+    """Another argument of this kind, now and then."""
+    if draw.random() < 0.5:
+        return argument
+    if isinstance(argument, bool):
+        return not argument
+    if isinstance(argument, int):
+        return max(0, argument + draw.choice((-1, 1)))
+    if isinstance(argument, Length):
+        return Length(argument.pages, max(0, argument.rest - 1))
+    items = [*argument.items()]
+    return type(argument)(items[1:]) if isinstance(argument, Seq | Set) else argument
