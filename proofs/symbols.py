@@ -186,7 +186,7 @@ class SymMap(Whole):
 
     def __call__(self, *key: Any) -> Any:
         if len(key) != self.arity:
-            raise TypeError(f"a map with {self.arity} keys is read at {len(key)}")
+            raise TypeError(f"a map is read at a number for each of its keys, of which it has {self.arity}")
         places = [lift(k) for k in key]
         address = tuple([place.ast.value for place in places])  # z3 shares equal expressions while one of them is kept
         if address not in self._made:
@@ -197,9 +197,7 @@ class SymMap(Whole):
         """This map with ``value`` at ``key``."""
         place = key if isinstance(key, tuple) else (key,)
         if len(place) != self.arity or (self.arity == 1 and isinstance(key, tuple)):
-            raise TypeError(
-                f"a map with {self.arity} keys is changed at {key if isinstance(key, tuple) else 'one key'}"
-            )
+            raise TypeError(f"a map is changed at a number for each of its keys, of which it has {self.arity}")
         return self.where(lambda *k: _all_equal(k, place), value)
 
     def all_to(self, value: Any) -> SymMap:
@@ -294,13 +292,18 @@ class World:
         self.scalars.pop(name, None)
         self._constants.pop(re.sub(NAMED_STATES, "", name), None)
 
-    def constant(self, kind: str, name: str) -> Any:
-        """A constant; one name always gives one constant. Raises ``TypeError`` for a second kind of one name."""
+    def constant(self, kind: str, name: str, path: str = "") -> Any:
+        """A constant; one name always gives one constant. ``path``: the field that has the name without sharing it.
+
+        Raises ``TypeError`` for a second kind of one name, and for a second field of one name.
+        """
         if name not in self._constants:
-            self._constants[name] = (kind, self._new_constant(kind, name))
-        known, made = self._constants[name]
+            self._constants[name] = (kind, path, self._new_constant(kind, name))
+        known, place, made = self._constants[name]
         if kind != known:
             raise TypeError(f"the constant {name} is shared by fields of two kinds, {known} and {kind}")
+        if path != place:
+            raise TypeError(f"the fields {place or name} and {path or name} would be one constant that nobody shares")
         return made
 
     def _new_constant(self, kind: str, name: str) -> Any:
@@ -594,7 +597,9 @@ def _field(world: World, f: Any, hint: Any, name: str) -> Any:
     kind = f.metadata.get("kind")
     if f.metadata.get("constant") and kind != "map":
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
-        return world.constant(kind, f.metadata["shared"] or re.sub(NAMED_STATES, "", name))
+        alone = not f.metadata["shared"] and "." in name
+        path = re.sub(NAMED_STATES, "now.", name) if alone else ""
+        return world.constant(kind, f.metadata["shared"] or re.sub(NAMED_STATES, "", name), path)
     if kind == "map":
         return world.map(name, f.metadata["arity"])
     if kind == "number":

@@ -24,6 +24,7 @@ from slotproof.codes import BROKEN, HOLDS, UNKNOWN
 from slotproof.headlines import assumptions, theorems
 from slotproof.proof_lines import Found, Reach
 from slotproof.screen import choose, progress, write_json
+from spec.logic import Stem
 
 Unit = tuple[Any, ...]  # a function and its arguments
 
@@ -62,6 +63,9 @@ def counted(
     chosen = choose(stems, STEMS, "stem")
     if complaints := spec_lint.complaints([str(Path(spec.__file__).parent)]):
         raise UsageError(f"the spec cannot be proved: {complaints[0]} ({len(complaints)} complaints of the lint)")
+    for stem in chosen:
+        if unknown := parts_unknown(hints_of(stem).stem):
+            raise UsageError(f"the spec cannot be proved: {', '.join(unknown)} of {stem} is no stem that is proved")
     start = time.perf_counter()
     found = _work(chosen, certificates, memory_of(fresh))
     if json is not None:  # what the theorems rest on takes seconds to find
@@ -73,6 +77,12 @@ def counted(
     verdicts = found.verdicts
     proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
     return Counts(code, len(chosen), len(verdicts), proved, remembered, seconds)
+
+
+def parts_unknown(whole: Stem) -> list[str]:
+    """The parts of a stem, and of its parts, that are not the registered stem of their name: nobody proves these."""
+    own = [name for name, part in whole.parts.items() if not (part.name in STEMS and hints_of(part.name).stem is part)]
+    return [*own, *(name for part in whole.parts.values() for name in parts_unknown(part))]
 
 
 def memory_of(fresh: bool) -> Memory:

@@ -91,6 +91,8 @@ CLOSED |= {"high", "low", "arity", "default", "world", "formula", "domain", "giv
 CLOSED |= {"where", "such", "put", "all_to", "has", "all", "any", "items", "at", "total", "greatest", "distinct"}
 # Methods of maps, sets, sequences and domains: they are called or given to a call, and never compared or kept.
 METHODS = frozenset({"put", "where", "all_to", "has", "all", "any", "items", "such", "greatest", "distinct"})
+OF_STEPS = frozenset({"promises", "choice", "calls", "step", "then", "otherwise"})
+REGISTERED = frozenset({"Invariant", "Change", "Drain", "Descent", "Measure", "Call"})  # no function makes one
 ANNOTATION = (
     *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr, ast.Load),
 )
@@ -181,25 +183,31 @@ def _plain_functions(tree: ast.Module, border: int | None) -> frozenset[str]:
 
 def _imported_plain(tree: ast.Module, folder: Path) -> frozenset[str]:
     """The functions for plain values that a module imports from others, by name or as ``module.name``."""
-    found = set()
+    found, known = set(), _plain_in(folder)
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and _of_spec(n)):
         module = _module_of(node)
         for alias in node.names:
             name = alias.asname or alias.name
-            plain, inside = _plain_of(module, folder), frozenset() if module else _plain_of(alias.name, folder)
-            of_module = alias.name in plain or module == FINITE_MODULE
+            inside = frozenset() if module else known.get(alias.name, frozenset())
+            of_module = alias.name in known.get(module, ()) or module == FINITE_MODULE
             found |= {name} if of_module else {f"{name}.{f}" for f in inside}
     return frozenset(found)
 
 
 @cache
-def _plain_of(module: str, folder: Path) -> frozenset[str]:
-    path = folder / f"{module}.py"
-    if not path.is_file():
-        return frozenset()
-    source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    return _plain_functions(tree, _border(source, str(path))) | _imported_plain(tree, folder)
+def _plain_in(folder: Path) -> dict[str, frozenset[str]]:
+    """For each module the functions for plain values, its own and those that it imports by name."""
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    trees = {name: ast.parse(source) for name, source in sources.items()}
+    known = {name: _plain_functions(tree, _border(sources[name], f"{name}.py")) for name, tree in trees.items()}
+    while True:
+        before = dict(known)
+        for name, tree in trees.items():
+            for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n)):
+                plain = known.get(_module_of(node), frozenset())
+                known[name] |= {alias.asname or alias.name for alias in node.names if alias.name in plain}
+        if known == before:
+            return known
 
 
 def _stems_of(tree: ast.Module) -> frozenset[str]:
@@ -258,6 +266,8 @@ def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
         if node in fields:
             continue
         hidden = {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else {_stored(node), _argument(node)}
+        for name in AMONG_AT.keys() & hidden:
+            yield Complaint(file, _line(node), f"`{name}` would change what an operation means")
         for name in words & {name for name in hidden if name}:
             yield Complaint(file, _line(node), f"`{name}` is a word of spec.logic, and would mean something else here")
         for name in _BUILTIN & {name for name in hidden if name}:
@@ -289,7 +299,7 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
         elif message := (
             _attribute(node, words)
             or _plain(node, words.plain)
-            or _call(node, known | BUILTINS)
+            or _call(node, known | BUILTINS, outside=True)
             or _name(node, known | BUILTINS if node in called else known)
         ):
             yield Complaint(file, _line(node), message)
@@ -595,8 +605,8 @@ def _line(node: ast.AST) -> int:
     return min((int(n.lineno) for n in begins if hasattr(n, "lineno")), default=0)
 
 
-def _call(node: ast.AST, known: set[str] | frozenset[str]) -> str | None:
-    """A call of what is not the spec's own: it could look at a value."""
+def _call(node: ast.AST, known: set[str] | frozenset[str], outside: bool = False) -> str | None:
+    """A call of what is not the spec's own: it could look at a value. ``outside``: of functions."""
     if not isinstance(node, ast.Call):
         return None
     called = node.func
@@ -604,6 +614,8 @@ def _call(node: ast.AST, known: set[str] | frozenset[str]) -> str | None:
         return "`.get()` looks a value up: use a map of the state" if called.attr == "get" else None
     if isinstance(called, ast.Name) and called.id == "Call":
         return "`Call()`: only `call` makes a call of a part"
+    if isinstance(called, ast.Name) and called.id in REGISTERED and not outside:
+        return f"`{called.id}()` is made outside of functions"
     if isinstance(called, ast.Name):
         return None if called.id in known else f"`{called.id}()` is not of the spec: it may look at a value"
     return None if isinstance(called, ast.Lambda | ast.Call) else "a call of something that is no name"
@@ -648,8 +660,11 @@ def _comparison(node: ast.Compare) -> str | None:
         return "`in` asks for the truth of a value: use .has"
     if isinstance(node.ops[0], ast.Is | ast.IsNot):
         return "`is` compares objects, not values: use =="
-    if any(isinstance(side, ast.Tuple | ast.Lambda) for side in (node.left, *node.comparators)):
-        return "only numbers and truths are compared"
+    for side in (node.left, *node.comparators):
+        of_step = isinstance(side, ast.Attribute) and side.attr in OF_STEPS
+        made = isinstance(side, ast.Call) and _is_name(side.func, {"Step", "call"})
+        if isinstance(side, ast.Tuple | ast.Lambda) or of_step or made:
+            return "only numbers and truths are compared"
     return None
 
 
