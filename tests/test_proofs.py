@@ -212,8 +212,8 @@ def test_a_counterexample_has_small_numbers() -> None:
     now = found.before.now
     assert [now.place(page) for page in now.pages.items()] == [HELD, HELD, PENDING]
     assert [now.owner(page) for page in (1, 2)] == [1, 1]
-    assert [(now.whole(row), now.rest(row)) for row in (0, 1)] == [(0, 0), (2, 1)]
-    assert (found.before.group, found.before.backed_up) == (0, False)
+    assert [(now.whole(row), now.rest(row)) for row in (0, 1)] == [(0, 0), (1, 1)]
+    assert (found.before.group, found.before.backed_up) == (1, False)
 
 
 # A call that is made only where a condition holds, with the wrong condition.
