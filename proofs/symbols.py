@@ -584,27 +584,28 @@ class SymSeq(Whole):
         return self._each(lambda k: self.index(self.at(k)) == k)
 
 
-def state(world: World, cls: Any, path: str = "") -> Any:
-    """A symbolic state: an unknown map, number or truth for each field of the dataclass ``cls``."""
+def state(world: World, cls: Any, path: str = "", inside: str = "") -> Any:
+    """A symbolic state: an unknown map, number or truth for each field of the dataclass ``cls``. ``path``: where its
+    symbols are named from. ``inside``: where it stands in the state that it is a part of.
+    """
     hints = hints_of_class(cls)
-    return cls(**{f.name: _field(world, f, hints[f.name], f"{path}{f.name}") for f in fields(cls)})
+    return cls(**{f.name: _field(world, f, hints[f.name], f"{path}{f.name}", f"{inside}{f.name}") for f in fields(cls)})
 
 
 hints_of_class = cache(get_type_hints)  # a class of states is read once for each state that is made
 
 
-def _field(world: World, f: Any, hint: Any, name: str) -> Any:
+def _field(world: World, f: Any, hint: Any, name: str, inside: str) -> Any:
     kind = f.metadata.get("kind")
     if f.metadata.get("constant") and kind != "map":
         # now.full.pages and saved.full.pages are one constant: the part of the state does not matter
-        alone = not f.metadata["shared"] and "." in name
-        path = re.sub(NAMED_STATES, "now.", name) if alone else ""
+        path = "" if f.metadata["shared"] else re.sub(NAMED_STATES, "now.", inside)
         return world.constant(kind, f.metadata["shared"] or re.sub(NAMED_STATES, "", name), path)
     if kind == "map":
         return world.map(name, f.metadata["arity"])
     if kind == "number":
         return world.number(name)
-    return world.truth(name) if kind == "truth" else state(world, hint, name + ".")
+    return world.truth(name) if kind == "truth" else state(world, hint, name + ".", inside + ".")
 
 
 def argument(world: World, kind: str, name: str, domain: SymDomain | None) -> Any:

@@ -91,7 +91,7 @@ CLOSED |= {"high", "low", "arity", "default", "world", "formula", "domain", "giv
 CLOSED |= {"where", "such", "put", "all_to", "has", "all", "any", "items", "at", "total", "greatest", "distinct"}
 # Methods of maps, sets, sequences and domains: they are called or given to a call, and never compared or kept.
 METHODS = frozenset({"put", "where", "all_to", "has", "all", "any", "items", "such", "greatest", "distinct"})
-OF_STEPS = frozenset({"promises", "choice", "calls", "step", "then", "otherwise"})
+OF_STEPS = frozenset({"promises", "choice", "step", "otherwise"})
 REGISTERED = frozenset({"Invariant", "Change", "Drain", "Descent", "Measure", "Call"})  # no function makes one
 ANNOTATION = (
     *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr, ast.Load),

@@ -16,6 +16,7 @@ from proofs.hints import Hints, without_mutant
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, state
+from slotproof.proving import parts_unknown
 from slotproof.spec_lint import files, lint
 from spec.logic import (
     Domain,
@@ -34,6 +35,7 @@ from spec.logic import (
     number,
     requires,
     total,
+    truth,
 )
 
 
@@ -628,6 +630,71 @@ PAIRS = {
         "LAWS = (law for law in (1, 2))\n",
         "LAWS = (*(law for law in (1, 2)),)\n",
     ),
+    "a map's method that is compared": (
+        "def law(st, b):\n    return st.value.put == st.value.put\n",
+        "def law(st, b):\n    return st.value(b) == st.value(b)\n",
+    ),
+    "a step that is compared": (
+        "from spec.logic import Step, call\ndef law(st, f):\n    return call('x', f, st).step == Step(then=st)\n",
+        "from spec.logic import call\ndef law(st, f):\n    return call('x', f, st).step.kept\n",
+    ),
+    "a tuple that is compared": (
+        "def law(st):\n    return (st.value,) == (st.value,)\n",
+        "def law(st):\n    return st.calls == st.calls\n",
+    ),
+    "nothing in a field": (
+        "def t(st):\n    return but(st, calls=None)\n",
+        "def t(st):\n    return but(st, calls=0)\n",
+    ),
+    "a field that opens an attribute of domains": (
+        "@dataclass(frozen=True)\nclass Mark:\n    high: Number = number()\n",
+        "@dataclass(frozen=True)\nclass Mark:\n    top: Number = number()\n",
+    ),
+    "a field that is an operation": (
+        "@dataclass(frozen=True)\nclass Mark:\n    __eq__: Number = lambda self, other: True\n",
+        "@dataclass(frozen=True)\nclass Mark:\n    same: Number = number()\n",
+    ),
+    "a name that is handed on and that nobody gave": (
+        "__all__ = ('isinstance', 'int')\ndef law(st):\n    return isinstance(st.calls, int)\n",
+        "__all__ = ('law',)\ndef law(st):\n    return st.calls < 2\n",
+    ),
+    "a name that is taken away": (
+        "from spec.logic import ite as look\ndel look\n",
+        "from spec.logic import ite as look\n",
+    ),
+    "a plain function under a condition": (
+        "told = 0\nif True:\n\n    def told(st):\n"
+        '        """Tells (finite reading)."""\n        return isinstance(st, int)\n',
+        'def told(st):\n    """Tells (finite reading)."""\n    return len(st)\n',
+    ),
+    "a module that is a value": (
+        "from spec import pool\nMODULES = (pool,)\ndef law(st):\n    return MODULES[0].length(st, 1)\n",
+        "from spec import pool\ndef law(st):\n    return pool.length(st, 1)\n",
+    ),
+    "what a module imports": (
+        "from spec import pool\ndef law(st):\n    return pool.FiniteMap(1)\n",
+        "from spec import pool\ndef law(st):\n    return pool.open_to(st, 1)\n",
+    ),
+    "a module whose name ends alike": (
+        "from inspect import signature\ndef law(st):\n    return signature(st)\n",
+        "from spec.pool import length\ndef law(st):\n    return length(st, 1)\n",
+    ),
+    "a type that runs": (
+        "def law(st: (seen := isinstance(0, int))) -> bool:\n    return st.calls < 2\n",
+        "def law(st: Stem) -> bool:\n    return st.calls < 2\n",
+    ),
+    "an operation of the module that is called like a map's": (
+        "where = lambda one, two, listing: listing()\n",
+        "found = lambda one, two, other: other\n",
+    ),
+    "arguments of any name": (
+        "def t(st, **more):\n    return ite(more == 0, st, st)\n",
+        "def t(st, more):\n    return ite(more == 0, st, st)\n",
+    ),
+    "a second meaning of a name": (
+        "def law(st):\n    return st.calls < 2\n\ndef law(st):\n    return st.calls < 3\n",
+        "def law(st):\n    return st.calls < 2\n\ndef other(st):\n    return st.calls < 3\n",
+    ),
     "a stem under another name": ("stem = Stem('boxes')\nother = stem\n", "stem = Stem('boxes')\n"),
 }
 
@@ -719,6 +786,138 @@ def test_sums_of_other_weights_are_other_numbers() -> None:
         other = held.boxes.total(lambda b: held.value(b) > 0, lambda _: 1)
     assert once.z.eq(again.z)
     assert not once.z.eq(other.z)
+
+
+def test_a_file_does_not_say_how_it_is_read() -> None:
+    assert lint("# -*- coding: utf-7 -*-\ndef law(st):\n    return st.calls < 2\n")
+    assert lint("# The code of the law.\ndef law(st):\n    return st.calls < 2\n") == []
+
+
+@dataclass(frozen=True)
+class Flagged:
+    """A truth and a number."""
+
+    boxes: Domain = constant("pages", shared="boxes")
+    flag: Truth = truth()
+    count: Number = number()
+
+
+def of_flagged(step: Callable[[Flagged], Step[Flagged]], first: Callable[[Flagged], Flagged] | None = None) -> Stem:
+    """A stem with one transition."""
+    made = Stem("flagged", state=Flagged, start=first or (lambda st: but(st, flag=False, count=0)))
+
+    def go(st: Flagged) -> Step[Flagged]:
+        """The transition."""
+        return step(st)
+
+    made.transition(go)
+
+    @made.invariant()
+    def none_counted(st: Flagged) -> Truth:
+        """Nothing is counted."""
+        return st.count == 0
+
+    return made
+
+
+OTHER_KINDS: dict[str, Callable[[Flagged], Step[Flagged]]] = {
+    "a number for a truth": lambda st: Step(then=but(st, flag=2)),
+    "nothing for a number": lambda st: Step(then=but(st, count=None)),
+    "a part of a number": lambda st: Step(then=but(st, count=0.5)),
+    "another domain": lambda st: Step(then=but(st, boxes=None)),
+    "another domain where it is refused": lambda st: Step(then=st, fits=st.flag, otherwise=but(st, boxes=None)),
+}
+
+
+@pytest.mark.parametrize("step", OTHER_KINDS.values(), ids=OTHER_KINDS.keys())
+def test_a_field_keeps_its_kind(step: Callable[[Flagged], Step[Flagged]]) -> None:
+    made = of_flagged(step)
+    with pytest.raises(TypeError, match="a transition replaced the"):
+        all_proved(made)
+    assert all_proved(of_flagged(lambda st: Step(then=but(st, flag=no(st.flag)))))
+
+
+def test_the_first_state_has_the_constants_that_it_is_given() -> None:
+    made = of_flagged(lambda st: Step(then=st), lambda st: but(st, boxes=None, flag=False, count=0))
+    with pytest.raises(TypeError, match="replaced the constant boxes"):
+        all_proved(made)
+
+
+def test_an_argument_that_can_be_left_out_is_refused() -> None:
+    def add_some(st: Boxes, box: Number = 0) -> Step[Boxes]:
+        """A box gets one more."""
+        return add(st, box)
+
+    made = stem()
+    made.transition(add_some)
+    with pytest.raises(TypeError, match="the argument box can be left out"):
+        all_proved(made)
+
+
+@pytest.mark.parametrize("wrong", [lambda st: st.value(1, 2) == 0, lambda st: st.value.put((1,), 2)(1) == 0])
+def test_a_map_has_its_number_of_keys(wrong: Callable[[Boxes], Truth]) -> None:
+    made = stem()
+    made.transition(add)
+    made.invariant()(named_law(wrong))
+    with pytest.raises(TypeError, match="at a number for each of its keys"):
+        all_proved(made)
+
+
+def named_law(law: Callable[[Boxes], Truth]) -> Callable[[Boxes], Truth]:
+    """The law under a name."""
+
+    def keys(st: Boxes) -> Truth:
+        """About the keys of a map."""
+        return law(st)
+
+    return keys
+
+
+def test_a_member_is_not_named_for_each_member() -> None:
+    """The inner member was taken for that of another question, which has the same words."""
+    made = stem()
+
+    @made.invariant()
+    def linked(st: Boxes) -> Truth:
+        """A member named within the naming of another one."""
+
+        def inner(b: Number) -> Number:
+            return st.boxes.greatest(lambda c: st.value(c) == b, lambda _: 0)
+
+        return st.boxes.greatest(lambda b: st.value(b) == inner(b), lambda _: 0) >= 0
+
+    made.transition(add)
+    with pytest.raises(TypeError, match="named under a quantifier"):
+        all_proved(made)
+
+
+def test_nothing_is_registered_into_a_part() -> None:
+    part, whole = stem(), Stem("whole")
+    whole.part("boxes", part)
+    with pytest.raises(ValueError, match="comes too late"):
+        part.invariant()(below_two)
+    with pytest.raises(ValueError, match="comes too late"):
+        part.transition(add)
+
+
+def test_a_part_is_the_stem_that_is_proved() -> None:
+    whole = Stem("whole")
+    whole.part("allocator", Stem("allocator"))
+    assert parts_unknown(whole) == ["allocator"]
+    assert all(parts_unknown(hints_of(name).stem) == [] for name in STEMS)
+
+
+@dataclass(frozen=True)
+class Twice:
+    """A field beside a part called ``now`` that has a constant of this name."""
+
+    now: Side
+    pages: Domain = constant("pages")
+
+
+def test_fields_that_nobody_shares_are_two_constants() -> None:
+    with pytest.raises(TypeError, match="would be one constant that nobody shares"):
+        state(World(), Twice)
 
 
 def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
