@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import spec.lengths
-import spec.logic
 from proofs import (
     answers,
     asking,
@@ -22,10 +20,11 @@ from proofs import (
     symbols,
 )
 from slotproof import plain_code, spec_lint
+from spec import lengths, logic
 
 # Beside Python, z3 and cvc5. The hints of a stem are not among them: what they say wrongly makes a proof fail.
 TRUSTED = (
-    *(spec.logic, spec.lengths, spec_lint, plain_code),
+    *(logic, lengths, spec_lint, plain_code),
     *(symbols, lemmas, obligations, fitting, answers, draining, before),
     *(asking, second_solver, memory, prover),
 )
