@@ -920,6 +920,39 @@ def test_fields_that_nobody_shares_are_two_constants() -> None:
         state(World(), Twice)
 
 
+def test_a_theorem_is_not_proved_from_itself() -> None:
+    made = stem()
+    made.transition(add)
+    made.theorem(about=())(below_two)
+    assert not proved_first(made, "below_two")
+
+
+def proved_first(made: Stem, law: str) -> bool:
+    verdicts = prover.prove_transition(hints(made), START, made.start)  # type: ignore[arg-type]
+    return next(verdict for verdict in verdicts if verdict.invariant == law).proved
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A state with one part."""
+
+    part: Boxes
+
+
+def test_a_part_is_changed_by_calls_alone() -> None:
+    part, whole = stem(), Stem("whole", state=Whole, start=lambda st: but(st, part=start(st.part)))
+    part.transition(add)
+    whole.part("part", part)
+
+    @whole.transition
+    def forget(st: Whole) -> Step[Whole]:
+        """The part is emptied, and none of its transitions is called."""
+        return Step(then=but(st, part=start(st.part)))
+
+    with pytest.raises(TypeError, match="replaced part without calling a transition"):
+        all_proved(whole)
+
+
 def test_only_two_files_of_the_spec_are_left_out(tmp_path: Path) -> None:
     """A folder in the spec cannot hide a file behind the name of one that the lint leaves out."""
     (tmp_path / "more").mkdir()
