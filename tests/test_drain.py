@@ -124,15 +124,17 @@ def grown(st: CacheState, row: int) -> CacheState | None:
         ("any_time", GRANTED.format("close")),
         ("any_time", GRANTED.format("evict_leaf")),
         ("unmeasured", LOWERS.format("finish")),
+        ("level", LOWERS.format("finish")),
     ],
 )
 def test_a_wrong_way_to_rest_is_not_proved(wrong: str, claim: str) -> None:
-    calls = {descent.name: descent for descent in DRAIN.descents}
+    calls, level = {descent.name: descent for descent in DRAIN.descents}, Measure(lambda *_: 0)
     ways = {
         "without": tuple(d for d in DRAIN.descents if d.name != "close_states"),
         "any_time": tuple(d._replace(when=lambda *_: True) for d in DRAIN.descents),
         "unmeasured": (calls["finish"]._replace(lowers=DRAIN.measures[2]),),
+        "level": (calls["finish"]._replace(lowers=level),),
     }
-    hints = replace(HINTS, drain=replace(DRAIN, descents=ways[wrong]))
+    hints = replace(HINTS, drain=replace(DRAIN, descents=ways[wrong], measures=(*DRAIN.measures, level)))
     wanted = next(formula for formula in obligations.drains(hints) if formula.invariant == claim)
     assert "unsat" not in prover.solve(wanted.negated, prover.Limits(z3=400_000, cvc5=60_000))
