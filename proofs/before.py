@@ -9,7 +9,6 @@ later state.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import z3
 
 from proofs.hints import Hints, Transition
-from proofs.symbols import SymMap, Term, World, argument, lift, state
+from proofs.symbols import SymMap, Term, World, arguments, lift, state
 from spec.logic import Requirement, Step
 
 _NUMBER = z3.Function("after", z3.IntSort(), z3.IntSort())
@@ -31,11 +30,7 @@ def looks_ahead(hints: Hints, transition: Transition) -> list[str]:
     """
     world = World()
     before = _watched(state(world, hints.stem.state))
-    arguments = {}
-    for parameter in list(inspect.signature(transition).parameters.values())[1:]:
-        over = hints.over[parameter.name](before) if parameter.name in hints.over else None
-        arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
-    step = transition(before, **arguments)
+    step = transition(before, **arguments(world, transition, hints.over, before))
     return [asked.sentence for asked in _asked(step) if _marks(lift(asked.holds))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from proofs import draining, lemmas, wellformed
 from proofs.before import looks_ahead
 from proofs.fitting import directions
 from proofs.hints import Hints, Transition
-from proofs.symbols import Count, SymMap, SymSeq, Term, World, argument, domain_of, lift, state
+from proofs.symbols import Count, SymMap, SymSeq, Term, World, arguments, domain_of, lift, state
 from spec.logic import FIRST_STATE, Change, Invariant, Stem, Step, implies
 
 START = FIRST_STATE
@@ -109,13 +108,10 @@ def call(hints: Hints, transition: Transition, world: World, name: str = "") -> 
     """
     wellformed.check_signature(name or transition.__name__, transition)
     pre = state_of(hints.stem, world)
-    arguments = {}
-    for parameter in list(inspect.signature(transition).parameters.values())[1:]:
-        over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
-        arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
-    step = transition(pre, **arguments)
+    given = arguments(world, transition, hints.over, pre)
+    step = transition(pre, **given)
     return SymbolicCall(
-        name or transition.__name__, world, pre, arguments, step, Term(world.fresh("one")), len(world.counts)
+        name or transition.__name__, world, pre, given, step, Term(world.fresh("one")), len(world.counts)
     )
 
 

@@ -7,6 +7,7 @@ decides and its model is a concrete state. ``bool()`` of a symbol raises: Python
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -606,6 +607,21 @@ def _field(world: World, f: Any, hint: Any, name: str, inside: str) -> Any:
     if kind == "number":
         return world.number(name)
     return world.truth(name) if kind == "truth" else state(world, hint, name + ".", inside + ".")
+
+
+def kinds_of(transition: Callable[..., Any]) -> dict[str, str]:
+    """The arguments of a transition by name, each with the kind that the signature names; not the state."""
+    return {p.name: str(p.annotation) for p in list(inspect.signature(transition).parameters.values())[1:]}
+
+
+def arguments(
+    world: World, transition: Callable[..., Any], over: Mapping[str, Callable[[Any], Any]], state: Any
+) -> dict[str, Any]:
+    """Symbolic arguments of a call in a state. ``over``: see ``proofs.hints.Hints``."""
+    return {
+        name: argument(world, kind, "the " + name, over[name](state) if name in over else None)
+        for name, kind in kinds_of(transition).items()
+    }
 
 
 def argument(world: World, kind: str, name: str, domain: SymDomain | None) -> Any:

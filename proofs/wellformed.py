@@ -11,7 +11,7 @@ import inspect
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from proofs.symbols import SymMap, SymSeq, SymSet, Term, World
+from proofs.symbols import SymMap, SymSeq, SymSet, Term, World, kinds_of
 from spec.lengths import Length
 from spec.logic import Call, Drain, Stem, Step
 
@@ -36,8 +36,7 @@ def check_step(stem: Stem, world: World, before: Any, step: Any) -> None:
             raise TypeError(f"{stem.name}: a call of a part is made by spec.logic.call alone")
         if call.before is not parts[call.part] or call.transition not in stem.parts[call.part].transitions.values():
             raise TypeError(f"{call.transition.__name__} does not continue the calls on {call.part}")
-        declared = [str(p.annotation) for p in list(inspect.signature(call.transition).parameters.values())[1:]]
-        for kind_of, value in zip(declared, call.arguments, strict=True):
+        for kind_of, value in zip(kinds_of(call.transition).values(), call.arguments, strict=True):
             check_argument(f"of {call.transition.__name__}", kind_of, value)
         parts[call.part] = call.then
     changed = [name for name, part in parts.items() if getattr(step.then, name) is not part]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -18,7 +17,7 @@ from proofs.hints import Hints
 from proofs.mutation import seen
 from proofs.obligations import CALLS, START, SymbolicCall
 from proofs.registry import hints_of
-from proofs.symbols import Count, SymSeq, Term, World, argument, lift
+from proofs.symbols import Count, SymSeq, Term, World, arguments, lift
 from spec.logic import Step, every
 
 SMALL, LARGER, ANY = "small", "larger", "any"  # the kinds of worlds
@@ -178,16 +177,12 @@ def right(stem: str, transition: str, kind: str) -> Right:
     sizes = {SMALL: hints.sizes, LARGER: {**hints.sizes, **MORE[stem]}, ANY: {}}[kind]
     world = World(dict(sizes), remembers=True) if sizes else World()
     pre = obligations.state_of(hints.stem, world)
-    arguments = {}
     function = hints.stem.start if transition == START else hints.stem.transitions[transition]
     assert function is not None
-    if transition != START:
-        for parameter in list(inspect.signature(function).parameters.values())[1:]:
-            over = hints.over[parameter.name](pre) if parameter.name in hints.over else None
-            arguments[parameter.name] = argument(world, str(parameter.annotation), "the " + parameter.name, over)
-    step: Step[Any] = Step(then=function(pre)) if transition == START else function(pre, **arguments)
+    given = {} if transition == START else arguments(world, function, hints.over, pre)
+    step: Step[Any] = Step(then=function(pre)) if transition == START else function(pre, **given)
     one = Term(world.fresh("one"))
-    return Right(hints, transition, kind, world, pre, arguments, one, step, said(step), tuple(world.counts))
+    return Right(hints, transition, kind, world, pre, given, one, step, said(step), tuple(world.counts))
 
 
 # What a step asks and does, and what it means that two steps ask and do alike.
