@@ -18,8 +18,8 @@ from spec.theorems import HEADLINES, Headline
 
 def assumptions(stems: Sequence[str]) -> list[dict[str, str]]:
     """What the proofs of these stems assume, each assumption once."""
-    of_constants = (a for stem in stems for a in constants.assumptions(hints_of(stem).stem))
-    found = {a.name: a.reason for a in (*(a for stem in stems for a in hints_of(stem).assumptions), *of_constants)}
+    every = (a for stem in stems for a in (*hints_of(stem).assumptions, *constants.assumptions(hints_of(stem).stem)))
+    found = {a.name: a.reason for a in every}
     return [{"name": name, "reason": reason} for name, reason in found.items()]
 
 

@@ -82,15 +82,13 @@ BUILTINS = frozenset({"tuple", "frozenset", "range"})  # called outside of funct
 MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp | ast.GeneratorExp
 FINITE_MODULE, CLASSES_OF_FINITE = "finite", frozenset({"Map", "Domain", "Set", "Seq"})
 STEM = "stem"  # what a module calls its stem
-WORDS_OF_ALL = frozenset(
-    {"logic", "finite"}
-)  # modules from which names are imported, and that are not named as a whole
+WORDS_OF_ALL = frozenset({"logic", "finite"})  # they import much: names are imported from them, never the module
+# Methods of maps, sets, sequences and domains: they are called or given to a call, and never compared or kept.
+METHODS = frozenset({"put", "where", "all_to", "has", "all", "any", "items", "such", "greatest", "distinct"})
 # What a field may not be called: it would open an attribute that only a symbol or only a plain value has.
 CLOSED = (frozenset(dir(str)) | frozenset(dir(int)) | frozenset(dir(dict))) - {"count", "index"}
 CLOSED |= {"high", "low", "arity", "default", "world", "formula", "domain", "given", "negated", "is_truth", "z"}
-CLOSED |= {"where", "such", "put", "all_to", "has", "all", "any", "items", "at", "total", "greatest", "distinct"}
-# Methods of maps, sets, sequences and domains: they are called or given to a call, and never compared or kept.
-METHODS = frozenset({"put", "where", "all_to", "has", "all", "any", "items", "such", "greatest", "distinct"})
+CLOSED |= METHODS | {"at", "total"}
 OF_STEPS = frozenset({"promises", "choice", "step", "otherwise"})
 REGISTERED = frozenset({"Invariant", "Change", "Drain", "Descent", "Measure", "Call"})  # no function makes one
 ANNOTATION = (
@@ -127,7 +125,7 @@ def lint(source: str, file: str = "spec.py", folder: Path = HERE) -> list[Compla
     found = {c for function in _functions(tree, border) for c in _complaints(function, words, file)}
     found |= {c for function in _plain_code(tree, border) for c in _of_plain_code(function, words, set(), file)}
     found |= {*_imports(tree, file, folder), *_outside_functions(tree, words, file), *_definitions(tree, file)}
-    found |= {*_modules(tree, words, folder, file), *_top(tree, file), *_types(tree, file), *_cookie(source, file)}
+    found |= {*_modules(tree, folder, file), *_top(tree, file), *_types(tree, file), *_cookie(source, file)}
     return sorted(found, key=lambda c: (c.line, c.message))
 
 
@@ -255,7 +253,7 @@ def _definitions(tree: ast.Module, file: str) -> Iterator[Complaint]:
     fields = {s.target for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for s in c.body if hasattr(s, "target")}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            if node.name.startswith("__") or node.name in AMONG_AT:
+            if node.name.startswith("__"):
                 yield Complaint(file, node.lineno, f"`{node.name}` would change what an operation means")
             if isinstance(node, ast.FunctionDef) and node.decorator_list and _finite(node):
                 yield Complaint(file, node.lineno, f"`{node.name}` is for plain values alone, and is registered")
@@ -352,7 +350,7 @@ def _cookie(source: str, file: str) -> Iterator[Complaint]:
             yield Complaint(file, number, "a file of the spec is UTF-8 and does not say so")
 
 
-def _modules(tree: ast.Module, words: Words, folder: Path, file: str) -> Iterator[Complaint]:
+def _modules(tree: ast.Module, folder: Path, file: str) -> Iterator[Complaint]:
     """Modules of the spec that are more than the place of a name."""
     imports = (n for n in tree.body if isinstance(n, ast.ImportFrom) and _of_spec(n) and not _module_of(n))
     modules = {alias.asname or alias.name: alias.name for n in imports for alias in n.names}
@@ -362,7 +360,6 @@ def _modules(tree: ast.Module, words: Words, folder: Path, file: str) -> Iterato
             place = places.get(node)
             if place is None or place.attr not in _names_in(modules[node.id], folder):
                 yield Complaint(file, node.lineno, f"`{node.id}` is a module: only what it defines is named")
-    del words
 
 
 def _given_outside(tree: ast.Module) -> set[str]:

@@ -18,6 +18,7 @@ from proofs import (
     prover,
     second_solver,
     symbols,
+    wellformed,
 )
 from slotproof import plain_code, spec_lint
 from spec import lengths, logic
@@ -25,7 +26,7 @@ from spec import lengths, logic
 # Beside Python, z3 and cvc5. The hints of a stem are not among them: what they say wrongly makes a proof fail.
 TRUSTED = (
     *(logic, lengths, spec_lint, plain_code),
-    *(symbols, lemmas, obligations, fitting, answers, draining, before),
+    *(symbols, lemmas, obligations, fitting, answers, draining, before, wellformed),
     *(asking, second_solver, memory, prover),
 )
 
