@@ -292,8 +292,7 @@ class Values(dict[str, Any]):
             self[name] = max((k for k, (holds, _) in of.items() if holds), key=lambda k: of[k][1], default=0)
         elif name in world.chosen:
             domain, law = world.chosen[name]
-            fitting = (k for k in self.members(domain) if self.at(k, (lift(law(Term(z3.Int(ANY)))),))[0])
-            self[name] = next(fitting, 0)
+            self[name] = next(self.those(domain, law), 0)
         elif name.startswith(FREE):
             self[name] = self.free(name)
         elif name.endswith(".length"):
@@ -315,6 +314,11 @@ class Values(dict[str, Any]):
         """The members of a domain that has an end."""
         return range(domain.low, self.value(domain.high) + 1)
 
+    def those(self, domain: SymDomain, law: Callable[[Any], Any]) -> Iterator[int]:
+        """The members for which the law holds, in order."""
+        said = (lift(law(Term(z3.Int(ANY)))),)
+        return (member for member in self.members(domain) if self.at(member, said)[0])
+
     def total(self, count: Count, among: range) -> int:
         """The sum of the weights of those for which the law of the sum holds."""
         any_ = Term(z3.Int(ANY))
@@ -324,7 +328,7 @@ class Values(dict[str, Any]):
     def answer(self, name: str) -> Seq:
         """As many different members of a counted set as are asked for; none if there are fewer."""
         size, count = self.world.sequences[name]
-        found = [k for k in self.members(count.domain) if self.at(k, (lift(count.law(Term(z3.Int(ANY)))),))[0]]
+        found = [*self.those(count.domain, count.law)]
         wanted = self.value(size)
         return Seq(found[:wanted] if 0 <= wanted <= len(found) else [])
 

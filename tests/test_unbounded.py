@@ -32,7 +32,6 @@ from spec.finite import Map
 from spec.logic import Change, Invariant, Step, but
 
 LOOKS = 3  # at granted calls of each transition, and as many at others, with other arguments, and in damaged states
-
 DAMAGES = 1_000  # at most, until each law is false of a damaged state
 SELDOM = 0.15  # the part of the laws that hardly any single number makes false, so that this need not happen
 PARTS = {"cache": 5, "session_trim": 2}  # in which the transitions of a large stem are looked at
@@ -54,7 +53,7 @@ def calls_of(stem: str, name: str) -> list[Finite]:
 
 
 def damage(draw: random.Random, at: Any) -> Any:
-    """The state with a wrong number at one or two places."""
+    """The state with a wrong number at one to three places."""
     for _ in range(draw.choice((1, 1, 2, 3))):
         at = _damaged(draw, at)
     return at
@@ -187,7 +186,7 @@ def _call(number: int, _: Finite, step: Step[Any], __: int) -> Any:
 
 
 def _of_the_goals(stem: str, made: obligations.SymbolicCall, asked: list[Obligation]) -> Iterator[Said]:
-    """What is to be proved, but that a call fits where there is a lawful answer: no finite state says that."""
+    """The goals of the obligations. That a fitting call has a lawful answer is left out: no single call shows it."""
     laws, called = hints_of(stem).stem, itertools.count()
     for obligation in asked:
         name = obligation.what
@@ -229,7 +228,6 @@ def differences(stem: str, name: str, known: Read, call: Finite, draw: random.Ra
     got = iter(compiled(known.formulas)(values, values.maps))
     wrong = []
     for said, value, plain in zip(known.said, got, meant, strict=False):
-        seen[f"{said.what}: {value}"] += 1
         if plain is not None and value is not bool(plain):
             wrong.append(f"{said.what}: {value} and not {plain}")
     wrong += [f"a lemma is false: {fact}" for fact, value in zip(known.lemmas, got, strict=False) if not value]
@@ -246,7 +244,7 @@ def differences(stem: str, name: str, known: Read, call: Finite, draw: random.Ra
 
 
 def _otherwise_after(made: obligations.SymbolicCall, step: Step[Any], values: Values) -> list[str]:
-    """The fields of the state after the call that the formulas put otherwise."""
+    """The fields of which the formulas say another value after the call than the finite reading."""
     wrong = []
     for path, symbols, plain in _pairs(made.step.then, step.then, ""):
         if isinstance(symbols, SymMap):
@@ -285,7 +283,7 @@ def test_the_formulas_say_what_the_finite_reading_says(stem: str, part: int) -> 
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
-    """Of damaged states; laws of a part are looked at in the stem of the part."""
+    """The states are damaged ones. Laws of a part are looked at in the stem of the part."""
     hints, draw = hints_of(stem), random.Random(SEED)
     laws, world = [law for law in hints.stem.invariants.values() if not law.inherited], Remembering()
     pre, member = state(world, hints.stem.state), Term(world.fresh("one"))

@@ -148,7 +148,7 @@ def walked(stem: str) -> dict[str, tuple[list[Finite], list[Finite]]]:
 
 
 def twist(draw: random.Random, argument: Any) -> Any:
-    """Another argument of this kind, now and then."""
+    """In half of the cases the argument, else another one of its kind."""
     if draw.random() < 0.5:
         return argument
     if isinstance(argument, bool):
