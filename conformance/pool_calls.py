@@ -17,7 +17,7 @@ from conformance.engines.protocol import Json, Misuse
 from conformance.kinds import operation, operations_of
 from conformance.lockstep import CHOICE, REFUSAL, Call, Calls, Finding, Law, refusing
 from spec.finite import Seq, Set
-from spec.lengths import NOTHING, Length, ceil_align, in_pages, in_tokens, pages_needed, touched
+from spec.lengths import Length, ceil_align, in_pages, in_tokens, pages_needed, touched
 from spec.pool import Pool, length
 
 BadCall = Literal["free_again", "free_padding", "alloc_negative", "free_outside", "end_group"]
@@ -305,24 +305,30 @@ class PoolCalls:
     @operation
     def trim(self, row: int, tokens: int) -> Calls:
         """A row is cut to ``tokens`` tokens. The caller frees the pages that keep no token."""
-        self.must_have(row)
-        send = self.run.freeing(self._tail(row, tokens))
-        self.law.caller_step("trim", row, in_pages(tokens, self.page_size))
-        yield Call("free", send)
-        self.slots[row] = self.slots[row][:tokens]
-        self.passes.cut(row, tokens)
+        self._must_reach(row, tokens)
+        yield from self._cut(row, tokens, self._tail(row, tokens))
 
     @operation
     def finish(self, row: int, committed: int) -> Calls:
         """A row ends. Its committed tokens are freed, then the pages after them, into which decoding had run ahead."""
+        self._must_reach(row, committed)
+        yield from self._cut(row, 0, self.owned(row, 0, committed), self._tail(row, committed))
+
+    def _must_reach(self, row: int, tokens: int) -> None:
+        """Raises ``Misuse`` unless the row has so many tokens."""
         self.must_have(row)
-        if committed > self.tokens(row):
-            raise Misuse(f"row {row} has {self.tokens(row)} tokens, and so no {committed} that are committed")
-        send = self.run.freeing(self.owned(row, 0, committed), self._tail(row, committed))
-        self.law.caller_step("trim", row, NOTHING)
-        yield Call("free", send)
-        self.slots[row] = []
-        self.passes.cut(row, 0)
+        if not 0 <= tokens <= self.tokens(row):
+            raise Misuse(f"row {row} has {self.tokens(row)} tokens, and so cannot be cut to {tokens}")
+
+    def _cut(self, row: int, tokens: int, *parts: list[int]) -> Calls:
+        """The pages beyond ``tokens`` tokens are freed, whose slots are in these parts, and the row is shorter."""
+        if any(parts):
+            send = self.run.freeing(*parts)
+            self.law.caller_step("free", *self.named(self._tail(row, tokens)))
+            yield Call("free", send)
+        self.law.caller_step("shorten", row, in_pages(tokens, self.page_size))
+        self.slots[row] = self.slots[row][:tokens]
+        self.passes.cut(row, tokens)
 
     def _tail(self, row: int, tokens: int) -> list[int]:
         return self.owned(row, ceil_align(tokens, self.page_size), self.tokens(row))

@@ -34,7 +34,7 @@ def growths(pool: Pool) -> Iterator[tuple[int, Length, int]]:
 
 
 def cuts(pool: Pool) -> Iterator[tuple[int, Length]]:
-    """Rows, and lengths that are shorter."""
+    """Rows, and lengths that are shorter; the law accepts those whose pages beyond were freed."""
     for row in pool.rows.items():
         for tokens in range(in_tokens(length(pool, row), pool.page_size)):
             yield row, in_pages(tokens, pool.page_size)
@@ -77,7 +77,7 @@ MOVES = {
     "roll_back": grown,
     "alloc_decode": _decode,
     "free": lambda st: frees(st.now),
-    "trim": lambda st: cuts(st.now),
+    "shorten": lambda st: cuts(st.now),
     "free_group_begin": begins,
     "free_group_end": nothing,
     "backup_state": nothing,
@@ -126,9 +126,9 @@ def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, place=lost)))
 
 
-def trims_at_once(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
-    """A trim makes its pages available though a free group is open."""
-    return altered(law.trim(st, row, to), now=law.trim(but(st, group=0), row, to).then.now)
+def frees_at_once(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+    """A free makes its pages available though a free group is open."""
+    return altered(law.free(st, gone, slots), now=law.free(but(st, group=0), gone, slots).then.now)
 
 
 def closes_the_group(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
@@ -163,9 +163,8 @@ def keeps_backup(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 
 def keeps_pages(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
-    """A trim shortens the row, and its pages are not given back."""
-    step = law.trim(st, row, to)
-    return replace(step, then=replace(step.then, now=cut(st.now, row, to)))
+    """A row becomes shorter, and its caller has not freed the pages beyond."""
+    return unasked(law.shorten(st, row, to), "the row owns no page without a token below the new length")
 
 
 def never_settles(st: Allocator) -> Step[Allocator]:
@@ -217,7 +216,7 @@ IDLERS = {
     "alloc": "row_gets_its_pages",
     "alloc_extend": "row_gets_its_length",
     "alloc_decode": "row_gets_its_token",
-    "trim": "row_is_cut",
+    "shorten": "row_is_cut",
     "free": "frees_what_is_named",
     "merge_and_sort_free": "release_list_is_sorted_in",
     "backup_state": "backup_is_taken",
@@ -233,13 +232,13 @@ MUTANTS = (
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free", "one_owner", keeps_reference),
     Mutant("forgets_page", "free", "no_leak", forgets_page),
-    Mutant("keeps_pages", "trim", "row_ends", keeps_pages),
+    Mutant("keeps_pages", "shorten", "row_ends", keeps_pages),
     Mutant("forgets_count", "free", "available_counts", forgets_count),
     Mutant("always_releases", "free", "released_if_sorted", always_releases),
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
     Mutant("counts_stray_end", "free_group_end", "pending_in_group", counts_stray_end),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
-    Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
+    Mutant("frees_at_once", "free", "freed_page_waits", frees_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
     Mutant("refuses_the_first_group", "free_group_begin", "a_group_is_open", refuses_the_first_group),
     Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),

@@ -152,6 +152,12 @@ def slides_too_much(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[
     return unasked(law.slide(st, row, to, gone), "only blocks before the window, or earlier states, are given up")
 
 
+def slides_off_unheld(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+    """A row whose window moves on frees blocks that it does not hold: it freed them before, or they are another's."""
+    step = unasked(law.slide(st, row, to, gone), "the row holds the blocks")
+    return but(step, calls=())
+
+
 def frees_while_loading(st: BlockCache, row: Number) -> Step[BlockCache]:
     """A request is aborted while a transfer writes into its row, and its blocks are given back at once."""
     finish = law.finish(st, row)
@@ -192,6 +198,11 @@ def _skips(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
         yield from ((row, to, 1, some_free(st.pool, touched(to) - 1)) for to in _longer(st, row) if touched(to) > 1)
 
 
+def _unheld(st: BlockCache) -> Iterator[tuple[int, int, Set]]:
+    yield from ((row, st.first(row), Set([b])) for row in _in(st, RUNS) for b in st.pool.blocks.items())
+
+
+UNHELD = {"moves": {**MOVES, "slide": _unheld}, "routes": {"slide": "admit allocate"}}
 GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "admit allocate"}}
 ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
@@ -221,6 +232,7 @@ MUTANTS = (
     Mutant("skips_in_attention", "allocate", "new_token_has_a_slot", skips_in_attention, SKIPS),
     Mutant("slides_by_drafts", "slide", "window_is_whole", slides_by_drafts),
     Mutant("slides_too_much", "slide", "new_token_has_a_slot", slides_too_much),
+    Mutant("slides_off_unheld", "slide", "count_is_holders", slides_off_unheld, UNHELD),
     Mutant("frees_while_loading", "keep", "a_row_stays", frees_while_loading),
     Mutant("finishes_in_phase", "finish", "phases_are_known", finishes_in_phase),
     Mutant("finishes_without_giving_up", "finish", "idle_holds_nothing", finishes_without_freeing),

@@ -172,6 +172,11 @@ def leaves_twice(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
     return altered(law.leave(st, row, gone), table=st.table)
 
 
+def leaves_unheld(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+    """A row frees blocks that it does not hold: it freed them before, or they are another row's."""
+    return unasked(law.leave(st, row, gone), "the row holds the blocks")
+
+
 def cuts_uncounted(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
     """The blocks of refused drafts are given up, and do not count as free."""
     return altered(law.cut(st, row, to), available=st.available)
@@ -281,6 +286,7 @@ def _any_block(st: Blocks) -> Iterator[tuple[int, Seq]]:
 
 ANY_FILL = tried("fill", lambda st: ((r, to + 1) for r, to in _places(st)))
 ANY_TAKE = tried("take", lambda st: ((row, 1, chosen) for row, chosen in _any_block(st)))
+ANY_LEAVE = tried("leave", lambda st: ((row, Set([b])) for row in used(st) for b in st.blocks.items()))
 ANY_JOIN = tried("join", _any_block, small=two_stories, routes={"join": f"{CACHED} begin"})
 ANY_LEND = tried(
     "lend",
@@ -320,6 +326,7 @@ MUTANTS = (
     Mutant("joins_uncounted", "join", "count_is_holders", joins_uncounted),
     Mutant("displaces_the_last", "displace", "equal_blocks_are_found", displaces_the_last, ANY_DISPLACE),
     Mutant("leaves_twice", "leave", "count_is_holders", leaves_twice),
+    Mutant("leaves_unheld", "leave", "count_is_holders", leaves_unheld, ANY_LEAVE),
     Mutant("takes_held", "take", "count_is_holders", takes_held, ANY_TAKE),
     Mutant("releases_all", "release", "held_is_counted", releases_all),
     Mutant("counts_one_too_few", "leave", "held_is_counted", counts_one_too_few),

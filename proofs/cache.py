@@ -11,7 +11,7 @@ from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from proofs.lock_ref import active, alive, unused
-from proofs.session_trim import requests
+from proofs.session_trim import freed_again, requests
 from proofs.swa_mapping import settled
 from spec import cache as law
 from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
@@ -275,6 +275,15 @@ def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[Cac
     return but(step, calls=(step.calls[0], freed), then=then)
 
 
+def frees_duplicates_twice(st: CacheState, row: Number, pages: Number) -> Step[CacheState]:
+    """A leaving row frees its duplicates of the tree's pages, and names them again among the pages that it frees last:
+    a double free, as where an engine frees one range of its row twice.
+    """
+    step = law.drop_duplicates(st, row, pages)
+    again = freed_again(st.rows.pools, step.then.rows.pools, row, pages)
+    return but(step, calls=(), then=but(step.then, rows=but(step.then.rows, pools=again)))
+
+
 def merges_without_pages(st: CacheState, node: Number, above: Number) -> Step[CacheState]:
     """A node takes in its parent, and the parent's pages stay in the row of the parent."""
     step = law.merge(st, node, above)
@@ -347,6 +356,7 @@ MUTANTS = (
     Mutant("reads_past_its_lock", "admit_tail", "request_holds_its_prefix", reads_past_its_lock, PAST_THE_LOCK),
     Mutant("admits_over_tombstone", "admit", "window_is_locked", admits_over_tombstone),
     Mutant("revives_without_pages", "revive_in_place", "node_owns_its_window", revives_without_pages),
+    Mutant("frees_duplicates_twice", "drop_duplicates", "freed_exactly_once", frees_duplicates_twice),
     Mutant("merges_without_pages", "merge", "others_are_nodes", merges_without_pages),
     Mutant("releases_window", "release_swa", "window_is_locked", releases_window),
     Mutant("cuts_into_window", "restore", "window_is_locked", cuts_into_window),

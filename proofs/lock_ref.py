@@ -292,6 +292,21 @@ def counts_nobody(st: Tree, handle: Number) -> Step[Tree]:
     return altered(law.release(st, handle), full_ref=st.full_ref)
 
 
+def releases_again(st: Tree, handle: Number) -> Step[Tree]:
+    """A handle is released that was released before: its nodes are counted down a second time."""
+    step = unasked(law.release(st, handle), "the handle is active")
+    named = st.handles.has(handle) & lives(st, st.node(handle))
+    return but(step, promises=(requires(named, "the handle was taken for a node that is in the tree"),))
+
+
+def _used(st: Tree) -> Iterator[tuple[int]]:
+    """The handles that were ever taken."""
+    yield from ((h,) for h in st.handles.items() if st.node(h) != ROOT)
+
+
+AGAIN = {"moves": {**MOVES, "release": _used}}
+
+
 def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
     """A release counts the full lock of its node down twice."""
     step, node = law.release(st, handle), st.node(handle)
@@ -319,6 +334,7 @@ MUTANTS = (
         restore="takes_the_slots",
     ),
     Mutant("holds_uncounted", "acquire", "held_is_counted", holds_uncounted),
+    Mutant("releases_again", "release", "full_pairs", releases_again, AGAIN),
     Mutant("counts_down_twice", "release", "counts_are_counts", counts_down_twice),
     Mutant("keeps_dead_paths", "evict_leaf", "above_is_an_order", keeps_dead_paths),
     Mutant("forgets_ancestors", "add_leaf", "above_goes_on", forgets_ancestors),

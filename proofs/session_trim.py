@@ -14,9 +14,9 @@ from spec import rows, swa_mapping
 from spec import session_trim as law
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
-from spec.logic import Number, Step, Truth, but, call, no, requires
+from spec.logic import Call, Number, Requirement, Step, Truth, but, call, no, requires
 from spec.pair import give
-from spec.pool import cut, in_range, some_open
+from spec.pool import cut, in_range, some_open, used_slots
 from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
 
 SIZES = {
@@ -131,6 +131,11 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
+def promised(calls: tuple[Call, ...]) -> tuple[Requirement, ...]:
+    """The promises of all these calls."""
+    return tuple(promise for called in calls for promise in called.step.promises)
+
+
 def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
     """A released row keeps the length of its cached prefix."""
     return altered(law.release(st, row), protected=st.protected)
@@ -139,8 +144,8 @@ def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
 def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
     """A node is evicted, and its row keeps the first token."""
     step = law.drop(st, row)
-    short = call("pools", swa_mapping.trim, st.pools, row, Length(0, 1))
-    return but(step, calls=(short,), promises=(*step.promises, *short.step.promises), then=but(st, pools=short.then))
+    calls = law.cut(st.pools, row, Length(0, 1))
+    return but(step, calls=calls, promises=(*step.promises, *promised(calls)), then=but(st, pools=calls[-1].then))
 
 
 def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
@@ -151,14 +156,14 @@ def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     """A cut below the cursor puts the cursor at the cut, inside a page (as the fix of SGLang PR 22900 does)."""
     row = law.slot_row(st, session)
-    short = call("pools", swa_mapping.trim, st.pools, row, prefix)
+    calls = law.cut(st.pools, row, prefix)
     at = shortest(cursor(st, row), prefix)
     return but(
         law.restore(st, session, prefix),
-        calls=(short,),
+        calls=calls,
         then=but(
             rows.commit_to(st, row, prefix),
-            pools=short.then,
+            pools=calls[-1].then,
             cursor=st.cursor.put(row, at.pages),
             cursor_rest=st.cursor_rest.put(row, at.rest),
         ),
@@ -168,6 +173,18 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
     """A row reads the tree's pages from now on, and does not give its own duplicates back."""
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
+
+
+def frees_copies_twice(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+    """A row frees its duplicates of the tree's pages, and frees them again when it ends."""
+    copies = law.dedupe(st, row, pages)
+    return but(copies, calls=(), then=but(copies.then, pools=freed_again(st.pools, copies.then.pools, row, pages)))
+
+
+def freed_again(was: swa_mapping.SwaMapping, now: swa_mapping.SwaMapping, row: Number, pages: Number) -> Any:
+    """The pools after the pages that a row had below this index are named to be freed, though nobody holds them."""
+    gone = in_range(was.now.full, row, 0, pages)
+    return swa_mapping.free(now, gone, used_slots(was.now.full, gone)).then
 
 
 def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
@@ -356,6 +373,7 @@ MUTANTS = (
     Mutant("cursor_in_page", "restore", "cursor_is_aligned", cursor_in_page),
     Mutant("cuts_into_tree", "restore", "cursor_committed_allocated", cuts_into_tree, INTO_TREE),
     Mutant("keeps_copies", "dedupe", "full_positions", keeps_copies),
+    Mutant("frees_copies_twice", "dedupe", "freed_exactly_once", frees_copies_twice),
     Mutant("keeps_full_copies", "donate_swa", "full_positions", keeps_full_copies),
     Mutant("forgets_window", "slide", "swa_positions", forgets_window),
     Mutant("maps_tail_alone", "extend", "tokens_map", maps_tail_alone),
@@ -403,9 +421,9 @@ def overwrites_tail(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     """A turn goes on inside a page, and this page is given back with the pages after it."""
     row = law.slot_row(st, session)
-    freed = call("pools", swa_mapping.trim, st.pools, row, Length(rows.back_to(st, row, prefix).pages, 0))
+    calls = law.cut(st.pools, row, Length(rows.back_to(st, row, prefix).pages, 0))
     return but(
-        law.restore(st, session, prefix), calls=(freed,), then=but(rows.cut_back(st, row, prefix), pools=freed.then)
+        law.restore(st, session, prefix), calls=calls, then=but(rows.cut_back(st, row, prefix), pools=calls[-1].then)
     )
 
 
@@ -431,11 +449,8 @@ RELEVANT_LAWS = {
     "promises_of_adopt": "phases",
     "promises_of_alloc_extend_swa_tail": "phases",
     "promises_of_alloc_extend": "cursor_committed_allocated full_positions swa_positions",
-    "promises_of_trim": "cursor_committed_allocated row_ends",
-    **dict.fromkeys(
-        ("promises_of_slide", "promises_of_hand_over", "promises_of_free_pages", "promises_of_free_window"),
-        "cursor_committed_allocated",
-    ),
+    "promises_of_shorten": "cursor_committed_allocated row_ends",
+    "promises_of_hand_over": "cursor_committed_allocated",
 }
 
 GROWN = answers.pages_of_pair(answers.asked, lambda st: st.pools)

@@ -58,11 +58,6 @@ def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
             yield row, start, to, *_pages(st, need, swa_need)
 
 
-def _slide(st: SwaMapping) -> Iterator[tuple[int, int]]:
-    full = st.now.full
-    yield from ((r, to) for r in full.rows.items() for to in range(1, full.whole(r) + 1))
-
-
 def _hand_over(st: SwaMapping) -> Iterator[tuple[int, int, int, int]]:
     full = st.now.full
     for row in full.rows.items():
@@ -94,10 +89,7 @@ MOVES = {
     "free": lambda st: frees(st.now.full),
     "settle_swa": lambda st: settled(st.now),
     "free_full": lambda st: ((*named, later) for named in frees(st.now.full) for later in (False, True)),
-    "trim": lambda st: cuts(st.now.full),
-    "slide": _slide,
-    "free_pages": lambda st: ((r, 0, to) for r, to in _slide(st)),
-    "free_window": lambda st: ((r, 0, to, later) for r, to in _slide(st) for later in (False, True)),
+    "shorten": lambda st: cuts(st.now.full),
     "adopt": lambda st: ((r, 1) for r in st.now.full.rows.items()),
     "hand_over": _hand_over,
     "hand_over_swa": _hand_over,
@@ -141,10 +133,8 @@ def forgets_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[
 
 
 def keeps_pages(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A trim shortens the row, and its pages are not given back."""
-    step, pair = law.trim(st, row, to), st.now
-    left = replace(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
-    return replace(step, then=replace(step.then, now=left))
+    """A row becomes shorter, and its caller has not freed the pages beyond."""
+    return unasked(law.shorten(st, row, to), "the row owns no page without a token below the new length")
 
 
 def forgets_count(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
@@ -209,8 +199,8 @@ def frees_swa_early(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]
 
 
 def cuts_one_side(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A trim changes the length of the row in the full pool alone."""
-    step = law.trim(st, row, to)
+    """A cut changes the length of the row in the full pool alone."""
+    step = law.shorten(st, row, to)
     swa = step.then.now.swa
     return _with(step, swa=cut(swa, row, length(st.now.swa, row)))
 
@@ -273,9 +263,14 @@ def settles_what_is_held(st: SwaMapping, done: Set, available: Truth) -> Step[Sw
     return unchosen(step, "each of these SWA pages waits for the end of the group")
 
 
-def waits_without_group(st: SwaMapping, row: Number, first: Number, last: Number, later: Truth) -> Step[SwaMapping]:
-    """Pages that left the window of every layer wait for the end of a free group, and none is open."""
-    return unchosen(law.free_window(st, row, first, last, later), "pages wait only while a free group is open")
+def waits_without_group(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """Full pages that are given back alone wait for the end of a free group, and none is open."""
+    return unchosen(law.free_full(st, gone, slots, later), "pages wait only while a free group is open")
+
+
+def waits_though_freed_at_once(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+    """Full pages that are to be handed out again at once wait for the end of the free group."""
+    return altered(law.free_full(st, gone, slots, later), now=law.free_full(st, gone, slots, st.group > 0).then.now)
 
 
 def frees_mapped_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
@@ -302,14 +297,14 @@ def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, 
     return _with(step, swa=lost)
 
 
-def trims_at_once(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A trim makes its pages available though a free group is open."""
-    return altered(law.trim(st, row, to), now=law.trim(but(st, group=0), row, to).then.now)
+def frees_at_once(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+    """A free makes its pages available though a free group is open."""
+    return altered(law.free(st, gone, slots), now=law.free(but(st, group=0), gone, slots).then.now)
 
 
-def slides_at_once(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
+def frees_swa_at_once(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     """A window that moves on makes its SWA pages available though a free group is open."""
-    return altered(law.slide(st, row, to), now=law.slide(but(st, group=0), row, to).then.now)
+    return altered(law.free_swa(st, gone, slots), now=law.free_swa(but(st, group=0), gone, slots).then.now)
 
 
 def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
@@ -396,9 +391,10 @@ def grows_without_pages(st: SwaMapping, row: Number, to: Length, full_pages: Seq
     return altered(law.alloc_extend(st, row, to, full_pages, swa_pages), now=longer)
 
 
-def slides_past_the_end(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
-    """The window moves one page further than it may, past a page that has room for more tokens."""
-    return but(law.slide(st, row, to), then=law.slide(st, row, to + 1).then)
+def hands_over_past_the_end(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+    """A row hands over one SWA page more than it may, of a page that has room for more tokens."""
+    step = law.hand_over_swa(st, row, to, first, last)
+    return but(step, then=law.hand_over_swa(st, row, to, first, last + 1).then)
 
 
 MUTANTS = (
@@ -407,18 +403,17 @@ MUTANTS = (
         **IDLERS,
         free_swa="frees_the_swa_pages_of_what_is_named",
         hand_over="pages_go_to_the_receiver",
-        free_pages="a_range_is_passed_on",
-        free_window="frees_what_left_the_window",
+        hand_over_swa="a_range_is_passed_on",
     ),
     Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
     Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),
     Mutant("keeps_what_it_was_granted", "roll_back", "rows_keep_their_lengths", keeps_what_it_was_granted),
     Mutant("grows_without_pages", "alloc_extend", "row_gets_the_chosen_pages", grows_without_pages),
-    Mutant("slides_past_the_end", "slide", "a_growing_page_keeps_its_swa_page", slides_past_the_end),
+    Mutant("hands_over_past_the_end", "hand_over_swa", "a_growing_page_keeps_its_swa_page", hands_over_past_the_end),
     Mutant("loses_place", "free", "places", loses_place),
     Mutant("keeps_reference", "free_full", "one_owner", keeps_reference),
     Mutant("forgets_page", "free_full", "no_leak", forgets_page),
-    Mutant("keeps_pages", "trim", "row_ends", keeps_pages),
+    Mutant("keeps_pages", "shorten", "row_ends", keeps_pages),
     Mutant("forgets_count", "free", "available_counts", forgets_count),
     Mutant("always_releases", "free_swa", "released_if_sorted", always_releases),
     Mutant("keeps_mapping", "free", "free_maps_to_nothing", keeps_mapping),
@@ -427,7 +422,7 @@ MUTANTS = (
     Mutant("numbers_from_tail", "alloc_extend_swa_tail", "mapping_keeps_offset", numbers_from_tail),
     Mutant("leaks_swa", "free_swa", "swa_is_reached", leaks_swa),
     Mutant("frees_swa_early", "free", "pending_together", frees_swa_early),
-    Mutant("cuts_one_side", "trim", "same_lengths", cuts_one_side),
+    Mutant("cuts_one_side", "shorten", "same_lengths", cuts_one_side),
     Mutant("never_settles", "free_group_end", "pending_in_group", never_settles),
     Mutant("keeps_mapping_after_end", "free_group_end", "mapping_is_live", keeps_mapping_after_end),
     Mutant("gives_back_what_stands_there", "free_group_end", "one_owner", gives_back_what_stands_there),
@@ -436,8 +431,8 @@ MUTANTS = (
     Mutant("frees_mapped_page", "free_full", "swa_is_reached", frees_mapped_page),
     Mutant("keeps_mapping_of_full", "free_full", "free_maps_to_nothing", keeps_mapping_of_full),
     Mutant("keeps_rolled_back", "roll_back", "no_leak", keeps_rolled_back),
-    Mutant("trims_at_once", "trim", "freed_page_waits", trims_at_once),
-    Mutant("slides_at_once", "slide", "freed_swa_page_waits", slides_at_once),
+    Mutant("frees_at_once", "free", "freed_page_waits", frees_at_once),
+    Mutant("frees_swa_at_once", "free_swa", "freed_swa_page_waits", frees_swa_at_once),
     Mutant("closes_the_group", "free", "groups_are_counted", closes_the_group),
     Mutant("refuses_the_first_group", "free_group_begin", "a_group_is_open", refuses_the_first_group),
     Mutant("fills_a_missing_page", "alloc_extend", "new_token_has_a_slot", fills_a_missing_page),
@@ -447,7 +442,8 @@ MUTANTS = (
     Mutant("frees_swa_twice", "free_swa", "freed_exactly_once", frees_swa_twice),
     Mutant("takes_unused_swa", "alloc_extend", "no_swa_without_window", takes_unused_swa),
     Mutant("keeps_backup", "free", "backup_still_holds", keeps_backup),
-    Mutant("waits_without_group", "free_window", "pending_in_group", waits_without_group),
+    Mutant("waits_without_group", "free_full", "pending_in_group", waits_without_group),
+    Mutant("waits_though_freed_at_once", "free_full", "freed_page_waits_as_chosen", waits_though_freed_at_once),
 )
 
 
@@ -497,13 +493,12 @@ def forgets_outer_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
 ROUTES = {
     "restore_state": "backup_state alloc",
     "merge_and_sort_free": "alloc free_swa",
-    "hand_over_swa": "alloc slide alloc",
+    "hand_over_swa": "alloc free_swa alloc",
     "free_swa": "alloc free_group_begin free_swa",
     "alloc_extend": "alloc",
     "alloc_extend granted": "alloc_extend free",
     "settle_swa": "alloc free_group_begin free alloc free_swa",
     "free_full": "alloc free_group_begin free_swa",
-    "free_window": "alloc_extend",
     "free_group_end": "alloc free_group_begin free_swa",
     "free_group_end granted": "alloc free_group_begin roll_back",
 }
@@ -525,7 +520,7 @@ ANSWERS = {
         pick, st.now, length(st.now.full, given["row"]).pages, given["start"], given["to"]
     ),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st),
-    **dict.fromkeys(("free_full", "free_window"), lambda *_: {"later": False}),
+    "free_full": lambda *_: {"later": False},
     "free_group_begin": answers.opens,
 }
 

@@ -500,6 +500,10 @@ class SymSet(Whole):
         assert self.domain is not None, "only sets over a domain are counted"
         return self._if_inside(self.world.counted(self.domain, self.formula, delta=True, weight=weight))
 
+    def pairs(self, domain: SymDomain, law: Callable[[Any, Any], Any]) -> SymSet:
+        """The pairs of a member and a number of ``domain`` for which ``law`` holds."""
+        return SymSet(self.world, 2, lambda k, n: self.has(k) & domain.has(n) & law(k, n), self.domain)
+
     def _if_inside(self, count: Term) -> Term:
         """A number that is the count where every member of the set is in the domain."""
         if not self.given or self.world.small:

@@ -30,7 +30,6 @@ from spec.pool import (
     PADDING,
     PENDING,
     Pool,
-    beyond,
     cut,
     drop,
     emptied,
@@ -110,6 +109,10 @@ def shrinking(pool: Pool, row: Number, to: Length) -> tuple[Requirement, ...]:
         requires(pool.rows.has(row), "the row number is a row of the pool"),
         requires(formed(to, pool.page_size), "the new length is well formed"),
         requires(at_most(to, length(pool, row)), "the new length is at most the row's length"),
+        requires(
+            pool.indices.all(lambda i: implies(i >= touched(to), pool.table(row, i) == PADDING)),
+            "the row owns no page without a token below the new length",
+        ),
     )
 
 
@@ -195,14 +198,11 @@ def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 
 @stem.transition
-def trim(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
-    """A row is cut to ``to`` tokens: a page that still has tokens stays, every later page is given back."""
-    now = length(st.now, row)
-    place = ite(st.group > 0, PENDING, resting(st.now))
-    left = cut(drop(st.now, beyond(st.now, row, to), place), row, to)
+def shorten(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
+    """A row is cut to ``to`` tokens: its caller freed the pages that keep no token. The allocator gets no call."""
     return Step(
         promises=shrinking(st.now, row, to),
-        then=but(st, now=left, backed_up=st.backed_up & same(now, to)),
+        then=but(st, now=cut(st.now, row, to), backed_up=st.backed_up & same(length(st.now, row), to)),
     )
 
 
@@ -351,7 +351,7 @@ def a_group_is_open(was: Allocator, now: Allocator, opens: Truth) -> Truth:
     return pool_effects.opens(was.group, now.group, opens)
 
 
-@stem.change(besides=("alloc", "alloc_extend", "alloc_decode", "trim", "restore_state", "clear"))
+@stem.change(besides=("alloc", "alloc_extend", "alloc_decode", "shorten", "restore_state", "clear"))
 def rows_keep_their_lengths(was: Allocator, now: Allocator) -> Truth:
     """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
     return pool_effects.keeps_lengths(was.now, now.now)
@@ -375,7 +375,7 @@ def row_gets_its_token(was: Allocator, now: Allocator, row: Number) -> Truth:
     return pool_effects.grows_by_a_token(was.now, now.now, row)
 
 
-@stem.change(only=("trim",))
+@stem.change(only=("shorten",))
 def row_is_cut(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth:
     """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
     return pool_effects.shrinks(was.now, now.now, row, to)

@@ -229,7 +229,7 @@ def slide(st: CacheState, row: Number, to: Number) -> Step[CacheState]:
 def leave_window(st: CacheState, row: Number, first: Number, to: Number, later: Truth) -> Step[CacheState]:
     """The window moves on where every layer has one: the row gives back its pages from ``first`` up to ``to``.
 
-    ``later``: see ``swa_mapping.free_window``.
+    ``later``: see ``swa_mapping.free_full``.
     """
     return rows_only(st, call("rows", session_trim.leave_window, st.rows, row, first, to, later))
 

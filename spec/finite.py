@@ -155,6 +155,10 @@ class Set:
         """``item`` (one number, or the two of a pair) is a member."""
         return (item[0] if len(item) == 1 else item) in self._items
 
+    def pairs(self, domain: Domain, law: Callable[[int, int], bool]) -> Set:
+        """The pairs of a member and a number of ``domain`` for which ``law`` holds."""
+        return Set((item, number) for item in self._items for number in domain.items() if law(item, number))
+
     def all(self, law: Callable[..., bool]) -> bool:
         """``law`` holds for each member."""
         return all(_call(law, item) for item in self._items)

@@ -22,6 +22,7 @@ from spec.logic import (
     Number,
     Seq,
     Set,
+    Slots,
     Truth,
     but,
     constant,
@@ -104,6 +105,11 @@ def filled(pool: Pool, page: Number) -> Number:
     """How many tokens of ``page`` its row uses; they are the first tokens of the page."""
     row = pool.owner(page)
     return ite(pool.index(page) < pool.whole(row), pool.page_size, pool.rest(row))
+
+
+def used_slots(pool: Pool, pages: Set) -> Slots:
+    """The slots of these pages that hold a token of a row."""
+    return pages.pairs(pool.offsets, lambda p, o: o < filled(pool, p))
 
 
 def resting(pool: Pool) -> Number:

@@ -88,18 +88,11 @@ def gives_back_swa(was: Pair, now: Pair, gone: Set, slots: Slots) -> Truth:
     return pages & all_named & gone_now & kept
 
 
-def gives_back_range(was: Pool, now: Pool, row: Number, at: tuple[Number, Number], later: Truth) -> Truth:
-    """Exactly the pages of the row at the indices ``at`` (the last excluded) are given back.
-
-    They wait for the end of the group (``later``), or can be handed out.
+def waits_or_rests(was: Pool, now: Pool, gone: Set, later: Truth) -> Truth:
+    """The pages wait for the end of the group (``later``), or are where freed pages rest; all others are where they
+    were.
     """
-    first, last = at
-
-    def goes_to(p: Number) -> Number:
-        mine = held(was, p) & (was.owner(p) == row) & (first <= was.index(p)) & (was.index(p) < last)
-        return ite(mine, ite(later, PENDING, resting(was)), was.place(p))
-
-    return is_a_range(was, row, first, last) & was.pages.all(lambda p: now.place(p) == goes_to(p))
+    return was.pages.all(lambda p: now.place(p) == ite(gone.has(p), ite(later, PENDING, resting(was)), was.place(p)))
 
 
 def sorts(was: Pool, now: Pool) -> Truth:

@@ -6,18 +6,11 @@ state of ``cache``: nothing is proved there of requests and of the tree.
 
 from __future__ import annotations
 
-BY_SLOTS = (
-    "an engine tells it slots; ``cache`` gives pages back by row and page index, and ``frees_what_it_owns`` says that "
-    "the slots that a caller reads off its row are the slots of these pages"
-)
 WHOLE = "``cache`` has no transition that takes back what running requests were granted"
 
 OUTSIDE = (
     (("swa_mapping", "alloc"), "rows of ``cache`` grow to a length in tokens: ``alloc_extend`` for whole pages"),
     (("swa_mapping", "alloc_decode"), "rows of ``cache`` grow to a length in tokens: ``alloc_extend`` for one token"),
-    (("swa_mapping", "free_swa"), BY_SLOTS),
-    (("swa_mapping", "free"), BY_SLOTS),
-    (("swa_mapping", "free_full"), BY_SLOTS),
     (("swa_mapping", "roll_back"), "a call that fails between two parts of an engine leaves ``cache`` as it was"),
     (("swa_mapping", "backup_state"), WHOLE),
     (("swa_mapping", "restore_state"), WHOLE),

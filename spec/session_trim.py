@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from spec import row_effects, rows, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
-from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
-from spec.pool import PADDING
+from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
+from spec.pool import PADDING, beyond, in_range, used_slots
 from spec.rows import (
     IDLE,
     LEAVING,
@@ -62,6 +62,26 @@ def in_slot(st: Rows, session: Number) -> Requirement:
         st.sessions.has(session) & is_row(st, row) & (st.session(row) == session) & (st.phase(row) == SAVED),
         "the session's slot has a saved row",
     )
+
+
+# What a row gives back: its caller reads off the row which slots it frees, and names them.
+
+
+def freed(pools: swa_mapping.SwaMapping, gone: Set) -> Call:
+    """The call that frees these pages of the full pool with their SWA pages."""
+    return call("pools", swa_mapping.free, pools, gone, used_slots(pools.now.full, gone))
+
+
+def freed_swa(pools: swa_mapping.SwaMapping, row: Number, last: Number) -> Call:
+    """The call that frees the SWA pages of a row at the page indices below ``last``."""
+    gone = in_range(pools.now.full, row, 0, last)
+    return call("pools", swa_mapping.free_swa, pools, gone, used_slots(pools.now.full, gone))
+
+
+def cut(pools: swa_mapping.SwaMapping, row: Number, to: Length) -> tuple[Call, Call]:
+    """The calls that cut a row to ``to`` tokens: its pages beyond are freed, and it becomes shorter."""
+    gone = freed(pools, beyond(pools.now.full, row, to))
+    return gone, call("pools", swa_mapping.shorten, gone.then, row, to)
 
 
 # A request.
@@ -191,9 +211,9 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
     A draft that is not accepted goes back in this way, too. No token beyond ``to`` is committed any more. The cursor
     stays, so the window before ``to`` must still have its SWA slots.
     """
-    cut, kept = call("pools", swa_mapping.trim, st.pools, row, to), shortest(to, committed(st, row))
+    (gone, short), kept = cut(st.pools, row, to), shortest(to, committed(st, row))
     return Step(
-        calls=(cut,),
+        calls=(gone, short),
         promises=(
             at_work(st, row),
             requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
@@ -204,7 +224,7 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
                 "the window before the new length has its SWA slots",
             ),
         ),
-        then=but(commit_to(st, row, kept), pools=cut.then),
+        then=but(commit_to(st, row, kept), pools=short.then),
     )
 
 
@@ -214,7 +234,7 @@ def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
 
     The window before the next token keeps its SWA pages.
     """
-    moved = call("pools", swa_mapping.slide, st.pools, row, to)
+    moved = freed_swa(st.pools, row, to)
     return Step(
         calls=(moved,),
         promises=(
@@ -238,11 +258,13 @@ def leave_window(st: Rows, row: Number, first: Number, to: Number, later: Truth)
     """The window moves on where every layer has one: the row gives back its pages from ``first`` up to ``to``.
 
     ``to`` is the new cursor. A row that gave back pages before goes on where it stopped. The window before the next
-    token keeps its pages. ``later``: see ``swa_mapping.free_window``.
+    token keeps its pages. ``later``: see ``swa_mapping.free_full``.
     """
-    freed = call("pools", swa_mapping.free_window, st.pools, row, first, to, later)
+    full = full_pool(st)
+    gone = in_range(full, row, first, to)
+    left = call("pools", swa_mapping.free_full, st.pools, gone, used_slots(full, gone), later)
     return Step(
-        calls=(freed,),
+        calls=(left,),
         promises=(
             at_work(st, row),
             requires(has_gaps(st), "every layer of the model has a sliding window"),
@@ -255,10 +277,10 @@ def leave_window(st: Rows, row: Number, first: Number, to: Number, later: Truth)
                 "the window before the next token keeps its pages",
             ),
         ),
-        choice=freed.step.choice,
+        choice=left.step.choice,
         then=but(
             st,
-            pools=freed.then,
+            pools=left.then,
             cursor=st.cursor.put(row, to),
             gap=st.gap.put(row, ite(is_whole(st, row), first, st.gap(row))),
         ),
@@ -324,11 +346,11 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
 
     From then on the request reads the pages of the tree.
     """
-    freed = call("pools", swa_mapping.free_pages, st.pools, row, st.protected(row), pages)
+    copies = freed(st.pools, in_range(full_pool(st), row, st.protected(row), pages))
     return Step(
-        calls=(freed,),
+        calls=(copies,),
         promises=passing(st, row, pages),
-        then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
+        then=but(st, pools=copies.then, protected=st.protected.put(row, pages)),
     )
 
 
@@ -341,20 +363,20 @@ def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
     """
     first = st.protected(row)
     moved = call("pools", swa_mapping.hand_over_swa, st.pools, row, to, first, pages)
-    freed = call("pools", swa_mapping.free_pages, moved.then, row, first, pages)
+    copies = freed(moved.then, in_range(moved.then.now.full, row, first, pages))
     full, swa = full_pool(st), swa_pool(st)
     fits = full.indices.all(
         lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
     )
     return Step(
-        calls=(moved, freed),
+        calls=(moved, copies),
         promises=(
             *passing(st, row, pages),
             requires(is_other(st, to), "the receiver is the row of a tree node"),
             requires(pages <= full.whole(to), "the receiver has whole pages up to the last"),
             requires(fits, "the receiver owns a full page and no SWA page at each of these indices"),
         ),
-        then=but(st, pools=freed.then, protected=st.protected.put(row, pages)),
+        then=but(st, pools=copies.then, protected=st.protected.put(row, pages)),
     )
 
 
@@ -364,11 +386,11 @@ def release(st: Rows, row: Number) -> Step[Rows]:
 
     Its session, if it has one, has no row any more.
     """
-    freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
+    gone, short = cut(st.pools, row, NOTHING)
     return Step(
-        calls=(freed,),
+        calls=(gone, short),
         promises=(in_phase(st, row, LEAVING, "the row is leaving"),),
-        then=but(emptied(st, row), pools=freed.then),
+        then=but(emptied(st, row), pools=short.then),
     )
 
 
@@ -384,10 +406,10 @@ def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
     """
     over = shorter(agreed, committed(st, row))
     to = pick(over, back_to(st, row, agreed), shortest(agreed, allocated(st, row)))
-    cut = call("pools", swa_mapping.trim, st.pools, row, to)
+    gone, short = cut(st.pools, row, to)
     kept = cut_back(st, row, shortest(agreed, committed(st, row)))
     return Step(
-        calls=(cut,),
+        calls=(gone, short),
         promises=(
             at_work(st, row),
             requires(st.session(row) != 0, "the request is a turn of a session"),
@@ -396,7 +418,7 @@ def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
         ),
         then=but(
             kept,
-            pools=cut.then,
+            pools=short.then,
             phase=st.phase.put(row, SAVED),
             text=st.text.put(row, agreed.pages),
             text_rest=st.text_rest.put(row, agreed.rest),
@@ -411,16 +433,16 @@ def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     A second call with the same prefix changes nothing, so that a turn that was not admitted can try again.
     """
     row = slot_row(st, session)
-    cut = call("pools", swa_mapping.trim, st.pools, row, back_to(st, row, prefix))
+    gone, short = cut(st.pools, row, back_to(st, row, prefix))
     return Step(
-        calls=(cut,),
+        calls=(gone, short),
         promises=(
             in_slot(st, session),
             requires(formed(prefix, full_pool(st).page_size), "the prefix is well formed"),
             requires(at_most(protected(st, row), prefix), "the prefix is at least the cached prefix"),
             requires(at_most(prefix, committed(st, row)), "the prefix is at most the committed length"),
         ),
-        then=but(cut_back(st, row, prefix), pools=cut.then),
+        then=but(cut_back(st, row, prefix), pools=short.then),
     )
 
 
@@ -446,8 +468,8 @@ def resume(st: Rows, session: Number, given: Length) -> Step[Rows]:
 def close(st: Rows, session: Number) -> Step[Rows]:
     """A session ends between two turns: its saved row gives back every page that it owns."""
     row = slot_row(st, session)
-    freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
-    return Step(calls=(freed,), promises=(in_slot(st, session),), then=but(emptied(st, row), pools=freed.then))
+    gone, short = cut(st.pools, row, NOTHING)
+    return Step(calls=(gone, short), promises=(in_slot(st, session),), then=but(emptied(st, row), pools=short.then))
 
 
 # Rows that belong to no request: the pages of tree nodes.
@@ -464,15 +486,15 @@ def pass_on(st: Rows, row: Number, to: Number, first: Number, last: Number) -> S
 @stem.transition
 def drop(st: Rows, row: Number) -> Step[Rows]:
     """The row of a tree node gives back all its pages, as when the node is evicted."""
-    freed = call("pools", swa_mapping.trim, st.pools, row, NOTHING)
-    return Step(calls=(freed,), promises=(other(st, row),), then=but(st, pools=freed.then))
+    gone, short = cut(st.pools, row, NOTHING)
+    return Step(calls=(gone, short), promises=(other(st, row),), then=but(st, pools=short.then))
 
 
 @stem.transition
 def drop_swa(st: Rows, row: Number) -> Step[Rows]:
     """The row of a tree node gives back its SWA pages alone, as when the node becomes a tombstone."""
-    freed = call("pools", swa_mapping.slide, st.pools, row, full_pool(st).whole(row))
-    return Step(calls=(freed,), promises=(other(st, row),), then=but(st, pools=freed.then))
+    lost = freed_swa(st.pools, row, full_pool(st).whole(row))
+    return Step(calls=(lost,), promises=(other(st, row),), then=but(st, pools=lost.then))
 
 
 @stem.transition

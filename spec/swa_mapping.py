@@ -65,14 +65,12 @@ from spec.pool import (
     LEDGERS,
     PADDING,
     PENDING,
-    beyond,
     cut,
     drop,
     filled,
     grows_whole,
     handed_back,
     held,
-    in_range,
     length,
     merged,
     open_to,
@@ -278,7 +276,7 @@ def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 @stem.transition
 def free_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
-    """Full pages whose SWA pages were given back before are given back, as a tree does when it evicts a tombstone.
+    """Full pages without SWA pages are given back: a tree evicts a tombstone, or pages left the window of every layer.
 
     In a free group the engine chooses: at once, or when the group ends (``later``).
     """
@@ -296,67 +294,16 @@ def free_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[Swa
 
 
 @stem.transition
-def trim(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
-    """A row is cut to ``to`` tokens in both pools: a page that still has tokens stays, later pages are given back."""
+def shorten(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+    """A row is cut to ``to`` tokens: its caller freed the pages that keep no token. The allocator gets no call."""
     pair = st.now
-    full_gone, swa_gone = beyond(pair.full, row, to), beyond(pair.swa, row, to)
-    kept = give(pair, full_gone, swa_gone, st.group > 0)
     return Step(
         promises=shrinking(pair.full, row, to),
         then=but(
             st,
-            now=but(kept, full=cut(kept.full, row, to), swa=cut(kept.swa, row, to)),
+            now=but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to)),
             backed_up=st.backed_up & same(length(pair.full, row), to),
         ),
-    )
-
-
-@stem.transition
-def slide(st: SwaMapping, row: Number, to: Number) -> Step[SwaMapping]:
-    """The window of a row moves on: the SWA pages at page indices below ``to`` are given back, as by ``free_swa``."""
-    pair = st.now
-    full_pages, swa_gone = in_range(pair.full, row, 0, to), in_range(pair.swa, row, 0, to)
-    return Step(
-        promises=(
-            requires(pair.full.rows.has(row), "the row number is a row of the pool"),
-            requires(to <= pair.full.whole(row), "only whole pages lose their SWA pages"),
-        ),
-        then=but(st, now=give_swa(pair, full_pages, swa_gone, st.group > 0), backed_up=False),
-    )
-
-
-@stem.transition
-def free_pages(st: SwaMapping, row: Number, first: Number, last: Number) -> Step[SwaMapping]:
-    """Whole pages of a row, at the indices from ``first`` to ``last`` (excluded), are given back in both pools.
-
-    An insert does this with pages that the tree has already.
-    """
-    pair = st.now
-    full_gone, swa_gone = in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last)
-    return Step(
-        promises=(
-            requires(pair.full.rows.has(row), "the row number is a row of the pool"),
-            requires((first >= 0) & (first <= last), "the first index is at least 0 and at most the last"),
-            requires(last <= pair.full.whole(row), "only whole pages are given back"),
-        ),
-        then=but(st, now=give(pair, full_gone, swa_gone, st.group > 0), backed_up=False),
-    )
-
-
-@stem.transition
-def free_window(st: SwaMapping, row: Number, first: Number, last: Number, later: Truth) -> Step[SwaMapping]:
-    """Pages that left the window are given back where every layer has one: those from ``first`` to ``last`` (excluded).
-
-    In a free group the engine chooses, as for the SWA pages of other models: at once, or when the group ends
-    (``later``).
-    """
-    full = st.now.full
-    step = free_pages(st, row, first, last)
-    gone = in_range(full, row, first, last)
-    return Step(
-        promises=(*step.promises, requires(no(st.windowed), "the model has one pool")),
-        choice=(requires(no(later) | (st.group > 0), "pages wait only while a free group is open"),),
-        then=but(st, now=but(st.now, full=drop(full, gone, ite(later, PENDING, resting(full)))), backed_up=False),
     )
 
 
@@ -566,13 +513,12 @@ def backup_still_holds(st: SwaMapping) -> Truth:
 # The laws of two states.
 
 
-@stem.change(besides=("restore_state", "free_full", "free_window"))
+@stem.change(besides=("restore_state", "free_full"))
 def freed_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
     """While a free group is open no full page becomes available: what is freed waits until the outermost group ends.
 
-    A restore may give back at once the pages that were handed out since the backup, and an engine may give back at once
-    full pages whose SWA pages were given back before (``free_full``), and pages that left the window of every layer
-    (``free_window``).
+    A restore may give back at once the pages that were handed out since the backup. An engine may give back at once
+    full pages without SWA pages (``free_full``): their SWA pages were given back before, or the model has one pool.
     """
     return waits_for_the_end(was.now.full, now.now.full, was.group, now.group)
 
@@ -602,7 +548,7 @@ def a_group_is_open(was: SwaMapping, now: SwaMapping, opens: Truth) -> Truth:
 GROWING = ("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail")
 
 
-@stem.change(besides=(*GROWING, "trim", "adopt", "hand_over", "restore_state", "clear"))
+@stem.change(besides=(*GROWING, "shorten", "adopt", "hand_over", "restore_state", "clear"))
 def rows_keep_their_lengths(was: SwaMapping, now: SwaMapping) -> Truth:
     """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
     return pool_effects.keeps_lengths(was.now.full, now.now.full)
@@ -626,7 +572,7 @@ def row_gets_its_token(was: SwaMapping, now: SwaMapping, row: Number) -> Truth:
     return pool_effects.grows_by_a_token(was.now.full, now.now.full, row)
 
 
-@stem.change(only=("trim",))
+@stem.change(only=("shorten",))
 def row_is_cut(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Truth:
     """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
     return pool_effects.shrinks(was.now.full, now.now.full, row, to)
@@ -672,12 +618,10 @@ def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone:
     return pool_effects.gives_back_swa(was.now, now.now, gone, slots)
 
 
-@stem.change(only=("free_window",))
-def frees_what_left_the_window(
-    was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number, later: Truth
-) -> Truth:
-    """Exactly the pages of the row at these indices are given back: they wait, or can be handed out at once."""
-    return pool_effects.gives_back_range(was.now.full, now.now.full, row, (first, last), later)
+@stem.change(only=("free_full",))
+def freed_page_waits_as_chosen(was: SwaMapping, now: SwaMapping, gone: Set, later: Truth) -> Truth:
+    """Full pages that are given back alone wait for the end of the group (``later``), or can be handed out at once."""
+    return pool_effects.waits_or_rests(was.now.full, now.now.full, gone, later)
 
 
 @stem.change(only=("merge_and_sort_free",))
@@ -699,7 +643,7 @@ def pages_go_to_the_receiver(
     return full & pool_effects.passes_on(was.now.swa, now.now.swa, row, to, first, last)
 
 
-@stem.change(only=("slide", "free_pages", "hand_over_swa"))
+@stem.change(only=("hand_over_swa",))
 def a_growing_page_keeps_its_swa_page(was: SwaMapping, now: SwaMapping) -> Truth:
     """A page that has room for more tokens of its row keeps its SWA page: only whole pages leave the window."""
     full, swa = was.now.full, was.now.swa
@@ -741,9 +685,9 @@ def freed_page_waits_to_be_sorted(was: SwaMapping, now: SwaMapping) -> Truth:
     return full & pool_effects.waits_to_be_sorted(was.now.swa, now.now.swa)
 
 
-@stem.change(only=("hand_over", "hand_over_swa", "free_pages"))
+@stem.change(only=("hand_over", "hand_over_swa"))
 def a_range_is_passed_on(was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number) -> Truth:
-    """What a row passes on or gives back by index are whole pages of the row; afterwards it has no SWA page there."""
+    """What a row passes on are whole pages of the row; afterwards it has no SWA page at their indices."""
 
     def given(i: Number) -> Truth:
         return implies((first <= i) & (i < last), now.now.swa.table(row, i) == PADDING)

@@ -34,9 +34,14 @@ HEADLINES = (
     Headline(
         "freed_exactly_once",
         "Every slot is freed exactly once: each page of both pools and each mamba slot that is handed out is given "
-        "back once before it is handed out again, and what a caller reads off its row to free it is what the row owns.",
+        "back once before it is handed out again, and each row that holds a shared block gives the block up once. Rows "
+        "of `cache` give pages back by `free`, `free_swa` and `free_full`, which name their slots; what a caller reads "
+        "off its row to free it is what the row owns.",
         (
             *((stem, "freed_exactly_once") for stem in ("allocator", "swa_mapping", "mamba_slots")),
+            ("swa_mapping", "frees_what_is_named"),
+            ("swa_mapping", "frees_the_swa_pages_of_what_is_named"),
+            ("block_pool", "count_is_holders"),
             ("cache", "frees_what_it_owns"),
             *(("cache", law) for law in ("quiescent", "states_are_quiescent")),
         ),
@@ -73,10 +78,9 @@ HEADLINES = (
         "nothing_is_stuck",
         "Nothing is stuck: what the tree counts as evictable can be evicted; a call fits exactly where a lawful answer "
         "exists, of `admit_tail` and `state_admit` if the match, the tail and the state that they are called with are "
-        "lawful, and of "
-        "`continue_prefill` this is not proved; and from every state there are finitely many granted calls that end "
-        "all requests and sessions and give back every page and every mamba slot. That an engine makes these calls is "
-        "not said.",
+        "lawful, and of `continue_prefill` this is not proved; and from every state there are finitely many granted "
+        "calls that end all requests and sessions and give back every page and every mamba slot. That an engine makes "
+        "these calls is not said.",
         (
             *(("lock_ref", f"{what}_can_be_evicted") for what in ("a_leaf", "an_swa_part", "a_state")),
             ("lock_ref", "evictions_end"),

@@ -65,9 +65,8 @@ def engine_of(lock: LockStep) -> Any:
 # And several blocks are found under one hash.
 # And a lazy buffer gives away its newest track (test_a_request_may_give_away_the_track_from_before_its_boundary).
 ENGINES_ALONE = {"state_renew", "release_state", "turn_lazy", "state_turn_lazy", "displace"}
-# SWA pages go from one full page to another only when a tree takes them, and pages leave the window of every layer only
-# where a row has one: the stems with rows drive both.
-OF_ROWS = {"swa_mapping": {"hand_over_swa", "free_window"}}
+# SWA pages go from one full page to another only when a tree takes them: the stems with rows drive this.
+OF_ROWS = {"swa_mapping": {"hand_over_swa"}}
 # Transfers of KV cache are proved, and no run sends one yet: neither a load, nor the eviction of what failed to load.
 # ``shift`` is what engines do that write one state over the places of a table; ours gives each place a state.
 OF_TRANSFERS = {"block_cache": {"load", "loaded", "evict", "shift"}}

@@ -127,7 +127,7 @@ def test_a_dropped_rule_turns_the_verdict(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(traces, "every", list)
     monkeypatch.setattr(conformance.enough, "ROUNDS", 3)
     found = judged("allocator", toy.allocator)
-    transition = {"decode": "alloc_decode", "trim": "trim"}[name]
+    transition = {"decode": "alloc_decode", "trim": "shorten"}[name]
     assert (found["verdict"], found["too_seldom"]) == (NOT_ENOUGH, [transition])
     assert found["steps"] >= OPERATIONS
 

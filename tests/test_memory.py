@@ -282,14 +282,14 @@ def test_an_edit_of_one_transition_proves_only_its_obligations(
     memory: Memory, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     law = hints_of("allocator")
-    units = [("allocator", name) for name in ("clear", "trim", obligations.START)]
+    units = [("allocator", name) for name in ("clear", "shorten", obligations.START)]
     for unit in units:
         prover.look_briefly(*unit, memory=memory)
     asked.clear()
     changed = {**law.stem.transitions, "clear": idle(law.stem.transitions["clear"])}
     monkeypatch.setattr(prover, "hints_of", lambda _: replace(law, stem=replace(law.stem, transitions=changed)))
-    cleared, trimmed, start = (prover.look_briefly(*unit, memory=memory) for unit in units)
-    assert all(verdict.remembered for verdict in [*trimmed, *start])
+    cleared, shortened, start = (prover.look_briefly(*unit, memory=memory) for unit in units)
+    assert all(verdict.remembered for verdict in [*shortened, *start])
     new = [verdict for verdict in cleared if not verdict.remembered]
     assert new
     assert len(asked) <= 4 * len(new), "no solver was asked for the two others"

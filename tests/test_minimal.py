@@ -23,7 +23,7 @@ def by_sentence(stem: str, name: str) -> dict[str, Need]:
 
 
 def test_what_a_law_needs_is_refuted_without_it() -> None:
-    found = by_sentence("allocator", "trim")
+    found = by_sentence("allocator", "shorten")
     needed = found["the new length is at most the row's length"]
     assert "new_token_has_a_slot" in needed.fails
     assert needed.how == REFUTED
@@ -44,17 +44,17 @@ def test_a_choice_is_dropped_too() -> None:
 def test_a_useless_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One promise that says nothing about what the call does, and one that another promise implies."""
     known = hints_of("allocator")
-    right = known.stem.transitions["trim"]
+    right = known.stem.transitions["shorten"]
 
-    def trim(st, row, to):  # type: ignore[no-untyped-def]
+    def shorten(st, row, to):  # type: ignore[no-untyped-def]
         step = right(st, row, to)
         more = (requires(st.group < 7, "few groups are open"), requires(row >= -1, "the row number is at least -1"))
         return but(step, promises=(*step.promises, *more))
 
-    trim.__annotations__ = right.__annotations__
-    planted = replace(known, stem=replace(known.stem, transitions={**known.stem.transitions, "trim": trim}))
+    shorten.__annotations__ = right.__annotations__
+    planted = replace(known, stem=replace(known.stem, transitions={**known.stem.transitions, "shorten": shorten}))
     monkeypatch.setattr(minimal, "hints_of", lambda _: planted)
-    found = by_sentence("allocator", "trim")
+    found = by_sentence("allocator", "shorten")
     assert (found["few groups are open"].idle, found["few groups are open"].follows) == (True, False)
     assert (found["the row number is at least -1"].idle, found["the row number is at least -1"].follows) == (True, True)
     assert unneeded.reason(found["few groups are open"].asked) is None

@@ -59,7 +59,7 @@ DIE = (
     One("drop conjunct", "free", "st.backed_up & (gone.size == 0)", "st.backed_up"),
     One("drop field", "merged", "place=listed", "nothing"),
     One("drop requirement", "finish", "at_work(st, row)", "nothing"),
-    One("drop call", "release", "swa_mapping.trim", "nothing"),
+    One("drop call", "freed", "swa_mapping.free", "nothing"),
     One("off by one", "free", "st.group > 0", "st.group >= 0"),
     One("one branch", "group_after_end", "ite(group > 0, group - 1, 0)", "group - 1"),
     One(
@@ -82,7 +82,7 @@ SAME = (
     One("off by one", "shifted", "by > 0", "by >= 0"),
     One("other pool", "adopt", "pair.full", "pair.swa"),
     One("other component", "resume", "committed", "allocated", 1),
-    One("now and then", "trim", "st.now", "st.saved", 1),
+    One("now and then", "alloc_decode", "st.now", "st.saved", 1),
 )
 
 

@@ -116,7 +116,7 @@ def test_what_a_proof_is_told_first_are_laws(stem: str) -> None:
 
 def test_what_does_not_follow_from_few_laws_is_proved_from_all() -> None:
     hints = replace(hints_of("allocator"), relevant_laws={})
-    made = obligations.checked(hints.stem, obligations.call(hints, allocator.trim, World()))
+    made = obligations.checked(hints.stem, obligations.call(hints, allocator.shorten, World()))
     formula = obligations.preserved(hints, made, hints.stem.invariants["row_ends"])
     assert formula.core_facts is not None
     assert "unsat" not in prover.solve([*formula.core_facts, z3.Not(formula.goal)], prover.GLANCE)

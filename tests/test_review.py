@@ -86,12 +86,8 @@ CASES = {
     **{
         f"{stem}.{name} at once": (stem, name, at_once(law.stem.transitions[name]), broken)
         for stem, law, name, broken in (
-            ("swa_mapping", swa_mapping, "trim", "freed_page_waits"),
             ("swa_mapping", swa_mapping, "free", "freed_page_waits"),
-            ("swa_mapping", swa_mapping, "free_pages", "freed_page_waits"),
-            ("swa_mapping", swa_mapping, "slide", "freed_swa_page_waits"),
             ("swa_mapping", swa_mapping, "free_swa", "freed_swa_page_waits"),
-            ("allocator", allocator, "trim", "freed_page_waits"),
             ("allocator", allocator, "free", "freed_page_waits"),
         )
     },

@@ -12,7 +12,7 @@ CLAIMS: dict[str, Claim] = {
     "alloc_extend": taken_by("extend"),
     "alloc_decode": taken_by("decode"),
     "free": taken_by("free", "free_segment"),
-    "trim": taken_by("trim", "finish"),
+    "shorten": taken_by("trim", "finish"),
     "roll_back": taken_by("roll_back"),
     "free_group_begin": taken_by("begin_group"),
     "free_group_end": taken_by("end_group"),

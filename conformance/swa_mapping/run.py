@@ -177,8 +177,9 @@ class SwaMappingRun:
     def slide(self, row: int, to: int) -> Calls:
         """The window of a row moved past its whole pages below index ``to``: their SWA pages are freed."""
         self.calls.must_have(row)
-        send = self._freeing_swa(self.calls.page_slots(row, 0, to))
-        self.law.caller_step("slide", row, to)
+        slots = self.calls.page_slots(row, 0, to)
+        send = self._freeing_swa(slots)
+        self.law.caller_step("free_swa", *self.calls.named(slots))
         yield Call("free_swa", send)
 
     @operation
@@ -187,7 +188,7 @@ class SwaMappingRun:
         self.calls.must_have_pages(row, first, last)
         slots = self.calls.page_slots(row, first, last)
         send = self.freeing(slots)
-        self.law.caller_step("free_pages", row, first, last)
+        self.law.caller_step("free", *self.calls.named(slots))
         yield Call("free", send)
         self.calls.forget(slots)
 
