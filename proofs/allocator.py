@@ -13,7 +13,7 @@ from spec.allocator import Allocator
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Seq, Slots, Step, Truth, but
-from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, length, some_open
+from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, held, length, some_open
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
@@ -41,9 +41,10 @@ def cuts(pool: Pool) -> Iterator[tuple[int, Length]]:
 
 
 def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
-    """Each page by itself, with all its used slots; the law accepts the pages that are held."""
-    for page in pool.pages.items():
-        yield Set([page]), Set((page, o) for o in range(filled(pool, page)))
+    """Each page by itself, with all its used slots, and the pages of each row; the law accepts those that are held."""
+    of_rows = ([p for p in pool.pages.items() if held(pool, p) and pool.owner(p) == r] for r in pool.rows.items())
+    for pages in (*([page] for page in pool.pages.items()), *(pages for pages in of_rows if len(pages) > 1)):
+        yield Set(pages), Set((page, o) for page in pages for o in range(filled(pool, page)))
 
 
 def _alloc(st: Allocator) -> Iterator[tuple[Any, ...]]:

@@ -55,8 +55,10 @@ def _places(st: Blocks) -> Iterator[tuple[int, int]]:
 
 
 def _held(st: Blocks) -> Iterator[tuple[int, Set]]:
-    """Rows, and each of their blocks by itself."""
-    yield from ((r, Set([b])) for r in used(st) for b in of_row(st, r))
+    """Rows, and each of their blocks by itself, and all of them."""
+    for row in used(st):
+        blocks = of_row(st, row)
+        yield from ((row, Set(some)) for some in (*([b] for b in blocks), *([blocks] if len(blocks) > 1 else [])))
 
 
 def _twins(st: Blocks) -> Iterator[tuple[Set]]:

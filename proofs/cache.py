@@ -104,7 +104,8 @@ def _admit_tail(st: CacheState) -> Iterator[tuple[Any, ...]]:
     """Every match, and no match, with tails of each length."""
     for row in requests(st.rows, IDLE):
         for match in (*_locks(st), NO_MATCH):
-            tails = (tail for tail in sessions.tails(st.rows) if tail[:2] == (row, 0) and tail[2] <= match[-1].length)
+            prefixes = {0, min(1, match[-1].length), match[-1].length}
+            tails = (tail for tail in sessions.tails(st.rows, sorted(prefixes)) if tail[:2] == (row, 0))
             begins = ((*match[:-1], Seq(match[-1].items()[: tail[2]]), *tail[3:]) for tail in tails)
             yield from ((row, 0, story, *begun) for begun in begins for story in _stories(st))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -75,12 +75,12 @@ def _whole(st: Rows) -> Iterator[tuple[int, int]]:
         yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
 
 
-def tails(st: Rows) -> Iterator[tuple[Any, ...]]:
-    """A cached prefix of no page or of one page, a row of one page behind it or a token more, and each page where its
-    tail may start. Few, since each row that comes makes the search longer.
+def tails(st: Rows, prefixes: Iterable[int] = (0, 1)) -> Iterator[tuple[Any, ...]]:
+    """A cached prefix of as many pages as ``prefixes`` says, a row of one page behind it or a token more, and each page
+    where its tail may start. Few, since each row that comes makes the search longer.
     """
     size = full_pool(st).page_size
-    for row, prefix in product(requests(st, rows.IDLE), (0, 1)):
+    for row, prefix in product(requests(st, rows.IDLE), prefixes):
         for to in (in_pages((prefix + 1) * size + more, size) for more in (0, 1)):
             full_pages = some_open(full_pool(st), touched(to) - prefix)
             for start in range(prefix, to.pages + 1):
@@ -97,7 +97,7 @@ def _slots(st: Rows) -> list[tuple[int, int]]:
     return [(s, st.slot(s) - 1) for s in st.sessions.items() if st.slot(s)]
 
 
-MOVES = {
+MOVES: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {
     "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
     "admit_tail": tails,
     "reserve": _grow,

@@ -8,8 +8,9 @@ is about: ``slotproof docs --check`` fails where the spec has changed since. Whi
 nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
 which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
 ``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Everything else is made from the code,
-so ``slotproof docs --check`` sees a document that is out of date without loading an engine and without searching for
-the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``.
+so ``slotproof docs --check`` sees a document that is out of date without loading an engine of others and without
+searching for the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``. The
+kept traces are run on our implementation for ``proofs/corners.json``.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from conformance.stems import STEMS as STEMS_OF_RUNS
 from conformance.story.where import Frame
 from conformance.traces import Kept
 from proofs import fitting
+from proofs.corners import KEPT as KEPT_CORNERS
 from proofs.obligations import ATOMIC, FRAME, PROOF, START, TRIVIAL, all_of, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
-from slotproof import arguments, kept_search, mutating, mutating_engine, mutating_impl
+from slotproof import arguments, corners, kept_search, mutating, mutating_engine, mutating_impl
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
@@ -189,6 +191,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
         **({"mutation_engines.md": mutating_engine.page()} if DRAWN.exists() else {}),
     }
     return [
+        (KEPT_CORNERS, corners.derived()),
         *(
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from proofs import registry
+from proofs.corners import of
 from proofs.counterexample import REACHABLE
 from proofs.fitting import ANSWERED
 from proofs.obligations import FRAME, PROOF, TRIVIAL
 from proofs.prover import LEMMAS, Verdict
 from proofs.registry import hints_of
+from proofs.walks import Seen
 from slotproof import screen
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.headlines import assumed
@@ -47,6 +49,7 @@ class Found:
 
     verdicts: list[Verdict] = field(default_factory=list)
     witnesses: list[dict[str, Any]] = field(default_factory=list)
+    walks: list[Seen] = field(default_factory=list)
     mutants: list[dict[str, Any]] = field(default_factory=list)
     reach: list[Reach] = field(default_factory=list)
 
@@ -58,6 +61,8 @@ def failures(found: Any, final: bool) -> list[Line]:
     """What failed in one unit of work. ``final``: an obligation that is open now is not looked at again."""
     if isinstance(found, Reach):
         return [_reached(found)]
+    if isinstance(found, Seen):
+        return _walked(found)
     if isinstance(found, dict):
         return [] if found["killed"] else [_survivor(found)]
     return [line for one in found if (line := _failure(one, final))]
@@ -77,6 +82,17 @@ def _failure(one: Any, final: bool) -> Line | None:
         "bold red",
         f": no calls lead to a granted {one['stem']}.{one['transition']} that has an effect",
     )
+
+
+def _walked(seen: Seen) -> list[Line]:
+    """The corners that no call has reached, and what is wrong with the calls that run."""
+    excluded = [
+        f": no granted call of {seen.stem}.{name} in {seen.calls} calls, as engines make it: {corner}. A promise or a "
+        "choice may exclude it"
+        for name, corner in seen.missing
+    ]
+    wrong = [f": what runs is not what is proved: {seen.stem}.{what}" for what in seen.wrong]
+    return [("no witness", "bold red", said) for said in excluded] + [("wrong", "bold red", said) for said in wrong]
 
 
 def _place(verdict: Verdict) -> str:
@@ -116,6 +132,7 @@ def end(stems: Sequence[str], found: Found, bare: Sequence[tuple[str, str]], sec
         matrix(v for v in found.verdicts if not v.proved)
         _by_stem(found.verdicts)
     _theorems(stems, found.verdicts)
+    _not_here(stems)
     _summary(found, seconds, code)
 
 
@@ -178,6 +195,12 @@ def _theorems(stems: Sequence[str], verdicts: Sequence[Verdict]) -> None:
             )
 
 
+def _not_here(stems: Sequence[str]) -> None:
+    """The parts of these stems whose laws are proved elsewhere."""
+    if parts := sorted({part for stem in stems for part in _parts(stem)} - set(stems)):
+        say(f"not proved here: the laws of {', '.join(parts)}, which are parts: slotproof prove {' '.join(parts)}")
+
+
 def _but(headline: Headline) -> str:
     """The transitions of which a theorem assumes choices, or says nothing; ``docs/laws.md`` has the sentences."""
     of = [name for stem, law in headline.laws if law == ANSWERED for name in assumed(stem)]
@@ -193,13 +216,16 @@ def _summary(found: Found, seconds: float, code: int) -> None:
     verdicts = found.verdicts
     proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
     kinds = Counter(v.kind for v in verdicts)
+    corners = sum(len(of(w.stem)) for w in found.walks)
+    met = corners - sum(len(w.missing) for w in found.walks)
     seen, killed = sum(bool(w["witness"]) for w in found.witnesses), sum(m["killed"] for m in found.mutants)
     say(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size: "
         f"{kinds[PROOF]} need a proof, {kinds[FRAME]} are frames (the call changes nothing that the law speaks about), "
         f"{kinds[TRIVIAL]} are true of every state; "
         f"{seen} of {len(found.witnesses)} transitions have a witness; {killed} of {len(found.mutants)} mutants are "
-        "refuted by their law, alone, first, or with laws that it rests on"
+        f"refuted by their law, alone, first, or with laws that it rests on; {met} of {corners} kinds of calls that "
+        f"engines make are met on random walks of {sum(w.calls for w in found.walks)} calls"
     )
     word = WORDS.get(code, "not everything is proved")
     say(f"{word}: {remembered} proofs remembered, {proved - remembered} proved now; {seconds:.0f} s")

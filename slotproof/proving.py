@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import spec
 from conformance.cache_folder import cache_folder
 from conformance.naming import UsageError
-from proofs import counterexample, explore, prover
+from proofs import counterexample, explore, prover, walks
 from proofs.counterexample import REACHABLE
 from proofs.explore import Path as Route
 from proofs.hints import Hints, Mutant, without_mutant
@@ -100,10 +101,12 @@ def _work(stems: list[str], certificates: Path | None, memory: Memory) -> Found:
     """Everything briefly, and then at length what is left. What fails is printed when it is found."""
     brief = [(prover.look_briefly, *unit, certificates, memory) for unit in prover.tasks(stems)]
     shown = [(vacuity_of, stem) for stem in stems]
+    walked = [(walks.seen, stem) for stem in stems]
     killed = [(mutant_of, stem, number) for stem in stems for number in range(len(hints_of(stem).mutants))]
-    results = _done([*brief, *shown, *killed], "proving", final=False)
-    verdicts, others = results[: len(brief)], results[len(brief) :]
-    found = Found(witnesses=[row for rows in others[: len(shown)] for row in rows], mutants=others[len(shown) :])
+    results = iter(_done([*brief, *walked, *shown, *killed], "proving", final=False))
+    verdicts, seen = list(islice(results, len(brief))), list(islice(results, len(walked)))
+    witnesses = [row for rows in islice(results, len(shown)) for row in rows]
+    found = Found(witnesses=witnesses, walks=seen, mutants=list(results))
     broken = _refuted(verdicts)
     left = [(prover.look_at_length, *unit, memory) for unit in prover.still_open(v for rows in verdicts for v in rows)]
     later = _done([*((reached, stem) for stem in broken), *left], "long looks at what is left")
@@ -160,6 +163,7 @@ def code_of(found: Found, bare: Sequence[Any]) -> int:
     if any(one.reach == REACHABLE for one in found.reach):
         return BROKEN
     vacuous = any(not row["witness"] for row in found.witnesses) or any(not row["killed"] for row in found.mutants)
+    vacuous |= any(seen.missing or seen.wrong for seen in found.walks)
     return UNKNOWN if vacuous or bare or not all(v.proved for v in found.verdicts) else HOLDS
 
 
@@ -202,6 +206,7 @@ def _data(stems: list[str], found: Found) -> dict[str, Any]:
     return {
         "obligations": [asdict(v) for v in found.verdicts],
         "vacuity": found.witnesses,
+        "walks": [asdict(seen) for seen in found.walks],
         "mutants": found.mutants,
         "assumptions": assumptions(stems),
         "theorems": theorems(stems),

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import z3
 from evaluator import KEYS, Remembering, Values, compiled, remembering
-from walks import SEED, Finite, twist, walked
 
 from proofs import obligations
 from proofs.fitting import FITS
@@ -27,6 +26,7 @@ from proofs.hints import Hints
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import SymMap, Term, lift, state
+from proofs.walks import SEED, Finite, twist, walked
 from spec import finite
 from spec.finite import Map
 from spec.logic import Change, Invariant, Step, but

@@ -1,20 +1,24 @@
 """Random walks through the finite states of a stem, in worlds that are larger than the small worlds of the proofs:
 several pages, tokens within pages, two rows, two requests, two stories.
+
+``slotproof prove`` walks (``seen``): each corner of a transition that engines reach has a granted call, see
+``proofs.corners``; each law is true of what runs; and each update lists the keys that it changes. The seed is fixed.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from proofs import isolation
+from proofs import corners, isolation
 from proofs.hints import Hints
 from proofs.registry import hints_of
-from spec import allocator, block_cache, block_pool, lock_ref, mamba_slots, rows, swa_mapping
+from proofs.symbols import kinds_of
+from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slots, rows, swa_mapping
 from spec import cache as whole_cache
 from spec.finite import Map, Seq, Set
 from spec.lengths import Length
@@ -23,6 +27,9 @@ from spec.logic import Step
 SEED = 20261125
 STEPS = 60  # of one walk
 CALLS = 2_000  # of all walks, at least
+MOST = 150_000  # of all walks, at most: then a corner counts as one that no call reaches
+PROPOSED = 60  # calls that are tried of one transition in one state
+KEYS = range(-1, 8)  # of the maps of these worlds, with one to spare on each side
 
 
 # Finite worlds that are larger than the small worlds of the proofs.
@@ -62,6 +69,11 @@ def _caches() -> Iterator[Any]:
         tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=True, stateful=True)
         slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(True, True, lazy))
         yield whole_cache.initial(empty, tree, slots, isolation.stories())
+    pools = swa_mapping.initial(2, 4, 3, rows=6, need_sort=False, windowed=False)
+    empty = rows.initial(pools, limit=2, sessions=1, window=Length(0, 1))
+    tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=False, stateful=False)
+    slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(False, False, False))
+    yield whole_cache.initial(empty, tree, slots, isolation.stories())
 
 
 def _blocks(groups: int = 1) -> Any:
@@ -101,19 +113,22 @@ class Finite:
     lawful: bool = True
 
 
-def calls(stem: str) -> Iterator[tuple[str, Finite, Step[Any]]]:
+def calls(stem: str, missing: set[tuple[str, str]] | None = None) -> Iterator[tuple[str, Finite, Step[Any]]]:
     """Calls without end, each with its transition and its step, in states to which random walks lead.
 
-    One in three steps is of a transition that was granted seldom, and one in six has other arguments than those that
-    the stem's hints propose.
+    A walk begins with the calls of a route of the stem's hints, or at random. One in three steps is of a transition
+    that was granted seldom, and one in six has other arguments than those that the stem's hints propose. ``missing``:
+    corners, each with its transition; while a corner of a transition is missing, a call at this corner is preferred.
     """
     hints, draw = hints_of(stem), random.Random(SEED)
+    routes = ["", *(f"{route} {way.split()[0]}" for way, route in hints.routes.items())]
     granted = dict.fromkeys(hints.stem.transitions, 0)
     while True:
-        for first in (*LARGER[stem](), *hints.small()):
-            at = first
-            for _ in range(STEPS):
-                for name, call, step in _tried(hints, at, draw, granted):
+        for first in (*(LARGER[stem]() if stem in LARGER else ()), *hints.small()):
+            at, route = first, draw.choice(routes).split()
+            for number in range(STEPS):
+                names = route[number : number + 1] or _names(draw, granted)
+                for name, call, step in _tried(hints, at, draw, names, missing or set()):
                     yield name, call, step
                     if step.granted:
                         at = step.then
@@ -121,19 +136,74 @@ def calls(stem: str) -> Iterator[tuple[str, Finite, Step[Any]]]:
                         break
 
 
-def _tried(
-    hints: Hints, at: Any, draw: random.Random, granted: dict[str, int]
-) -> Iterator[tuple[str, Finite, Step[Any]]]:
-    """A call of each transition, in a random order."""
+def _names(draw: random.Random, granted: dict[str, int]) -> list[str]:
+    """The transitions in a random order; in one of three cases those first that were granted seldom."""
     names = draw.sample([*granted], len(granted))
-    if draw.random() < 1 / 3:
-        names.sort(key=lambda name: granted[name])
+    return sorted(names, key=granted.__getitem__) if draw.random() < 1 / 3 else names
+
+
+def _tried(
+    hints: Hints, at: Any, draw: random.Random, names: Sequence[str], missing: set[tuple[str, str]]
+) -> Iterator[tuple[str, Finite, Step[Any]]]:
+    """A call of each of these transitions."""
     for name in names:
-        if proposed := list(itertools.islice(hints.moves[name](at), 60)):
+        proposed = list(itertools.islice(hints.moves[name](at), 8 * PROPOSED))
+        if proposed := draw.sample(proposed, min(len(proposed), PROPOSED)):
             arguments = draw.choice(proposed)
             other = draw.random() < 1 / 6
             arguments = tuple(twist(draw, one) for one in arguments) if other else arguments
+            wanted = (one for one in proposed if (name, _corner(hints, name, at, one)) in missing)
+            if any(name == of for of, _ in missing):
+                arguments = next(wanted, arguments)
             yield name, Finite(at, arguments), hints.stem.transitions[name](at, *arguments)
+
+
+def _corner(hints: Hints, name: str, at: Any, arguments: tuple[Any, ...]) -> str | None:
+    """The corner of a call, if it is granted."""
+    step = hints.stem.transitions[name](at, *arguments)
+    return corners.corner(hints.stem.transitions[name], arguments, step) if step.granted else None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What walks through the states of a stem have seen.
+
+    ``missing``: corners without a granted call, each with its transition. ``wrong``: laws that are false of what runs,
+    and updates that do not list each key that they change, each with the transition.
+    """
+
+    stem: str
+    calls: int
+    missing: tuple[tuple[str, str], ...]
+    wrong: tuple[str, ...]
+
+
+def seen(stem: str) -> Seen:
+    """Walks until each corner has a granted call, and at least ``CALLS`` calls are made, but no more than ``MOST``."""
+    hints, missing, wrong = hints_of(stem), corners.of(stem), list[str]()
+    for number, (name, call, step) in enumerate(calls(stem, missing)):
+        if step.granted:
+            missing.discard((name, corners.corner(hints.stem.transitions[name], call.arguments, step)))
+            wrong = [f"{name} {what}" for what in _wrong(hints, name, call, step)]
+        if wrong or number >= MOST or (number >= CALLS and not missing):
+            break
+    return Seen(stem, number + 1, tuple(sorted(missing)), tuple(wrong))
+
+
+def _wrong(hints: Hints, name: str, call: Finite, step: Step[Any]) -> Iterator[str]:
+    """What is wrong with a granted call: laws that it breaks, and updates that do not list what they change."""
+    transition = hints.stem.transitions[name]
+    named = dict(zip(kinds_of(transition), call.arguments, strict=True))
+    yield from (f"breaks {law.name}" for law, _ in hints.stem.broken(step.then))
+    changes = [law for law in hints.stem.changes.values() if law.binds(name)]
+    yield from (f"breaks {law.name}" for law in changes if not law.of(call.state, step.then, named))
+    finite.STRICT.append(lambda arity: KEYS if arity == 1 else itertools.product(KEYS, repeat=arity))
+    try:
+        transition(call.state, *call.arguments)
+    except AssertionError as missed:
+        yield f"changes what it does not list: {missed}"
+    finally:
+        finite.STRICT.pop()
 
 
 @cache
