@@ -26,6 +26,7 @@ import sys
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES
 from pathlib import Path
 
 import spec
@@ -286,7 +287,9 @@ def _outside_functions(tree: ast.Module, words: Words, file: str) -> Iterator[Co
         if isinstance(node, Function):
             todo.extend(node.decorator_list if not isinstance(node, ast.Lambda) else [])
             continue
-        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) and not _registers(node.value):
+        if isinstance(node, ast.Attribute) and node.attr in REGISTERS and not _is_name(node.value, {STEM}):
+            yield Complaint(file, node.lineno, "a module registers laws of its own stem alone")
+        elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) and not _registers(node.value):
             yield Complaint(file, node.lineno, "a module defines names and registers laws, and does nothing else")
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load) and not _sets(node):
             yield Complaint(file, node.lineno, "a module changes nothing but the state and the start of its stem")
@@ -400,11 +403,11 @@ def _is_type(node: ast.AST, child: ast.AST) -> bool:
 
 
 def _registers(value: ast.expr) -> bool:
-    """A call of a method of a stem that registers something, or a call of what such a call answers."""
+    """A call of a method of the module's own stem that registers something, or a call of what such a call answers."""
     called = value.func if isinstance(value, ast.Call) else None
     if isinstance(called, ast.Call):
         return _registers(called)
-    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.attr in REGISTERS
+    return isinstance(called, ast.Attribute) and _is_name(called.value, {STEM}) and called.attr in REGISTERS
 
 
 def _sets(node: ast.Attribute | ast.Subscript) -> bool:
@@ -708,7 +711,16 @@ def files(paths: list[str]) -> list[Path]:
 
 def complaints(paths: list[str], folder: Path = HERE) -> list[Complaint]:
     """The complaints about the spec files among ``paths``, folders searched. ``folder``: see ``lint``."""
-    return [c for spec in files(paths) for c in lint(spec.read_text(encoding="utf-8"), str(spec), folder)]
+    others = [c for path in map(Path, paths) if path.is_dir() for c in _not_read(path)]
+    return others + [c for spec in files(paths) for c in lint(spec.read_text(encoding="utf-8"), str(spec), folder)]
+
+
+def _not_read(folder: Path) -> Iterator[Complaint]:
+    """What Python could import in place of a file that the lint reads: a folder, or a compiled module."""
+    for path in sorted(folder.iterdir()):
+        imported = path.is_dir() or path.name.endswith((*EXTENSION_SUFFIXES, *BYTECODE_SUFFIXES))
+        if imported and path.name != "__pycache__" and not path.name.startswith("."):
+            yield Complaint(str(path), 1, "Python could import this in place of a file of its name, and it is not read")
 
 
 def main(arguments: list[str]) -> int:

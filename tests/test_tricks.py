@@ -17,7 +17,7 @@ from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, state
 from slotproof.proving import parts_unknown
-from slotproof.spec_lint import files, lint
+from slotproof.spec_lint import complaints, files, lint
 from spec.logic import (
     Domain,
     Map,
@@ -900,6 +900,33 @@ def test_nothing_is_registered_into_a_part() -> None:
         part.invariant()(below_two)
     with pytest.raises(ValueError, match="comes too late"):
         part.transition(add)
+
+
+@pytest.mark.parametrize(
+    "way", ["{}.invariant()(law)", "@{}.invariant()\ndef law_of_all(st):\n    return st.group == 0"]
+)
+def test_a_module_registers_laws_of_its_own_stem_alone(way: str) -> None:
+    """A law that another module adds to a stem would be proved or not by which modules were imported before."""
+
+    def said(name: str) -> set[str]:
+        head = "from spec import allocator\nfrom spec.logic import Stem\nfrom spec.lock_ref import stem as other\n"
+        return {c.message for c in lint(f'{head}stem = Stem("own")\n{way.format(name)}\n', "own.py")}
+
+    alone = "a module registers laws of its own stem alone"
+    assert alone in said("allocator.stem")
+    assert alone in said("other")
+    assert alone not in said("stem")
+
+
+@pytest.mark.parametrize("name", ["allocator/__init__.py", "allocator.abi3.so", "allocator.pyc"])
+def test_nothing_takes_the_place_of_a_file_that_is_read(tmp_path: Path, name: str) -> None:
+    """Python imports a folder or a compiled module before the file of this name."""
+    (tmp_path / "allocator.py").write_text('"""A module."""\n')
+    assert complaints([str(tmp_path)], tmp_path) == []
+    shadow = tmp_path / name
+    shadow.parent.mkdir(exist_ok=True)
+    shadow.write_text("")
+    assert "in place of a file of its name" in str(complaints([str(tmp_path)], tmp_path)[0])
 
 
 def test_a_part_is_the_stem_that_is_proved() -> None:
