@@ -327,6 +327,8 @@ class PoolCalls:
             self.law.caller_step("free", *self.named(self._tail(row, tokens)))
             yield Call("free", send)
         self.law.caller_step("shorten", row, in_pages(tokens, self.page_size))
+        if any(parts):
+            self.law.last = "free"  # the call that the engine got: what differs now differs since this call
         self.slots[row] = self.slots[row][:tokens]
         self.passes.cut(row, tokens)
 

@@ -159,7 +159,7 @@ ROLLED_BACK = (ONE_ROW, BEGIN, {"op": "roll_back", "row": 0, "more": 3}, END, {"
         (NESTED, (SWATokenToKVPoolAllocator, Declines), DeclinesWithoutAWord, "lawful_call_is_answered"),
         ((BEGIN,), (SWATokenToKVPoolAllocator, Declines), DeclinesEach, "lawful_call_is_answered"),
         ((BEGIN, {"op": "clear"}, END), (SWATokenToKVPoolAllocator, IgnoresStrayEnd), None, ""),
-        ((END, BEGIN, *NESTED[:1], *NESTED[3:]), (IgnoresStrayEnd,), faults.CountsStrayEnd, "shorten"),
+        ((END, BEGIN, *NESTED[:1], *NESTED[3:]), (IgnoresStrayEnd,), faults.CountsStrayEnd, "free"),
         (ROLLED_BACK, (SWATokenToKVPoolAllocator, Defers), faults.RollsBackHalf, "no_leak"),
     ],
 )
