@@ -44,10 +44,6 @@ REASONS: Mapping[str, str] = {
     "every mapped slot of a page that loses its SWA page is named": _SLOTS,
     "every freed page is held by a row": "a full page that nobody holds maps into no held SWA page, so that nothing "
     "would be given back; an engine would read slots that it no longer owns",
-    "only whole pages lose their SWA pages": "a page is freed whole: an engine that frees its slots one by one would "
-    "leave the last one behind",
-    "only whole pages are given back": "a page is freed whole: an engine that frees its slots one by one would leave "
-    "some behind",
     "only whole pages are handed over": "the receiver's length is counted in whole pages",
     "the first index is at least 0 and at most the last": _OUTSIDE,
     "no full page that waits maps into one of them": "it says when an engine may end the wait early: while no page "
@@ -59,6 +55,13 @@ REASONS: Mapping[str, str] = {
     "hold",
     "no group is open": _MEANING,
     "the request is running": _MEANING,
+    "the row is running": _MEANING,
+    "the track buffer is lazy": "a buffer that has both slots from the start turns at each tracking boundary (`track`), and "
+    "at no other time",
+    "the node's text is the beginning of the request's own text": "who matches the node is promised a state of its own "
+    "text by a choice of this match, so that no law breaks here; an engine does not look at a state's content, and would "
+    "answer the match with the state of another text",
+    "the blocks are blocks of the pool": _OUTSIDE,
     "the request is there": _AGAIN,
     "the committed length is the allocated length": _TURN,
     "the input is at least as long as the text so far": _TURN,

@@ -25,7 +25,7 @@ Reached = dict[str, dict[str, set[str]]]
 
 def derived() -> str:
     """The text of ``proofs/corners.json``: for each stem and transition its corners, in order."""
-    makers = registry.load("ours", None, None, "cpu").makers
+    makers = registry.own().load(None, None, "cpu").makers
     with _watched() as reached:
         for trace in (*(kept.trace for kept in traces.every()), *(kept_run(fault).trace for fault in ALL)):
             if trace.stem in makers:

@@ -155,7 +155,7 @@ def test_a_check_without_a_supported_configuration_fails() -> None:
 def test_the_toy_engine_conforms() -> None:
     result = check("allocator", toy.allocator, Search(examples=60))
     assert result.verdict == CONFORMS, result
-    assert {"alloc_extend done", "alloc_extend refused", "alloc_decode done", "trim done", "clear done"} <= set(
+    assert {"alloc_extend done", "alloc_extend refused", "alloc_decode done", "shorten done", "clear done"} <= set(
         result.transitions
     )
     assert result.transitions["backup not offered"] > 0, "what an engine lacks is not sent, and counted"
