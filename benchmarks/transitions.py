@@ -12,7 +12,7 @@ from spec import allocator, swa_mapping
 from spec.finite import Seq, Set
 from spec.lengths import NOTHING, Length, in_pages, in_tokens, touched
 from spec.logic import Step
-from spec.pool import Pool, held, length, open_to
+from spec.pool import Pool, beyond, held, length, open_to, used_slots
 
 STEMS = ("allocator", "swa_mapping")  # the stems that are measured
 PAGE_SIZE, PAGES, ROWS = 16, 64, 8
@@ -85,8 +85,11 @@ class Mix:
         return self._extend(row, 1)
 
     def _trim(self, row: int, to: Length | None = None) -> Call:
+        """The pages that a row keeps no token in are freed; a row that owns none of them becomes shorter."""
         tokens = in_tokens(length(self.pool, row), PAGE_SIZE)
-        return self.law.trim, (row, to or in_pages(self.random.randint(0, tokens), PAGE_SIZE))
+        to = to or in_pages(self.random.randint(0, tokens), PAGE_SIZE)
+        gone = beyond(self.pool, row, to)
+        return (self.law.free, (gone, used_slots(self.pool, gone))) if gone.size else (self.law.shorten, (row, to))
 
     def _free(self, row: int) -> Call:
         """One of the row's full pages; a row that owns none ends."""

@@ -116,8 +116,8 @@ def test_what_a_proof_is_told_first_are_laws(stem: str) -> None:
 
 def test_what_does_not_follow_from_few_laws_is_proved_from_all() -> None:
     hints = replace(hints_of("allocator"), relevant_laws={})
-    made = obligations.checked(hints.stem, obligations.call(hints, allocator.shorten, World()))
-    formula = obligations.preserved(hints, made, hints.stem.invariants["row_ends"])
+    made = obligations.checked(hints.stem, obligations.call(hints, allocator.restore_state, World()))
+    formula = obligations.preserved(hints, made, hints.stem.invariants["pending_in_group"])
     assert formula.core_facts is not None
     assert "unsat" not in prover.solve([*formula.core_facts, z3.Not(formula.goal)], prover.GLANCE)
     assert prover.prove_formula(formula) == ("unsat", "unsat")
@@ -131,7 +131,9 @@ def test_every_invariant_has_its_mutant(stem: str) -> None:
     """Also a law that follows from others has one: so its premise is true somewhere."""
     hints = hints_of(stem)
     own = {name for name, law in hints.stem.invariants.items() if not law.inherited}
-    assert {m.invariant for m in hints.mutants} == own | set(hints.stem.changes)
+    broken = {m.invariant for m in hints.mutants}
+    assert broken >= own | set(hints.stem.changes)
+    assert broken <= set(hints.stem.invariants) | set(hints.stem.changes), "laws of parts may have more mutants"
     assert {m.transition for m in hints.mutants} <= set(hints.stem.transitions)
     assert without_mutant(hints) == []
 

@@ -95,8 +95,8 @@ def test_a_replay_and_a_page_explain_the_arguments_of_a_promise() -> None:
 def test_the_page_of_the_law_says_what_each_argument_means() -> None:
     (stem,) = (hints_of(name).stem for name in STEMS if name == "swa_mapping")
     said = dict(arguments_of_stem(stem))
-    assert said["`slide.to`"] == meaning("swa_mapping", "slide", "to")
-    assert "`alloc_extend.to`, `alloc_extend_swa_tail.to`, `trim.to`, `roll_back.to`" in said
+    assert said["`hand_over.to`"] == meaning("swa_mapping", "hand_over", "to")
+    assert "`alloc_extend.to`, `alloc_extend_swa_tail.to`, `shorten.to`, `roll_back.to`" in said
     assert said["`available`"] == meaning("swa_mapping", "free_swa", "available")
 
 

@@ -88,7 +88,7 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "show_all", lambda faults, *_: [shown(fault) for fault in faults])
 
 
-OPEN = {("merge_and_sort_free", "places"), ("dedupe", "promises_of_free_pages")}
+OPEN = {("merge_and_sort_free", "places"), ("dedupe", "promises_of_free")}
 
 
 TOLD, ABSENT = "0.5.10", "0.5.12"  # the release that the fixture can tell about, and one that it cannot load
@@ -124,7 +124,7 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert [word for word in (*laws, *shown, *STEMS) if word not in page] == []
     assert [name for name in json.loads(documents.FINDINGS.read_text())["traces"] if name not in page] == []
     assert page.count('<td class="open" title="places: z3 unknown') == 2, "of the allocator and of the two pools"
-    assert page.count('title="promises_of_free_pages: z3 unknown') == 1
+    assert page.count('title="promises_of_free: z3 unknown') == 1
     assert all("``" not in text for text in (page, *pages))
     told = [text for text in pages if f"sglang {TOLD}, stem" in " ".join(text.split())]
     assert any("✗ broken here" in text and "def test_found_by_slotproof" in text for text in told)
