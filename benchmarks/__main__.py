@@ -19,9 +19,9 @@ from rich.progress import track
 
 from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, tables, transitions, trees
 from benchmarks.engines import Comparison
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
-from conformance.stems import STEMS
+from conformance.stems.stem_registry import STEMS
 
 MEASUREMENTS = Path(__file__).resolve().parents[1] / "docs" / "measurements"
 out = Console(record=True, width=None if sys.stdout.isatty() else 140)

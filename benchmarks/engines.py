@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import Work, interleaved
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 

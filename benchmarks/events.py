@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from benchmarks.timing import a_second
-from conformance.kv_events import recording
+from conformance.stems.kv_events import recording
 
 FORMATS = ("arrays", "maps")
 LIMIT = 200_000  # events a second that are asked for

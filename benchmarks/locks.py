@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.engines import Comparison
 from benchmarks.timing import Work, interleaved
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 from impl.lock_ref import LockTree
 
 NODES = 10_000

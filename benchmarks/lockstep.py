@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks import runs
 from benchmarks.timing import a_second
+from conformance.driver.lockstep import LockStep, breaks
+from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
-from conformance.lockstep import LockStep, breaks
-from conformance.traces import Trace
 
 # Where the time of a run goes; ``tables.time_spent`` says what each of them is.
 BUILDING, ENGINE, SNAPSHOTS, EXPLAINING = "building", "engine", "snapshots", "explaining"

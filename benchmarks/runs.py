@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.driver.lockstep import LockStep
+from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
-from conformance.lockstep import LockStep
-from conformance.machine import Sink
-from conformance.stems import STEMS
-from conformance.traces import Trace
+from conformance.stems.machine import Sink
+from conformance.stems.stem_registry import STEMS
 
 BATCH = 25  # runs that one seed draws
 
@@ -27,7 +27,7 @@ def draw(stem: str, own: Loaded, operations: int) -> list[Trace]:
 
 
 def _batches(stem: str, own: Loaded) -> Iterator[list[Trace]]:
-    rules, run_class, _ = STEMS[stem]
+    rules, run_class = STEMS[stem].machine, STEMS[stem].run
     fixed = {"make": staticmethod(own.makers[stem]), "run_class": staticmethod(run_class), "sink": Sink()}
     number = 0
     while True:

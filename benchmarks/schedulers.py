@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import runs
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Misuse
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Misuse
-from conformance.lockstep import Finding, LockStep
-from conformance.traces import Trace
 
 STEM = "block_cache"
 LIMIT = 400  # steps a second that are asked for

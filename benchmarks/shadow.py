@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import runs
+from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
-from conformance.traces import Trace
 
 STEMS = ("cache",)
 LIMIT = 1.2  # the ratio may be so much

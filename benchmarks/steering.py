@@ -19,16 +19,16 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich.progress import track
 
-from conformance import known
-from conformance.campaign.trial import STEERED, Trial
-from conformance.check import Search, draw
+from conformance.driver.lockstep import Finding
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.faults import FAULTS
-from conformance.judge import excluded
-from conformance.lockstep import Finding
-from conformance.machine import Sink, TimeIsUp
-from conformance.traces import Trace
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.campaign.trial import STEERED, Trial
+from conformance.search.check import Search, draw
+from conformance.search.judge import excluded
+from conformance.stems.machine import Sink, TimeIsUp
+from conformance.traces import known
 
 STEM = "cache"
 TOGETHER = 40  # runs that one seed draws, as in a trial of a campaign

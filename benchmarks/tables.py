@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks import engines, events, locks, lockstep, schedulers, shadow, startup, transitions, trees
-from conformance.lockstep import OFTEN
+from conformance.driver.lockstep import OFTEN
 
 NO_PEER = (
     "No peer: these calls of the engine are Triton kernels alone. On a CPU they run in Triton's interpreter, which no "

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.engines import Comparison
 from benchmarks.timing import Work, interleaved
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 
 TEXTS = 1000  # in the tree
 PROMPTS = 32  # shared beginnings

@@ -1,17 +1,32 @@
-"""The stems that can be proved, by name."""
+"""The stems that can be proved, by name: each has a law in ``spec/`` and hints for the provers here, under one name."""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
+from pathlib import Path
 
 from proofs.hints import Hints
 
-DRIVEN = (  # engines run beside these
+HERE = Path(__file__).parent
+# The order in which stems are listed, parts before what is made of them; stems that are not named here follow by name.
+ORDER = (
     *("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache"),
-    *("block_pool", "block_cache"),
+    *("block_pool", "block_cache", "kv_events"),
 )
-STREAMS = ("kv_events",)  # what an engine says, in a run of any stem or in a recorded stream, is judged by these
-STEMS = (*DRIVEN, *STREAMS)
+
+
+def place(stem: str) -> tuple[int, str]:
+    """Where a stem stands in lists."""
+    return (ORDER.index(stem) if stem in ORDER else len(ORDER)), stem
+
+
+def _has_hints(file: Path) -> bool:
+    return re.search(r"^HINTS\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+_LAWS = {path.name for path in (HERE.parent / "spec").glob("*.py")}
+STEMS = tuple(sorted((file.stem for file in HERE.glob("*.py") if file.name in _LAWS and _has_hints(file)), key=place))
 
 
 def hints_of(stem: str) -> Hints:

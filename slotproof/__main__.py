@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    from conformance.collector import collect_rarely
+    from conformance.driver.collector import collect_rarely
     from slotproof import cli
 
     collect_rarely()

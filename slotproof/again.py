@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from conformance import traces
-from conformance.cache_folder import cache_folder
-from conformance.engines.protocol import Json
-from conformance.options import Given
+from conformance.driver.cache_folder import cache_folder
+from conformance.driver.options import Given
+from conformance.driver.protocol import Json
+from conformance.traces import trace_files
 
 
 class Again:
@@ -29,7 +29,7 @@ class Again:
         found = []
         for path in self._files(stem):
             try:
-                found.append((path.stem, traces.load(str(path)).trace.as_json()))
+                found.append((path.stem, trace_files.load(str(path)).trace.as_json()))
             except ValueError:
                 continue
         return found

@@ -1,7 +1,7 @@
 """``slotproof campaign``: random runs of an engine for hours, on all processors or on a cluster.
 
-Trials are dealt out to workers (``conformance.campaign.workers``), and their results add up in a folder
-(``conformance.campaign.store``) from which the campaign goes on when the command is called again.
+Trials are dealt out to workers (``conformance.search.campaign.workers``), and their results add up in a folder
+(``conformance.search.campaign.store``) from which the campaign goes on when the command is called again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from conformance.campaign import coverage, workers
-from conformance.campaign.coverage import Known
-from conformance.campaign.store import DISTINCT, Looked, Store, replace_text
-from conformance.connection import Subject
+from conformance.driver.lockstep import VIOLATION
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
-from conformance.lockstep import VIOLATION
-from proofs.registry import DRIVEN, hints_of
+from conformance.search.campaign import coverage, workers
+from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.store import DISTINCT, Looked, Store, replace_text
+from conformance.search.connection import Subject
+from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
+from conformance.stems.found import driven
+from proofs.registry import hints_of
 from slotproof import weigh
 from slotproof.campaign_view import View, show
 from slotproof.codes import BROKEN, FAILED, HOLDS
@@ -45,8 +46,8 @@ class Options:
 
     ``seconds``: how long trials are begun. ``folder``: where the campaign is kept. ``ray``: the address of a Ray
     cluster, ``None`` for processes of this machine. ``steer``: how runs are valued
-    (``conformance.campaign.trial.STEERED``), empty for runs that are drawn blindly. ``limit``: the seconds that one
-    call of the engine may take.
+    (``conformance.search.campaign.trial.STEERED``), empty for runs that are drawn blindly. ``limit``: the seconds that
+    one call of the engine may take.
     """
 
     subject: Subject
@@ -151,7 +152,7 @@ def report_of(options: Options) -> Json:
 
 def must_be_known(subject: Subject) -> None:
     """Raises ``UsageError`` or ``EngineError`` if there is no such engine, stem or option."""
-    choose(subject.stems, DRIVEN, "stem")
+    choose(subject.stems, driven(), "stem")
     registry.must_have(subject.engine, subject.options)
     registry.plugin(subject.engine)
 
@@ -165,7 +166,7 @@ def _trials(options: Options) -> Iterator[tuple[Json, int, workers.Runs, View]]:
         with workers.processes(options.subject, at_a_time, view.heard) as (hello, runs):
             yield hello, at_a_time, runs, view
     else:
-        from conformance.campaign import cluster
+        from conformance.search.campaign import cluster
 
         with cluster.tasks(options.subject, options.workers, options.ray) as (hello, at_a_time, runs):
             yield hello, at_a_time, runs, view
@@ -249,7 +250,7 @@ def seldom_of(stem: Looked) -> list[str]:
 
 
 def enough(stem: Looked | None) -> bool:
-    """Enough was done on a stem, see ``conformance.enough``."""
+    """Enough was done on a stem, see ``conformance.search.enough``."""
     return stem is not None and stem.steps >= OPERATIONS and stem.claimed is not None and not seldom_of(stem)
 
 

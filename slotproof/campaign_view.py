@@ -10,13 +10,13 @@ from threading import Lock
 from rich.console import Group
 from rich.live import Live
 
-from conformance.campaign import coverage
-from conformance.campaign.coverage import Known
-from conformance.campaign.store import Store
-from conformance.contents.harm_found import lines_of
-from conformance.engines.protocol import Json
-from conformance.ran import in_words
-from conformance.traces import Trace
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.search.campaign import coverage
+from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.store import Store
+from conformance.search.ran import in_words
+from conformance.traces.harm_found import lines_of
 from slotproof import screen
 from slotproof.screen import STYLES, Rows, broken, plain, say, table
 

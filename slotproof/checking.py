@@ -1,7 +1,7 @@
 """``slotproof check``: random runs of an engine beside the law, alone or compared with a base.
 
-Each engine is loaded in a process of its own (``conformance.served``); this process starts them, deals out the stems,
-and says what was found.
+Each engine is loaded in a process of its own (``conformance.search.served``); this process starts them, deals out the
+stems, and says what was found.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 
 from rich.progress import Progress
 
-from conformance import watchdog
-from conformance.compare import Status, compare, in_words
-from conformance.connection import DIED, EngineDied, Served, Subject, ToolError
+from conformance.driver import watchdog
+from conformance.driver.lockstep import LATENT, VIOLATION
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
-from conformance.enough import NOT_ENOUGH
-from conformance.lockstep import LATENT, VIOLATION
-from conformance.naming import UsageError
-from conformance.outcome import How, Outcome
-from conformance.served import run_in
-from conformance.traces import LISTS
-from proofs.registry import DRIVEN
+from conformance.search.connection import DIED, EngineDied, Served, Subject, ToolError
+from conformance.search.enough import NOT_ENOUGH
+from conformance.search.served import run_in
+from conformance.stems.found import driven
+from conformance.traces.compare import Status, compare, in_words
+from conformance.traces.outcome import How, Outcome
+from conformance.traces.trace_files import LISTS
 from slotproof import emit, remarks, weigh
 from slotproof.again import Again
 from slotproof.codes import BROKEN, FAILED, HOLDS
@@ -51,9 +51,9 @@ class Options:
 
     ``base``: what to compare with, see ``slotproof.subjects.base_of``; ``None`` to judge the subject alone. ``budget``:
     seconds for the whole command, from the first operation on, when the engines are loaded; the minimum of each stem
-    (``conformance.enough``) is done also where that takes longer. ``examples``: drawn runs for each stem, ``None`` for
-    as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs. ``first``: with a
-    base, the search ends with the first violation that is new or worse, once it is shrunk.
+    (``conformance.search.enough``) is done also where that takes longer. ``examples``: drawn runs for each stem,
+    ``None`` for as many as the budget allows. ``call_limit``: seconds after which a call to the engine hangs.
+    ``first``: with a base, the search ends with the first violation that is new or worse, once it is shrunk.
     """
 
     subject: Subject
@@ -98,7 +98,7 @@ def run(options: Options) -> int:
 def report_of(options: Options) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
-    choose(options.stems, DRIVEN, "stem")
+    choose(options.stems, driven(), "stem")
     registry.must_have(options.subject.engine, options.subject.options)
     with _bench(options) as bench:
         hello = bench.subject.hello

@@ -11,11 +11,11 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from conformance.cache_folder import cache_folder
+from conformance.driver.cache_folder import cache_folder
+from conformance.driver.naming import UsageError
+from conformance.driver.printable import printable
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
-from conformance.naming import UsageError
-from conformance.plain import printable
 from proofs.registry import STEMS
 from slotproof import codes, output, version
 
@@ -277,8 +277,8 @@ def check(
 
     Operations are drawn at random. After each call the engine is read once, and its state must keep the law.
     """
-    from conformance.connection import Subject
-    from conformance.options import parsed
+    from conformance.driver.options import parsed
+    from conformance.search.connection import Subject
     from slotproof import checking
     from slotproof.times import seconds as seconds_of
 
@@ -336,8 +336,8 @@ def campaign(
 
     What is found and what was covered is kept in a folder, also where the command is killed, and adds up.
     """
-    from conformance.connection import Subject
-    from conformance.options import parsed
+    from conformance.driver.options import parsed
+    from conformance.search.connection import Subject
     from slotproof import campaign as campaigning
     from slotproof.times import seconds as seconds_of
 
@@ -400,7 +400,7 @@ def replay(
     json: Out = None,
 ) -> None:
     """Repeat one recorded run on engines and releases."""
-    from conformance.options import parsed
+    from conformance.driver.options import parsed
     from slotproof import replays
 
     raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
@@ -554,9 +554,3 @@ def _message(error: TyperException) -> str:
 def _complain(message: str, code: int = codes.USAGE) -> int:
     print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    from slotproof.__main__ import main
-
-    main()

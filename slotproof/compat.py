@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import say, show, table, write_json
 

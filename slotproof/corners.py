@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from conformance import traces
 from conformance.engines import registry
-from conformance.faults import ALL
-from conformance.faults.kept import kept_run
-from conformance.outcome import outcome
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import ALL
+from conformance.traces import trace_files
+from conformance.traces.outcome import outcome
 from proofs.corners import corner
 from proofs.registry import STEMS, hints_of
 from spec.logic import Stem, Step
@@ -27,7 +27,7 @@ def derived() -> str:
     """The text of ``proofs/corners.json``: for each stem and transition its corners, in order."""
     makers = registry.own().load(None, None, "cpu").makers
     with _watched() as reached:
-        for trace in (*(kept.trace for kept in traces.every()), *(kept_run(fault).trace for fault in ALL)):
+        for trace in (*(kept.trace for kept in trace_files.every()), *(kept_run(fault).trace for fault in ALL)):
             if trace.stem in makers:
                 outcome(trace, makers[trace.stem])
     found = {stem: {name: sorted(corners) for name, corners in reached[stem].items()} for stem in STEMS}

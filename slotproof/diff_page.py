@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from conformance.engines.protocol import Json
-from conformance.plain import printable
+from conformance.driver.printable import printable
+from conformance.driver.protocol import Json
 from proofs.difference.row import WEAKENED
 from slotproof.diff_words import example, grouped, more, summary, title
 from slotproof.github import LONGEST_SUMMARY, WARNING, annotation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.engines.protocol import Json
+from conformance.driver.protocol import Json
 from slotproof.diff_words import example, grouped, more, sides, summary, title
 from slotproof.screen import say
 

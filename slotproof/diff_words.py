@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from conformance.engines.protocol import Json
+from conformance.driver.protocol import Json
 from proofs.difference.row import INCOMPARABLE, NOT_KNOWN, SAME, STATE_CHANGED, STRENGTHENED, WEAKENED
 
 GROUPS = (

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import spec
-from conformance.cache_folder import checkout
-from conformance.engines.protocol import Json
-from conformance.naming import UsageError
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
 from proofs.difference.compare import differences, is_one_text
 from proofs.difference.loaded import Unreadable
 from proofs.difference.row import CHANGES, Row

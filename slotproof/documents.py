@@ -29,15 +29,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.console import Console
 
-from conformance import traces
-from conformance.cache_folder import checkout
-from conformance.engines.protocol import Json
-from conformance.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.naming import UsageError
-from conformance.stems import STEMS as STEMS_OF_RUNS
-from conformance.story.where import Frame
-from conformance.traces import Kept
+from conformance.driver.cache_folder import checkout
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.search.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
+from conformance.stems.stem_registry import STEMS as STEMS_OF_RUNS
+from conformance.telling.where import Frame
+from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
 from proofs import fitting
 from proofs.corners import KEPT as KEPT_CORNERS
 from proofs.obligations import ATOMIC, FRAME, PROOF, START, TRIVIAL, all_of, call
@@ -152,7 +152,7 @@ def kept_unneeded() -> list[Json]:
 
 def with_rows(found: Json) -> Findings:
     """Each kept trace with its rows."""
-    return [(traces.load(name), rows) for name, rows in found["traces"].items()]
+    return [(trace_files.load(name), rows) for name, rows in found["traces"].items()]
 
 
 def label(row: Json) -> str:

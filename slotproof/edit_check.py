@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from conformance.connection import Subject
-from conformance.engines.protocol import EngineError, Json
-from conformance.mutants import edits, outcomes
-from conformance.mutants.outcomes import HANGS, NO_VERDICT
-from conformance.mutants.places import Mutant
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError, Json
+from conformance.planted.mutants import edits, outcomes
+from conformance.planted.mutants.outcomes import HANGS, NO_VERDICT
+from conformance.planted.mutants.places import Mutant
+from conformance.search.connection import Subject
 from slotproof import checking
 
 MEMORY = 8 << 30  # bytes of address space of each process of a check; an engine that is driven needs about 1 GiB

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from conformance.engines.protocol import EngineError, Json
+from conformance.driver.protocol import EngineError, Json
 from slotproof import github, junit, verdicts
 from slotproof.output import write_json, write_text
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conformance import traces
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.enough import NOT_ENOUGH
-from conformance.naming import UsageError
-from conformance.replay import row, rows_elsewhere
+from conformance.search.enough import NOT_ENOUGH
+from conformance.search.replay import row, rows_elsewhere
+from conformance.traces import trace_files
 from slotproof.codes import FAILED, USAGE
 from slotproof.documents import FINDINGS, needed_checkout, write
 from slotproof.replays import as_json
@@ -27,9 +27,9 @@ from slotproof.weigh import too_little
 def run(json: Path | None) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them."""
     needed_checkout("engines")
-    names, own = traces.names(), registry.load(registry.own().name)
+    names, own = trace_files.names(), registry.load(registry.own().name)
     checks: list[Json] = []
-    found = {name: [as_json(row(traces.load(name), own))] for name in names}
+    found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
     releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
     # Each release needs processes of its own; the threads wait for them.
     with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:

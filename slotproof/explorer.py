@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conformance.engines.protocol import Json
-from conformance.lockstep import DIFFERENCE, INVARIANT
-from conformance.traces import Kept
+from conformance.driver.lockstep import DIFFERENCE, INVARIANT
+from conformance.driver.protocol import Json
+from conformance.traces.trace_files import Kept
 from slotproof.marking import Panels, folded, marked
 from slotproof.remarks import arguments_in
 from slotproof.terms import Term, met_in
@@ -26,7 +26,7 @@ class Side(NamedTuple):
 
 class Step(NamedTuple):
     """One step of an explorer. ``call``: empty before the first call. ``does``: the operation in English. ``broken``:
-    the laws that broke, see ``conformance.story.tell``. ``wrong``: why the run ends here, where no law broke.
+    the laws that broke, see ``conformance.telling.tell``. ``wrong``: why the run ends here, where no law broke.
     """
 
     call: str
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 def steps_of(story: Sequence[Json]) -> list[Step]:
-    """The steps of a story as ``conformance.story.tell`` tells it, each as plain data."""
+    """The steps of a story as ``conformance.telling.tell`` tells it, each as plain data."""
     if not story:
         return []
     first: Panels = story[0]["picture"]["before"]
@@ -86,8 +86,8 @@ def _arguments(kept: Kept, row: Json) -> Iterator[Term]:
 
 def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:
     """The explorer of a trace on an engine. ``row``: what the trace shows there, with its story, see
-    ``conformance.replay.row``. ``more``: other values of the template; ``plain``, for a page that will be packed: the
-    command that shows the run without a script.
+    ``conformance.search.replay.row``. ``more``: other values of the template; ``plain``, for a page that will be
+    packed: the command that shows the run without a script.
     """
     steps = steps_of(row["story"])
     broken = next((n for n, step in enumerate(steps) if n == row["step"]), len(steps) - 1)

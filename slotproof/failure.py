@@ -11,7 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
-from conformance.cache_folder import cache_folder, checkout
+from conformance.driver.cache_folder import cache_folder, checkout
 from slotproof.version import of
 
 FOLDERS = ("spec", "proofs", "impl", "conformance", "slotproof")

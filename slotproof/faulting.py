@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from conformance.engines.protocol import Json
-from conformance.faults import ALL, FAULTS, Fault
-from conformance.faults.catch import Caught, catch_all
-from conformance.faults.kept import without_fault
-from conformance.faults.show import Shown, show_all
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.planted.faults.catch import Caught, catch_all
+from conformance.planted.faults.kept import without_fault
+from conformance.planted.faults.known_bugs import ALL, FAULTS, Fault
+from conformance.planted.faults.show import Shown, show_all
 from slotproof import kept_search
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import broken, choose, console, progress, say, show, table, write_json

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from conformance.contents.harm_found import rank_of
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.traces import Kept
+from conformance.traces.harm_found import rank_of
+from conformance.traces.trace_files import Kept
 from proofs.registry import hints_of
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}

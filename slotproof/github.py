@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.engines.protocol import Json
-from conformance.lockstep import VIOLATION
-from conformance.plain import printable
-from conformance.ran import in_words
-from conformance.traces import LISTS
+from conformance.driver.lockstep import VIOLATION
+from conformance.driver.printable import printable
+from conformance.driver.protocol import Json
+from conformance.search.ran import in_words
+from conformance.traces.trace_files import LISTS
 from slotproof import remarks, weigh
 from slotproof.junit import changed, told
 from slotproof.screen import broken

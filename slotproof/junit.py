@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from conformance.contents.harm_found import lines_of
-from conformance.engines.protocol import Json
-from conformance.lockstep import UNSUPPORTED
-from conformance.plain import printable
-from conformance.ran import in_words
-from conformance.traces import LISTS, Trace
+from conformance.driver.lockstep import UNSUPPORTED
+from conformance.driver.printable import printable
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.search.ran import in_words
+from conformance.traces.harm_found import lines_of
+from conformance.traces.trace_files import LISTS
 from slotproof import remarks, weigh
 from slotproof.screen import broken
 

@@ -11,11 +11,11 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.cache_folder import checkout
-from conformance.engines.protocol import Json
-from conformance.faults import FAULTS
-from conformance.faults.show import Shown
-from conformance.naming import UsageError
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.planted.faults.show import Shown
 from slotproof.output import write_text
 
 ROOT = checkout()

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import spec
-from conformance import traces
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
+from conformance.traces import trace_files
 from proofs.registry import STEMS
 from slotproof.codes import HOLDS
 from slotproof.screen import choose, show, table, write_json
@@ -24,14 +24,14 @@ def stems() -> list[Json]:
 
 def faults() -> list[Json]:
     """Each known bug that ``slotproof faults`` plants, with its stem and sentence."""
-    from conformance.faults import ALL  # loads torch
+    from conformance.planted.faults.known_bugs import ALL  # loads torch
 
     return [{"name": fault.name, "stem": fault.stem, "sentence": fault.sentence} for fault in ALL]
 
 
 def kept_traces() -> list[Json]:
     """Each kept trace with its stem and the law that breaks."""
-    return [{"name": one.name, "stem": one.trace.stem, "law": one.law} for one in traces.every()]
+    return [{"name": one.name, "stem": one.trace.stem, "law": one.law} for one in trace_files.every()]
 
 
 def engines() -> list[Json]:

@@ -1,5 +1,5 @@
 """What a reader of a picture must look at: what an operation changed, where the law has something else, what a finding
-names. Pictures are plain data, see ``conformance.story.picture``.
+names. Pictures are plain data, see ``conformance.telling.picture``.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from conformance.engines.protocol import Json
+from conformance.driver.protocol import Json
 
 Panels = list[Json]
 MANY = re.compile(r"\b((?:full |SWA |state )?)(page|slot)s (\d+(?:(?: to |, )\d+)*)")

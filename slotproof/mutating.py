@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.cache_folder import checkout
-from conformance.engines.protocol import Json
-from conformance.naming import UsageError
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
 from proofs.mutation import record, trial
 from proofs.mutation.operators import OPERATORS
 from proofs.mutation.record import LEAST

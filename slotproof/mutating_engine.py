@@ -13,12 +13,12 @@ from pathlib import Path
 
 import conformance
 import spec
-from conformance.cache_folder import cache_folder, checkout
+from conformance.driver.cache_folder import cache_folder, checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.mutants import outcomes
-from conformance.mutants.outcomes import AIM, FATES, FOUND, Begun
-from conformance.naming import UsageError
+from conformance.planted.mutants import outcomes
+from conformance.planted.mutants.outcomes import AIM, FATES, FOUND, Begun
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.mutating_impl import between
 from slotproof.output import write_text
@@ -52,7 +52,7 @@ def run(options: Options) -> int:
     fewer than ``AIM`` of those that are not equivalent are found.
     """
     bookkeeping, release = _known(options)
-    from conformance.mutants import edits, places
+    from conformance.planted.mutants import edits, places
     from slotproof import edit_check
 
     begun, start = Begun(_file(options, release)), time.monotonic()
@@ -92,7 +92,7 @@ def _drawn_from(engine: str, release: str, begun: Begun) -> tuple[Path, Json]:
     """The folder of the release's package, and the lines that the edits are drawn from, measured where an earlier call
     has not.
     """
-    from conformance.mutants.driven import driven
+    from conformance.planted.mutants.driven import driven
 
     if begun.first is None or not Path(begun.first["root"]).is_dir():
         say(f"{engine} {release} is driven, to see which lines are executed")

@@ -12,20 +12,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.cache_folder import checkout
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.mutants import record
-from conformance.mutants.record import FATES, LEAST, SURVIVES
-from conformance.naming import UsageError
-from conformance.stems import STEMS
+from conformance.planted.mutants import record
+from conformance.planted.mutants.record import FATES, LEAST, SURVIVES
+from conformance.stems.stem_registry import STEMS
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.output import write_text
 from slotproof.screen import choose, progress, say, show, table, write_json
 
 if TYPE_CHECKING:
-    from conformance.mutants.places import Spot
-    from conformance.mutants.trials import Tried
+    from conformance.planted.mutants.places import Spot
+    from conformance.planted.mutants.trials import Tried
 
 KEPT, REVIEWED = "mutation_impl.json", "mutation_impl_survivors.toml"  # in docs/
 SAMPLE = 200  # mutants that are tried, unless another number is asked for
@@ -55,7 +55,7 @@ def run(options: Options) -> int:
     spots = _spots(root, options)
     if options.keep and (options.stems or options.operators):
         raise UsageError("docs/mutation_impl.json has a sample of all mutants: keep it without a choice of mutants")
-    from conformance.mutants import places, trials
+    from conformance.planted.mutants import places, trials
 
     start, jobs = time.perf_counter(), options.jobs or len(os.sched_getaffinity(0))
     chosen = places.sample(root / "impl", spots, options.sample, options.seed)
@@ -76,7 +76,7 @@ def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tr
     """What docs/mutation_impl.json keeps: which mutants were tried, in the order of their places, of which files.
     ``left_out``: the files that no stem's engine is made of.
     """
-    from conformance.mutants import trials
+    from conformance.planted.mutants import trials
 
     rows = sorted(map(_row, found), key=lambda row: (row["file"], row["line"], row["was"], row["now"]))
     return {
@@ -92,7 +92,7 @@ def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tr
 def operators(json: Path | None) -> int:
     """Prints the operators and how many mutants each can make, and writes them to ``json``."""
     spots = _spots(_root(), Options())
-    from conformance.mutants.places import SENTENCES
+    from conformance.planted.mutants.places import SENTENCES
 
     rows = [
         {"name": name, "sentence": said, "mutants": sum(spot.operator == name for spot in spots)}
@@ -115,7 +115,7 @@ def _spots(root: Path, options: Options) -> list[Spot]:
     """What can be changed in the files that the stems use."""
     if find_spec("cosmic_ray") is None:
         raise UsageError("mutate impl needs the package cosmic-ray, which the extra `dev` has: pip install -e '.[dev]'")
-    from conformance.mutants import places, trials
+    from conformance.planted.mutants import places, trials
 
     stems = choose(options.stems, STEMS, "stem")
     operators = choose(options.operators, places.SENTENCES, "operator")

@@ -7,14 +7,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from conformance import traces
-from conformance.check import Search, draw
-from conformance.connection import EngineDied, Served, Subject, ToolError
+from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json, Unsupported
-from conformance.machine import Sink
-from conformance.traces import Trace
-from proofs.registry import DRIVEN
+from conformance.search.check import Search, draw
+from conformance.search.connection import EngineDied, Served, Subject, ToolError
+from conformance.stems.found import driven
+from conformance.stems.machine import Sink
+from conformance.traces import trace_files
 from slotproof.codes import HOLDS, USAGE
 from slotproof.screen import say, write_json
 
@@ -39,7 +39,7 @@ def _rows(plugin: registry.Plugin) -> Iterator[Json]:
     release: str = getattr(plugin, "newest")()  # noqa: B009
     judged = "judges it" if release in plugin.releases else f"judges {plugin.releases[-1]} and older ones"
     say(f"the newest release of {plugin.name} on the package index is {release}; `slotproof engines` {judged}")
-    for stem, why in reasons(Subject(plugin.name, release), getattr(plugin, "stems", DRIVEN)).items():
+    for stem, why in reasons(Subject(plugin.name, release), getattr(plugin, "stems", driven())).items():
         yield {"subject": plugin.name, "release": release, "stem": stem, "loads": not why, "why": why}
 
 
@@ -56,7 +56,7 @@ def reasons(subject: Subject, stems: Collection[str]) -> dict[str, str]:
 
 
 def _in_order(stems: Collection[str]) -> list[str]:
-    return [stem for stem in DRIVEN if stem in stems]
+    return [stem for stem in driven() if stem in stems]
 
 
 def _reason(served: Served, stem: str) -> str:
@@ -82,7 +82,7 @@ def _reason(served: Served, stem: str) -> str:
 
 def _kept(stem: str) -> Iterator[Json]:
     """The configurations of the kept traces of the stem."""
-    return (kept.trace.config for kept in traces.every() if kept.trace.stem == stem)
+    return (kept.trace.config for kept in trace_files.every() if kept.trace.stem == stem)
 
 
 def _drawn(stem: str) -> Iterator[Json]:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
 
 STDOUT = Path("-")  # where a file is asked for: standard output
 

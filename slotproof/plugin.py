@@ -1,85 +1,123 @@
-"""What the code of an engine of your own imports: ``from slotproof.plugin import SimplePlugin, PoolSnapshot``.
+"""What the code of an engine of your own imports: ``from slotproof.plugin import SimplePlugin, AllocatorSnapshot``.
 
-The names are those of the two modules in ``conformance.engines`` that are meant for engines: ``protocol`` says what an
-engine must implement, and ``registry`` how it is registered. This module has one place, in a checkout and in an
-installed package; the other two have not (docs/adr/0011-names-in-site-packages.md).
+The names are those of ``conformance.engines.registry``, which says how an engine is registered, and of the Protocols,
+each in the room of its stem (``conformance/stems/STEM/protocol.py``): what an engine must implement. This module has
+one place, in a checkout and in an installed package; the others have not (docs/adr/0011-names-in-site-packages.md).
 """
 
 from __future__ import annotations
 
-from conformance.engines.protocol import (
-    Admission,
-    Arrival,
-    CacheEngine,
-    CacheSnapshot,
+from typing import Any
+
+from conformance.driver.options import EngineOption
+from conformance.driver.protocol import (
     Engine,
     EngineError,
-    Inserted,
     Json,
-    Lengths,
-    LockHold,
-    Match,
     Misuse,
-    NodePart,
-    NodeSnapshot,
     OutOfMemory,
-    PairEngine,
-    PairSnapshot,
-    PoolEngine,
-    PoolSnapshot,
-    RowEngine,
-    RowSnapshot,
-    RowsSnapshot,
-    SlotNames,
-    StateEngine,
-    StatesSnapshot,
     TellingEngine,
     Told,
-    TreeEngine,
-    TreePage,
-    TreeSnapshot,
     TurnedAway,
     Unsupported,
 )
 from conformance.engines.registry import Loaded, Plugin, SimplePlugin, load
-from conformance.options import EngineOption
+from conformance.stems.allocator.protocol import AllocatorEngine, AllocatorSnapshot
+from conformance.stems.block_cache.protocol import (
+    BlockCacheEngine,
+    BlockCacheSnapshot,
+    Completed,
+    Known,
+    Launched,
+    Load,
+    Move,
+    Pass,
+    Transfers,
+)
+from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
+from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
+from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, LockRefSnapshot, Match, NodePart, NodeSnapshot
+from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
+from conformance.stems.session_trim.protocol import (
+    Admission,
+    Arrival,
+    Lengths,
+    RowSnapshot,
+    SessionTrimEngine,
+    SessionTrimSnapshot,
+    TreePage,
+)
+from conformance.stems.swa_mapping.protocol import SwaMappingEngine, SwaMappingSnapshot
 
 __all__ = [
     "Admission",
+    "AllocatorEngine",
+    "AllocatorSnapshot",
     "Arrival",
+    "BlockCacheEngine",
+    "BlockCacheSnapshot",
+    "BlockPoolEngine",
+    "BlockPoolSnapshot",
     "CacheEngine",
     "CacheSnapshot",
+    "Completed",
     "Engine",
     "EngineError",
     "EngineOption",
     "Inserted",
     "Json",
+    "Known",
+    "Launched",
     "Lengths",
+    "Load",
     "Loaded",
     "LockHold",
+    "LockRefEngine",
+    "LockRefSnapshot",
+    "MambaSlotsEngine",
+    "MambaSlotsSnapshot",
     "Match",
     "Misuse",
+    "Move",
+    "Name",
     "NodePart",
     "NodeSnapshot",
     "OutOfMemory",
-    "PairEngine",
-    "PairSnapshot",
+    "Pass",
     "Plugin",
-    "PoolEngine",
-    "PoolSnapshot",
-    "RowEngine",
     "RowSnapshot",
-    "RowsSnapshot",
+    "SessionTrimEngine",
+    "SessionTrimSnapshot",
     "SimplePlugin",
     "SlotNames",
-    "StateEngine",
-    "StatesSnapshot",
+    "SwaMappingEngine",
+    "SwaMappingSnapshot",
     "TellingEngine",
     "Told",
-    "TreeEngine",
+    "Transfers",
     "TreePage",
-    "TreeSnapshot",
     "TurnedAway",
     "Unsupported",
     "load",
 ]
+
+# Names that the Protocols and snapshots had before each had the name of its stem; they go on working.
+OLD_NAMES = {
+    "PoolEngine": AllocatorEngine,
+    "PoolSnapshot": AllocatorSnapshot,
+    "PairEngine": SwaMappingEngine,
+    "PairSnapshot": SwaMappingSnapshot,
+    "TreeEngine": LockRefEngine,
+    "TreeSnapshot": LockRefSnapshot,
+    "RowEngine": SessionTrimEngine,
+    "RowsSnapshot": SessionTrimSnapshot,
+    "StateEngine": MambaSlotsEngine,
+    "StatesSnapshot": MambaSlotsSnapshot,
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What an old name stands for."""
+    if name in OLD_NAMES:
+        return OLD_NAMES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import spec
-from conformance.cache_folder import cache_folder
-from conformance.naming import UsageError
+from conformance.driver.cache_folder import cache_folder
+from conformance.driver.naming import UsageError
 from proofs import counterexample, explore, prover, walks
 from proofs.counterexample import REACHABLE
 from proofs.explore import Path as Route

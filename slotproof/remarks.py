@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 import spec
-from conformance.engines.protocol import Json
-from conformance.lockstep import CHOICE, PROMISE, VIOLATION
-from conformance.outcome import How
+from conformance.driver.lockstep import CHOICE, PROMISE, VIOLATION
+from conformance.driver.protocol import Json
+from conformance.traces.outcome import How
 from slotproof.arguments import arguments_of, meaning
 
 SPEAK_FOR_THEMSELVES = ("row", "node", "request", "session", "handle", "block", "slot")  # arguments that say their kind

@@ -22,7 +22,7 @@ import impl
 import proofs
 import slotproof
 import spec
-from conformance.cache_folder import cache_folder
+from conformance.driver.cache_folder import cache_folder
 from conformance.engines import registry
 from slotproof.output import write_text
 

@@ -7,14 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from conformance import named, traces
-from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.options import Given, chosen, known_to
-from conformance.ran import in_words
-from conformance.replay import row, rows_elsewhere
-from conformance.traces import Kept
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.options import Given, chosen, known_to
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines import named, registry
+from conformance.search.ran import in_words
+from conformance.search.replay import row, rows_elsewhere
+from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
 from slotproof import remarks
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import STYLES, broken, choose, progress, say, write_json
@@ -26,7 +26,7 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law. ``options``: options of
     engines; each is given to the engines that have it.
     """
-    found = traces.load(trace)
+    found = trace_files.load(trace)
     rows = _rows(trace, _named(engines) if engines else judged(), releases, options)
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
@@ -119,7 +119,7 @@ def merged(rows: Sequence[Json]) -> list[Json]:
 
 
 def as_json(found: Json) -> Json:
-    """A row of ``conformance.replay`` as it is written to files, where the engine's name is called ``subject``."""
+    """A row of ``conformance.search.replay`` as files have it, where the engine's name is called ``subject``."""
     return {"subject": found["engine"], **{key: value for key, value in found.items() if key != "engine"}}
 
 
@@ -137,8 +137,8 @@ def _rows(trace: str, engines: Sequence[str], releases: Sequence[str], options: 
         task = bar.add_task("replaying", total=len(wanted))
         for engine, release in wanted:
             if release is None:
-                loaded = registry.load(engine, stems=(traces.load(trace).trace.stem,), options=given[engine])
-                rows.append(as_json(row(traces.load(trace), loaded)))
+                loaded = registry.load(engine, stems=(trace_files.load(trace).trace.stem,), options=given[engine])
+                rows.append(as_json(row(trace_files.load(trace), loaded)))
             else:
                 rows += map(as_json, rows_elsewhere([trace], engine, release, options=given[engine]))
             bar.advance(task)

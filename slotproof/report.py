@@ -11,17 +11,18 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from conformance import traces
-from conformance.contents.harm_found import rank_of
+from conformance.driver import trace
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
-from conformance.faults import FAULTS
-from conformance.faults.show import Shown, show_all
-from conformance.replay import rows_elsewhere
-from conformance.story.pasted import as_test
-from conformance.story.picture import frame
-from conformance.story.tell import tell
-from conformance.traces import Kept
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.planted.faults.show import Shown, show_all
+from conformance.search.replay import rows_elsewhere
+from conformance.telling.pasted import as_test
+from conformance.telling.picture import frame
+from conformance.telling.tell import tell
+from conformance.traces import trace_files
+from conformance.traces.harm_found import rank_of
+from conformance.traces.trace_files import Kept
 from proofs import prover
 from proofs.draining import COMES_TO_REST, DRAIN
 from proofs.hints import Hints
@@ -77,7 +78,7 @@ def of_trace(folder: Path, trace: str, engine: str | None, release: str | None, 
     """Writes the page of one trace: on the engine that was asked for, else on the release that shows it worst, else on
     our own implementation; exit code 0. Raises ``EngineError`` if the engine cannot be loaded.
     """
-    kept = traces.load(trace)
+    kept = trace_files.load(trace)
     if engine is None and release is None and source is None:
         engine, release = _worst_on(kept) or (None, None)
     (row,) = rows_elsewhere([trace], engine or registry.own().name, release, told=True, source=source)
@@ -255,7 +256,7 @@ def shortened(story: list[Json]) -> list[Json]:
 
 
 def _bug(templates: Any, fault: Json) -> str:
-    kept = Kept(fault["name"], fault["law"] or "", fault["sentence"], "", traces.Trace(**fault["trace"]))
+    kept = Kept(fault["name"], fault["law"] or "", fault["sentence"], "", trace.Trace(**fault["trace"]))
     row = {"engine": registry.own().name, "release": None, "verdict": "", "harm": None, "missing": "", **fault}
     row["story"] = shortened(fault["story"])
     more = {"up": "../", "home": True, "title": f"Known bug {fault['name']}", "test": "", "rows": [], "bug": fault}

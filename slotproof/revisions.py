@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 
 
 def unpack(top: Path, commit: str, target: Path, *folders: str) -> None:

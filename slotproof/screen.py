@@ -25,14 +25,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, WORDS_OF_KIND
-from conformance.naming import UsageError, unknown
-from conformance.plain import LONGEST, printable
-from conformance.traces import Trace
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, WORDS_OF_KIND
+from conformance.driver.naming import UsageError, unknown
+from conformance.driver.printable import LONGEST, printable
+from conformance.driver.trace import Trace
 from slotproof.output import write_json
 
 if TYPE_CHECKING:
-    from conformance.story.tell import Told
+    from conformance.telling.tell import Told
 
 __all__ = ["broken", "choose", "graded", "plain", "progress", "say", "show", "story", "table", "write_json"]
 
@@ -185,8 +185,8 @@ def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
 
 def story(trace: Trace, told: Sequence[Told], test: str) -> None:
     """Prints each operation of the trace with the engine's functions that it called and with what it changed; and a
-    test that reproduces the finding. ``told``: made by ``conformance.story.tell``, ``test`` by
-    ``conformance.story.pasted``.
+    test that reproduces the finding. ``told``: made by ``conformance.telling.tell``, ``test`` by
+    ``conformance.telling.pasted``.
     """
     config = ", ".join(f"{name}={value}" for name, value in trace.config.items())
     functions = [frame for one in told for frame in one.functions]

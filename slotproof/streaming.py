@@ -7,10 +7,10 @@ from json import dumps
 from pathlib import Path
 from typing import Literal
 
-from conformance.engines.protocol import Json
-from conformance.kv_events import recording
-from conformance.kv_events.recording import Found, Judged
-from conformance.plain import printable
+from conformance.driver.printable import printable
+from conformance.driver.protocol import Json
+from conformance.stems.kv_events import recording
+from conformance.stems.kv_events.recording import Found, Judged
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.screen import say, write_json
 

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.connection import Subject
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
+from conformance.search.connection import Subject
 from slotproof.revisions import commit_of, git, unpack
 
 DEFAULT = "default"  # --base without a value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 MINIMUM, MAXIMUM = 5.0, 30 * 86_400.0  # seconds

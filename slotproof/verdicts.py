@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from conformance.contents.harm_found import lines_of
-from conformance.engines.protocol import Json
-from conformance.ran import in_words
-from conformance.story.pasted import as_test
-from conformance.story.tell import Told
-from conformance.traces import Trace
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.search.ran import in_words
+from conformance.telling.pasted import as_test
+from conformance.telling.tell import Told
+from conformance.traces.harm_found import lines_of
 from slotproof import remarks, weigh
 from slotproof.screen import STYLES, Rows, broken, say, show, story, table
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from conformance.connection import Subject
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
-from conformance.naming import UsageError
+from conformance.search.connection import Subject
 from slotproof import checking, faulting, kept_search, proving
 from slotproof.codes import BROKEN, HOLDS, USAGE
 from slotproof.screen import say

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from conformance.cache_folder import checkout
+from conformance.driver.cache_folder import checkout
 
 
 def line() -> str:

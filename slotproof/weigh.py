@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.engines.protocol import Json
-from conformance.enough import NOT_ENOUGH, OPERATIONS, TIMES
-from conformance.lockstep import UNSUPPORTED, VIOLATION
-from conformance.traces import LISTS
+from conformance.driver.lockstep import UNSUPPORTED, VIOLATION
+from conformance.driver.protocol import Json
+from conformance.search.enough import NOT_ENOUGH, OPERATIONS, TIMES
+from conformance.traces.trace_files import LISTS
 
 
 def fails(name: str, row: Json, report: Json) -> bool:

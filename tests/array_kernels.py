@@ -1,4 +1,6 @@
-"""Kernels that are launched twice in the tests of ``conformance.array_tl``: on arrays and in Triton's interpreter."""
+"""Kernels that are launched twice in the tests of ``conformance.engines.array_tl``: on arrays and in Triton's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from conformance.array_tl.launch import ArrayKernel
+from conformance.engines.array_tl.launch import ArrayKernel
 
 
 def on_both(function: Any) -> ArrayKernel:

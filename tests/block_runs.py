@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from conformance.block_cache.protocol import BlockCacheSnapshot, Completed, Launched
-from conformance.block_cache.worker import Workers
-from conformance.engines.protocol import Json
-from conformance.kv_events.told import Listener
+from conformance.driver.protocol import Json
+from conformance.stems.block_cache.protocol import BlockCacheSnapshot, Completed, Launched
+from conformance.stems.block_cache.worker import Workers
+from conformance.stems.kv_events.told import Listener
 
 Op = tuple[Any, ...]
 FULL, MAMBA = {"kind": "full"}, {"kind": "mamba"}

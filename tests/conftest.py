@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from conformance.collector import collect_rarely
-from conformance.draws import by_seed_alone
+from conformance.driver.collector import collect_rarely
+from conformance.driver.draws import by_seed_alone
 from proofs.mutation.right import right
 
 if not torch.cuda.is_available():

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import forked
 import pytest
 
-from conformance.engines.protocol import EngineError
-from conformance.engines.sglang import download
-from conformance.lockstep import Finding, LockStep
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import EngineError
+from conformance.engines.sglang.releases import download
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"  # `make soak`: everything, with many more random runs
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from typing import Any
 
 from reverts.revert import NotRevertable, Place, Span
 
-from conformance.engines.sglang.download import WHEELS as SGLANG
+from conformance.engines.sglang.releases.download import WHEELS as SGLANG
 from conformance.engines.vllm.download import WHEELS as VLLM
 from slotproof import edit_check
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotproof.plugin import Inserted, Json, Match, NodePart, NodeSnapshot, TreeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
 
 
 class OneOperation:
@@ -28,9 +28,9 @@ class OneOperation:
     def evict(self, full: int, swa: int, mamba: int) -> None:
         del full, swa, mamba
 
-    def snapshot(self) -> TreeSnapshot:
+    def snapshot(self) -> LockRefSnapshot:
         root = NodeSnapshot(0, None, [], {"full": NodePart([], 0)})
-        return TreeSnapshot([root], {"full": 0}, {"full": 0}, {"full": list(range(1, 17))})
+        return LockRefSnapshot([root], {"full": 0}, {"full": 0}, {"full": list(range(1, 17))})
 
 
 def make(config: Json) -> OneOperation:

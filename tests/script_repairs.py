@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from conformance.engines.sglang import alone, download
-from conformance.engines.sglang.release import load
+from conformance.engines.sglang import alone
+from conformance.engines.sglang.releases import download
+from conformance.engines.sglang.releases.release import load
 
 Repair = Callable[[], AbstractContextManager[Any]]
 

@@ -12,13 +12,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from conformance.check import Search, draw
-from conformance.faults import FAULTS, Fault
-from conformance.lockstep import Finding, LockStep
-from conformance.machine import Sink
-from conformance.shrink import shrink
-from conformance.stems import start
-from conformance.traces import Trace
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.trace import Trace
+from conformance.planted.faults.known_bugs import FAULTS, Fault
+from conformance.search.check import Search, draw
+from conformance.stems.machine import Sink
+from conformance.stems.stem_registry import start
+from conformance.traces.shrink import shrink
 
 EXAMPLES = 100  # drawn runs for a fault; the few that are not found by so many are left out
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from driven import done, driven, sampled, some
 
-from conformance.check import Search, check
-from conformance.configs import is_all_sliding, is_windowed, swa_size
+from conformance.driver.lockstep import CONFORMS, Finding, LockStep
+from conformance.driver.protocol import Unsupported
 from conformance.engines.ours.cache import cache
-from conformance.engines.protocol import Unsupported
-from conformance.engines.sglang.cache import row_memory
-from conformance.faults.session_trim import DonatesFreedPages
-from conformance.lockstep import CONFORMS, Finding, LockStep
-from conformance.stems import start
-from conformance.story.picture import frame
+from conformance.engines.sglang.driving.cache import row_memory
+from conformance.search.check import Search, check
+from conformance.stems.configs import is_all_sliding, is_windowed, swa_size
+from conformance.stems.session_trim.faults import DonatesFreedPages
+from conformance.stems.stem_registry import start
+from conformance.telling.picture import frame
 from impl.allocator import TokenToKVPoolAllocator
 from impl.cache import SessionCache
 from impl.mamba_slots import MambaStates

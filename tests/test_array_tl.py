@@ -43,11 +43,12 @@ from driven import driven, some
 from test_kernels import BATCHES, World
 from triton.runtime.errors import InterpreterError
 
-from conformance.array_tl.launch import ArrayKernel, KernelDied
-from conformance.array_tl.memory import NEAR, OutOfBounds, garbage
-from conformance.engines.protocol import EngineError
-from conformance.engines.sglang import RELEASES, download
-from conformance.lockstep import killed_by
+from conformance.driver.lockstep import killed_by
+from conformance.driver.protocol import EngineError
+from conformance.engines.array_tl.launch import ArrayKernel, KernelDied
+from conformance.engines.array_tl.memory import NEAR, OutOfBounds, garbage
+from conformance.engines.sglang import RELEASES
+from conformance.engines.sglang.releases import download
 from impl import kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore:tl.where with a non-boolean")
@@ -521,9 +522,9 @@ def test_the_last_slots_of_releases(
 
 REPLAY = """
 import json, sys
-from conformance import traces
+from conformance.traces import trace_files as traces
 from conformance.engines import registry
-from conformance.replay import row
+from conformance.search.replay import row
 loaded = registry.load("sglang", release=sys.argv[1])
 names = [name for name in traces.names() if traces.load(name).trace.stem in ("allocator", "swa_mapping")]
 rows = [row(traces.load(name), loaded) for name in names]
@@ -533,7 +534,7 @@ print(json.dumps([[r["verdict"], r["step"], r["law"]] for r in rows]))
 
 LAUNCHES = """
 import json, sys
-from conformance.array_tl import launch
+from conformance.engines.array_tl import launch
 from conformance.engines import registry
 names = []
 real = launch.ArrayKernel.run

@@ -16,10 +16,10 @@ from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
 from benchmarks.trees import PAGES, WORKS
+from conformance.driver.lockstep import breaks
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
-from conformance.lockstep import breaks
-from conformance.stems import STEMS
+from conformance.stems.stem_registry import STEMS
 
 CPU = torch.device("cpu")
 
@@ -159,8 +159,8 @@ ALLOCATORS = """
     from pathlib import Path
     import torch
     from benchmarks import engines
-    from conformance.engines.sglang import release
-    from conformance.engines.sglang.comparison import Comparison
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.comparison import Comparison
 
     class Watched(Comparison):
         \"\"\"It keeps the allocators that it makes, and how many slots of each are free.\"\"\"
@@ -202,8 +202,8 @@ TREES = """
     from pathlib import Path
     import torch
     from benchmarks import trees
-    from conformance.engines.sglang import release
-    from conformance.engines.sglang.comparison import Comparison
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.comparison import Comparison
 
     trees.TEXTS = 40
     other = Comparison(release.load(Path(sys.argv[2]), sys.argv[1]), "cpu")

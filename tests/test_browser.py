@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from conformance import traces
-from conformance.faults import FAULTS
-from conformance.lockstep import VIOLATION
-from conformance.story.tell import tell
-from conformance.traces import Kept, Trace
+from conformance.driver.lockstep import VIOLATION
+from conformance.driver.trace import Trace
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.telling.tell import tell
+from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
 from slotproof import explorer, report
 from slotproof.documents import environment
 from slotproof.packing import packed
@@ -36,7 +37,7 @@ PHONE, DESK = {"width": 390, "height": 800}, {"width": 1440, "height": 900}
 
 def shown_by_a_fault(trace: str, fault: str) -> tuple[Kept, list[Any]]:
     """A kept trace on our implementation with a planted bug."""
-    kept = traces.load(trace)
+    kept = trace_files.load(trace)
     return kept, [asdict(step) for step in tell(kept.trace, FAULTS[fault].make)]
 
 

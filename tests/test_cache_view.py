@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from test_impl_cache import text
 
+from conformance.driver.protocol import Json
 from conformance.engines.ours.cache import cache
-from conformance.engines.protocol import Json
 
 
 def test_the_engine_shows_its_states() -> None:

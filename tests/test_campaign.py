@@ -20,22 +20,24 @@ import psutil
 import pytest
 
 from benchmarks import steering
-from conformance import check, stems, traces
-from conformance.allocator.rules import AllocatorMachine
-from conformance.campaign import coverage, store, trial, workers
-from conformance.campaign.coverage import Known
-from conformance.campaign.store import Store, replace_text
-from conformance.campaign.workers import Loaded, lost
-from conformance.connection import EngineDied, Subject
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json
 from conformance.engines.toy import ToyAllocator
-from conformance.faults import FAULTS
-from conformance.machine import Sink
-from conformance.naming import UsageError
-from conformance.outcome import outcome
-from conformance.served import Progress, run_in
-from conformance.traces import Trace
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search import check
+from conformance.search.campaign import coverage, store, trial, workers
+from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.store import Store, replace_text
+from conformance.search.campaign.workers import Loaded, lost
+from conformance.search.connection import EngineDied, Subject
+from conformance.search.served import Progress, run_in
+from conformance.stems import stem_registry
+from conformance.stems.allocator.rules import AllocatorMachine
+from conformance.stems.machine import Sink
+from conformance.traces import trace_files
+from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
 from slotproof import campaign, cli, codes
 from slotproof.campaign import Options, report_of
@@ -118,7 +120,7 @@ def test_a_transition_that_no_rule_sends_is_named(monkeypatch: pytest.MonkeyPatc
 
     whole = missed()
     without = type("AllocatorMachine", (AllocatorMachine,), {"clear": None})
-    monkeypatch.setitem(stems.STEMS, "allocator", stems.STEMS["allocator"]._replace(machine=without))
+    monkeypatch.setitem(stem_registry.STEMS, "allocator", stem_registry.STEMS["allocator"]._replace(machine=without))
     less = missed()
     assert "clear: taken" not in whole
     assert "clear: taken" in less
@@ -412,7 +414,7 @@ def test_a_crash_and_a_hang_are_findings_with_their_seed(engines: Callable[[str]
         assert row["step"] == len(row["trace"]["steps"])
         if found is not None:
             assert [new["seed"] for new in found.add(asked(3), done) and found.findings] == [7]
-            assert traces.load(str(tmp_path / found.findings[0]["shapes"][0]["file"])).trace.stem == "allocator"
+            assert trace_files.load(str(tmp_path / found.findings[0]["shapes"][0]["file"])).trace.stem == "allocator"
             found.close()
 
 
@@ -432,7 +434,7 @@ def test_a_fault_is_one_finding_that_many_trials_find(engines: Callable[[str], S
     assert len(leaks[0]["trace"]["steps"]) <= 3
     valid(report)
     assert report["results"][0]["coverage"] == json.loads((folder / "coverage.json").read_text())["allocator"]
-    kept = traces.load(str(folder / leaks[0]["shapes"][0]["file"])).trace
+    kept = trace_files.load(str(folder / leaks[0]["shapes"][0]["file"])).trace
     leaking, whole = (
         (lambda config: ToyAllocator(config["size"], config["page_size"], leaks=True)),
         registry.load("toy"),

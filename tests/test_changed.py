@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.story.changed import Changed
-from conformance.story.tell import Told
-from conformance.story.where import SHOWN, Calls, Frame, Roots
-from conformance.traces import Trace
+from conformance.driver.trace import Trace
+from conformance.telling.changed import Changed
+from conformance.telling.tell import Told
+from conformance.telling.where import SHOWN, Calls, Frame, Roots
 from slotproof import github, junit, screen
 
 BEFORE = '''

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from conformance.cache_folder import cache_folder
-from conformance.stems import STEMS
+from conformance.driver.cache_folder import cache_folder
+from conformance.stems.stem_registry import STEMS
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = ROOT / "examples" / "ci" / "slotproof.yml"

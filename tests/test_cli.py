@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from conformance import lockstep
-from conformance.lockstep import CONFORMS, VIOLATION
-from conformance.traces import Kept, Trace
+from conformance.driver import lockstep
+from conformance.driver.lockstep import CONFORMS, VIOLATION
+from conformance.driver.trace import Trace
+from conformance.traces.trace_files import Kept
 from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict

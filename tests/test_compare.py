@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from driven import Variant
 
-from conformance import judge, known
-from conformance.compare import Status, compare, in_words
-from conformance.engines.protocol import Json, Unsupported
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.driver.protocol import Json, Unsupported
+from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
-from conformance.hunt import Difference, Hunt, Hunted, Limits
-from conformance.known import Known
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
-from conformance.machine import TimeIsUp
-from conformance.outcome import Break, How, Outcome, outcome
-from conformance.shrink import shrink
-from conformance.traces import Trace
+from conformance.search import judge
+from conformance.search.hunt import Difference, Hunt, Hunted, Limits
+from conformance.stems.machine import TimeIsUp
+from conformance.traces import known
+from conformance.traces.compare import Status, compare, in_words
+from conformance.traces.known import Known
+from conformance.traces.outcome import Break, How, Outcome, outcome
+from conformance.traces.shrink import shrink
 
 LEAK = Break(VIOLATION, 3, "no_leak", "invariant", "No page is lost.", "page 1 is lost")
 STALE = Break(LATENT, 2, "free_maps_to_nothing", "invariant", "A free slot maps to nothing.", "slot 3")
@@ -129,7 +130,7 @@ def test_one_finding_a_law_and_its_other_runs_are_folded_under_it(monkeypatch: p
         begun.append((finding.law, trace.steps[-1]["op"]))
         return shrink(finding, trace, *more, **named)
 
-    monkeypatch.setattr("conformance.hunt.shrink", heard)
+    monkeypatch.setattr("conformance.search.hunt.shrink", heard)
     found = hunted(BOTH, sound)
     told = [(d.found.law, d.found.kind, d.found.severity) for d in found.differences]
     assert len(told) == len({*told}) > 1
@@ -148,7 +149,7 @@ def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypa
     def late(*_: Any, **__: Any) -> Any:
         raise TimeIsUp
 
-    monkeypatch.setattr("conformance.hunt.shrink", late)
+    monkeypatch.setattr("conformance.search.hunt.shrink", late)
     hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, sound), Limits(100, seed=1))
     hunt.run([], ())
     monkeypatch.setattr(hunt, "_time_is_up", lambda _: True)
@@ -185,7 +186,7 @@ def test_a_new_bug_is_found_behind_a_known_one() -> None:
 def test_without_the_steps_back_the_leak_would_end_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above is good for: runs that end at the known leak do many fewer operations."""
     on = hunted(BOTH, leaks, examples=300)
-    monkeypatch.setattr("conformance.machine.STEPS_BACK", 0)
+    monkeypatch.setattr("conformance.stems.machine.STEPS_BACK", 0)
     off = hunted(BOTH, leaks, examples=300)
     assert off.steps < on.steps * 0.8
 

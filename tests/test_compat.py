@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from driven import have, sampled
 
-from conformance.engines.protocol import EngineError
-from conformance.engines.sglang import PLUGIN, compat, refused
-from conformance.engines.sglang.hooks import HOOKS
-from conformance.engines.sglang.source.classes import Classes, files
-from conformance.engines.sglang.subjects import stand_ins
+from conformance.driver.protocol import EngineError
+from conformance.engines.sglang import PLUGIN
+from conformance.engines.sglang.replacing import compat, refused
+from conformance.engines.sglang.replacing.hooks import HOOKS
+from conformance.engines.sglang.replacing.source.classes import Classes, files
+from conformance.engines.sglang.replacing.subjects import stand_ins
 from slotproof import cli, codes
 
 BASE = "BaseTokenToKVPoolAllocator"

@@ -10,21 +10,32 @@ from typing import Any
 import pytest
 from driven import Variant, found, judge
 
-from conformance import check, known, trace_schema, traces
-from conformance.block_cache.run import ENDS, PROGRESS
-from conformance.block_pool.run import FINDS, OFFERED
-from conformance.check import Search
-from conformance.contents.shadow import READS_OWN
+from conformance.driver.lockstep import (
+    ANSWERED,
+    BAD_INPUT,
+    CONFORMS,
+    ENOUGH,
+    LATENT,
+    QUIESCENT,
+    VIOLATION,
+    Finding,
+    LockStep,
+)
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import READS_OWN
 from conformance.engines import registry
-from conformance.engines.protocol import Json, Misuse
-from conformance.faults import FAULTS, Fault
-from conformance.faults.show import show
-from conformance.lock_ref.seen import OWNED
-from conformance.lockstep import ANSWERED, BAD_INPUT, CONFORMS, ENOUGH, LATENT, QUIESCENT, VIOLATION, Finding, LockStep
-from conformance.outcome import outcome
-from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED
-from conformance.stems import STEMS, start
-from conformance.story.tell import tell
+from conformance.planted.faults.known_bugs import FAULTS, Fault
+from conformance.planted.faults.show import show
+from conformance.search import check
+from conformance.search.check import Search
+from conformance.stems.block_cache.run import ENDS, PROGRESS
+from conformance.stems.block_pool.run import FINDS, OFFERED
+from conformance.stems.lock_ref.projection import OWNED
+from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
+from conformance.stems.stem_registry import STEMS, start
+from conformance.telling.tell import tell
+from conformance.traces import known, trace_files, trace_schema
+from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
 from slotproof import kept_search
 
@@ -108,13 +119,13 @@ def test_a_fault_is_found_from_nothing(fault: Fault) -> None:
     assert (shown.proof, shown.found) == ("refuted", "found")
     assert shown.reach == "reachable bug"
     assert 0 < shown.steps <= LONGEST.get(fault.stem, 9), shown.run.trace
-    (known,) = (one for one in kept_search.faults() if one["name"] == fault.name)
-    assert kept_search.as_kept(shown).items() <= known.items(), "run make faults"
+    (exclusions,) = (one for one in kept_search.faults() if one["name"] == fault.name)
+    assert kept_search.as_kept(shown).items() <= exclusions.items(), "run make faults"
 
 
-@pytest.mark.parametrize("name", traces.names())
+@pytest.mark.parametrize("name", trace_files.names())
 def test_kept_traces_hold_on_ours(name: str) -> None:
-    kept = traces.load(name)
+    kept = trace_files.load(name)
     shown = outcome(kept.trace, OURS[kept.trace.stem])
     assert shown.verdict == CONFORMS or shown.stopped in NOT_OURS, shown
 
@@ -125,8 +136,8 @@ def operations_of(stem: str) -> set[str]:
 
 
 def test_kept_traces_say_what_they_are() -> None:
-    for name in traces.names():
-        kept = traces.load(name)
+    for name in trace_files.names():
+        kept = trace_files.load(name)
         stem = hints_of(kept.trace.stem).stem
         assert kept.why.endswith("."), name
         assert kept.caller, name
@@ -139,7 +150,7 @@ def test_known_differences_point_at_kept_traces() -> None:
     assert len(listed) > 100
     for entry in listed:
         stem = hints_of(entry.stem).stem
-        assert entry.trace in traces.names()
+        assert entry.trace in trace_files.names()
         assert entry.verdict in (VIOLATION, LATENT)
         assert entry.law in {*stem.invariants, *stem.transitions, *RUN_LAWS, *operations_of(entry.stem)}, entry
 
@@ -209,7 +220,7 @@ def test_an_unlawful_operation_is_the_runs_own_mistake() -> None:
 
 
 def test_a_story_says_what_changed_and_what_broke() -> None:
-    told = tell(traces.load("tail_inside_page").trace, FAULTS["tail_inside_page"].make)
+    told = tell(trace_files.load("tail_inside_page").trace, FAULTS["tail_inside_page"].make)
     assert "the mapping of full slot 3: nothing → SWA slot 2" in told[-1].changed
     assert "mapping_keeps_offset" in told[-1].wrong
 
@@ -218,6 +229,6 @@ def test_a_trace_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps({"stem": "allocator"}))
     with pytest.raises(ValueError, match="is no trace"):
-        traces.load(str(wrong))
+        trace_files.load(str(wrong))
     with pytest.raises(ValueError, match="no trace 'nosuch'"):
-        traces.load("nosuch")
+        trace_files.load("nosuch")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from driven import Variant
 
-from conformance.block_cache.protocol import Launched
-from conformance.block_cache.run import ENDS, PROGRESS, STILL
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.lockstep import Finding, LockStep
-from conformance.stems import start
-from conformance.story.tell import tell
-from conformance.traces import Trace
+from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.run import ENDS, PROGRESS, STILL
+from conformance.stems.stem_registry import start
+from conformance.telling.tell import tell
 
 STEM = "block_cache"
 OURS = registry.load("ours").makers[STEM]

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from driven import Variant, done, judge, sampled
 
-from conformance import lockstep
-from conformance.block_pool.protocol import BlockPoolSnapshot, Name
-from conformance.block_pool.run import FINDS, OFFERED, BlockPoolRun
-from conformance.check import Search, check
-from conformance.contents.harm import harm
-from conformance.contents.shadow import BLOCKS, READS_OWN
+from conformance.driver import lockstep
+from conformance.driver.lockstep import CONFORMS, ENOUGH, REFUSED, Finding, LockStep
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import BLOCKS, READS_OWN
 from conformance.engines import registry
-from conformance.engines.ours.blocks import OurBlocks
-from conformance.engines.protocol import Json, Misuse
-from conformance.faults import FAULTS
-from conformance.faults.block_pool import FAULTS as MINE
-from conformance.faults.fault import Fault
-from conformance.faults.kept import kept_run
-from conformance.lockstep import CONFORMS, ENOUGH, REFUSED, Finding, LockStep
-from conformance.outcome import outcome
-from conformance.stems import start
-from conformance.story.tell import tell
+from conformance.engines.ours.block_pool import OurBlocks
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.search.harm import harm
+from conformance.stems.block_pool.faults import FAULTS as MINE
+from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
+from conformance.stems.block_pool.run import FINDS, OFFERED, BlockPoolRun
+from conformance.stems.fault import Fault
+from conformance.stems.stem_registry import start
+from conformance.telling.tell import tell
+from conformance.traces.outcome import outcome
 from impl.block_pool import BlockPool
 
 STEM = "block_pool"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from driven import Variant, done, found
 
-from conformance.cache.run import CacheRun
-from conformance.check import Search, check
+from conformance.driver.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
+from conformance.driver.protocol import Json, Misuse
 from conformance.engines.ours.cache import OurCache, cache
-from conformance.engines.protocol import Json, Misuse
-from conformance.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
-from conformance.stems import start
+from conformance.search.check import Search, check
+from conformance.stems.cache.run import CacheRun
+from conformance.stems.stem_registry import start
 from impl.cache import SessionCache
 from impl.lock_ref import LockTree
 from impl.radix import ROOT

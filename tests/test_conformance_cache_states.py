@@ -8,9 +8,9 @@ import pytest
 from driven import done, found
 from test_conformance_cache import engine_of, run_of, started
 
-from conformance.engines.protocol import Json
-from conformance.lockstep import LockStep
-from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from conformance.driver.lockstep import LockStep
+from conformance.driver.protocol import Json
+from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 
 KINDS = {"two": TWO, "lazy": LAZY, "one": ONE, "none": NO_BUFFER}
 

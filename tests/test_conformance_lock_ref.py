@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from driven import Variant
 
-from conformance.check import Search, check
-from conformance.engines.ours.tree import lock_ref
-from conformance.engines.protocol import Json, Match, Misuse, TreeSnapshot, Unsupported
-from conformance.faults import FAULTS
-from conformance.known import LockRefExclusion as Exclusion
-from conformance.lock_ref.rules import TREES, LockRefMachine, keys
-from conformance.lock_ref.run import LockRefRun
-from conformance.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
-from conformance.machine import Sink
-from conformance.story.tell import tell
+from conformance.driver.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
+from conformance.driver.protocol import Json, Misuse, Unsupported
+from conformance.engines.ours.lock_ref import lock_ref
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.stems.lock_ref.exclusions import LockRefExclusion as Exclusion
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, Match
+from conformance.stems.lock_ref.rules import TREES, LockRefMachine, keys
+from conformance.stems.lock_ref.run import LockRefRun
+from conformance.stems.machine import Sink
+from conformance.telling.tell import tell
 from spec import lock_ref as law
 from spec.tree import COUNTED, SKIPPED
 
@@ -194,7 +195,7 @@ def test_the_engine_is_read_once_for_each_call() -> None:
     run, lock = started("swa", "mamba")
     counted = {"calls": 0, "reads": 0}
 
-    def snapshot() -> TreeSnapshot:
+    def snapshot() -> LockRefSnapshot:
         counted["reads"] += 1
         return tree.snapshot()
 

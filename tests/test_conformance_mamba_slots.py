@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from driven import Variant, some
 
-from conformance import replay, traces
-from conformance.check import Search, check
-from conformance.engines.ours.states import mamba_slots
-from conformance.engines.protocol import EngineError, Json, Misuse, StatesSnapshot, Unsupported
-from conformance.faults import FAULTS
-from conformance.known import MambaSlotsExclusion as Exclusion
-from conformance.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
-from conformance.machine import Sink
-from conformance.mamba_slots.rules import BUFFERS, LAZY, NO_BUFFER, TWO, MambaSlotsMachine
-from conformance.mamba_slots.run import MambaSlotsRun
-from conformance.mamba_slots.seen import owner_names, project_states
-from conformance.story.tell import tell
+from conformance.driver.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
+from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
+from conformance.engines.ours.mamba_slots import mamba_slots
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search import replay
+from conformance.search.check import Search, check
+from conformance.stems.machine import Sink
+from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion as Exclusion
+from conformance.stems.mamba_slots.projection import owner_names, project_states
+from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
+from conformance.stems.mamba_slots.rules import BUFFERS, LAZY, NO_BUFFER, TWO, MambaSlotsMachine
+from conformance.stems.mamba_slots.run import MambaSlotsRun
+from conformance.telling.tell import tell
+from conformance.traces import trace_files
 
 PLACES = ("pr_26941_save", "pr_26941_free", "pr_26941_abort")
 # What each release shows of a kept trace: V a violation, L a latent finding, - nothing, . it cannot be sent.
@@ -235,7 +237,7 @@ def test_the_engine_is_read_once_for_each_call() -> None:
     run, lock = started()
     ours, reads = run.engine, []
 
-    def snapshot() -> StatesSnapshot:
+    def snapshot() -> MambaSlotsSnapshot:
         reads.append(1)
         return ours.snapshot()
 
@@ -262,7 +264,7 @@ def test_the_engine_is_read_once_for_each_call() -> None:
 def test_what_does_not_differ_is_the_laws_own_state() -> None:
     run, _ = running(session=1)
     assert project_states(run.state, run.seen, run.nodes, run.here, run.lent) is run.state
-    other = project_states(run.state, StatesSnapshot([], 0), run.nodes, run.here, run.lent)
+    other = project_states(run.state, MambaSlotsSnapshot([], 0), run.nodes, run.here, run.lent)
     assert (other.available, other.table(0, 0)) == (0, run.state.table(0, 0))
 
 
@@ -377,7 +379,7 @@ def test_each_place_of_pr_26941_is_found_and_shrinks(name: str) -> None:
 
 
 def test_a_story_of_slots_says_what_changed() -> None:
-    told = tell(traces.load("aborted_turn_leaks").trace, FAULTS["pr_26941_abort"].make)
+    told = tell(trace_files.load("aborted_turn_leaks").trace, FAULTS["pr_26941_abort"].make)
     assert "state slot 1: free → held by request 0" in told[1].changed
     assert "no_leak" in told[2].wrong
     slots = told[2].picture["panels"][0]["items"]

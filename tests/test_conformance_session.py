@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from driven import Variant, found
 
-from conformance.check import Search, check
+from conformance.driver.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.trace import Trace
 from conformance.engines.ours.cache import cache
-from conformance.engines.protocol import Json, Misuse
-from conformance.faults import FAULTS
-from conformance.lockstep import QUIESCENT, VIOLATION, Finding, LockStep
-from conformance.request_calls import RequestCalls
-from conformance.session_trim.run import SessionTrimRun
-from conformance.session_trim.seen import ROW_OWNED, SLOT_OWNED, lengths_of
-from conformance.session_trim.tree_pages import spans
-from conformance.shrink import shrink
-from conformance.stems import start
-from conformance.traces import Trace
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.stems.requests.calls import RequestCalls
+from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED, lengths_of
+from conformance.stems.session_trim.run import SessionTrimRun
+from conformance.stems.session_trim.tree_pages import spans
+from conformance.stems.stem_registry import start
+from conformance.traces.shrink import shrink
 
 CONFIG = {"page_size": 2, "size": 8, "size_swa": 8, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
 

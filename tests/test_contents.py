@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from conformance import lockstep
-from conformance.check import Search, check
-from conformance.contents.forward import Pools, forward, reads
-from conformance.contents.harm_found import Harm
-from conformance.contents.nodes import NodeContents, along
-from conformance.contents.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
+from conformance.driver import lockstep
+from conformance.driver.forward import Pools, forward, reads
+from conformance.driver.lockstep import CONFORMS, INVARIANT, Finding, LockStep
+from conformance.driver.protocol import Json, Key
+from conformance.driver.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
+from conformance.driver.trace import Trace
 from conformance.engines import registry, toy
-from conformance.engines.protocol import Json, Key, NodePart, NodeSnapshot
-from conformance.faults import FAULTS, cache, mamba_slots
-from conformance.faults.fault import Fault
-from conformance.lockstep import CONFORMS, INVARIANT, Finding, LockStep
-from conformance.outcome import Break, Outcome, outcome
-from conformance.requests import MARK, Request, token
-from conformance.stems import STEMS, start
-from conformance.traces import Trace
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.stems.cache import faults as cache
+from conformance.stems.fault import Fault
+from conformance.stems.lock_ref.contents import NodeContents, along
+from conformance.stems.lock_ref.protocol import NodePart, NodeSnapshot
+from conformance.stems.mamba_slots import faults as mamba_slots
+from conformance.stems.requests.request import MARK, Request, token
+from conformance.stems.stem_registry import STEMS, start
+from conformance.traces.harm_found import Harm
+from conformance.traces.outcome import Break, Outcome, outcome
 
 OURS = registry.load("ours").makers
 SHOWS: dict[str, Json] = json.loads(Path(__file__).with_name("content_traces.json").read_text(encoding="utf-8"))

@@ -13,11 +13,11 @@ import pytest
 from driven import SOAK
 
 from benchmarks import runs
-from conformance import lockstep
+from conformance.driver import lockstep
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.lockstep import Finding, LockStep
-from conformance.stems import STEMS
-from conformance.traces import Trace
+from conformance.stems.stem_registry import STEMS
 
 OURS = registry.load("ours")
 _STATES = ("", ".next", ".slots.*")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_lines, changes, ranges, told_lines
+from conformance.driver.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_lines, changes, ranges, told_lines
 from conformance.engines import registry
-from conformance.stems import STEMS, start
+from conformance.stems.stem_registry import STEMS, start
 from spec.finite import Map
 from spec.logic import but
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from conformance.check import Search, check
-from conformance.draws import KEPT, LOOKS
+from conformance.driver.draws import KEPT, LOOKS
 from conformance.engines import toy
+from conformance.search.check import Search, check
 
 
 @pytest.fixture(autouse=True, scope="module")

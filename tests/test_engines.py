@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from conformance import judge
-from conformance.check import Search, check
+from conformance.driver.lockstep import CONFORMS, INVARIANT, UNSUPPORTED, VIOLATION
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry, toy
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.ours import MAKERS
-from conformance.engines.protocol import EngineError, Json, Unsupported
-from conformance.faults import ALL, FAULTS, Fault
-from conformance.lockstep import CONFORMS, INVARIANT, UNSUPPORTED, VIOLATION
-from conformance.stems import STEMS, start
+from conformance.planted.faults.known_bugs import ALL, FAULTS, Fault
+from conformance.search import judge
+from conformance.search.check import Search, check
+from conformance.stems.stem_registry import STEMS, start
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 from slotproof import checking

@@ -13,25 +13,27 @@ from typing import Any
 import pytest
 from one_operation import make as one_operation
 
-import conformance.enough
-from conformance import judge, stems, traces
-from conformance.allocator.rules import AllocatorMachine
-from conformance.campaign.store import Looked
-from conformance.check import Search, check
-from conformance.claims import claimed
-from conformance.clock import Clock
-from conformance.contents.harm import harm
+import conformance.search.enough
+from conformance.driver.clock import Clock
+from conformance.driver.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
+from conformance.driver.operations import declared
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import registry, toy
-from conformance.engines.protocol import Json, Unsupported
 from conformance.engines.registry import Loaded
-from conformance.enough import NOT_ENOUGH, OPERATIONS, TIMES, Effort, too_seldom
-from conformance.hunt import Hunt, Limits
-from conformance.kinds import declared
-from conformance.lockstep import CONFORMS, UNSUPPORTED, VIOLATION
-from conformance.machine import Sink
-from conformance.outcome import How, outcome
-from conformance.stems import CALLERS, STEMS
-from conformance.traces import LISTS
+from conformance.search import judge
+from conformance.search.campaign.store import Looked
+from conformance.search.check import Search, check
+from conformance.search.enough import NOT_ENOUGH, OPERATIONS, TIMES, Effort, too_seldom
+from conformance.search.harm import harm
+from conformance.search.hunt import Hunt, Limits
+from conformance.stems import stem_registry
+from conformance.stems.allocator.rules import AllocatorMachine
+from conformance.stems.claims import claimed
+from conformance.stems.machine import Sink
+from conformance.stems.stem_registry import STEMS
+from conformance.traces import trace_files
+from conformance.traces.outcome import How, outcome
+from conformance.traces.trace_files import LISTS
 from proofs.registry import hints_of
 from slotproof import campaign, checking
 from slotproof.weigh import too_little, undecided
@@ -60,7 +62,7 @@ def judged(stem: str, make: Callable[[Json], Any], **more: Any) -> Json:
 def test_each_transition_of_a_law_is_claimed_or_an_own_way(stem: str) -> None:
     claims = STEMS[stem].claims
     assert set(claims) == set(hints_of(stem).stem.transitions)
-    operations = set(declared(*CALLERS[stem]))
+    operations = set(declared(*STEMS[stem].callers))
     for name, claim in claims.items():
         assert bool(claim.own) != bool(claim.by), name
         assert not claim.own or claim.own.endswith("."), name
@@ -123,9 +125,9 @@ def test_a_dropped_rule_turns_the_verdict(name: str, monkeypatch: pytest.MonkeyP
                 super().do(op, **arguments)
 
     driven = STEMS["allocator"]._replace(machine=Dropped)
-    monkeypatch.setitem(stems.STEMS, "allocator", driven)
-    monkeypatch.setattr(traces, "every", list)
-    monkeypatch.setattr(conformance.enough, "ROUNDS", 3)
+    monkeypatch.setitem(stem_registry.STEMS, "allocator", driven)
+    monkeypatch.setattr(trace_files, "every", list)
+    monkeypatch.setattr(conformance.search.enough, "ROUNDS", 3)
     found = judged("allocator", toy.allocator)
     transition = {"decode": "alloc_decode", "trim": "shorten"}[name]
     assert (found["verdict"], found["too_seldom"]) == (NOT_ENOUGH, [transition])
@@ -237,7 +239,7 @@ def test_a_hunt_on_a_busy_machine_goes_on_to_the_minimum() -> None:
 
 def test_the_search_for_the_minimum_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the further rounds take too long, the verdict is that too little was done."""
-    monkeypatch.setattr(conformance.enough, "LONGEST", 0.0)
+    monkeypatch.setattr(conformance.search.enough, "LONGEST", 0.0)
     search = judge.Alone(
         loaded("allocator", toy.allocator), asked("allocator", examples=None, seconds=60.0), lambda *_: None,
         Clock(60.0, Ticks(30.0)),

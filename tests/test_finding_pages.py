@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from conformance import traces
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.traces import trace_files
 from slotproof import documents, finding_pages
 from slotproof.finding_pages import Finding
 
 RELEASES = ("1", "2", "3", "4")
 SHORT = {"v": VIOLATION, "l": LATENT, ".": CONFORMS, " ": UNSUPPORTED}
-NAMES = traces.names()
+NAMES = trace_files.names()
 
 
 def rows(marks: str) -> list[Json]:
@@ -29,7 +29,7 @@ def rows(marks: str) -> list[Json]:
 
 
 def finding(marks: str, name: str = NAMES[0]) -> Finding:
-    return Finding(traces.load(name), None, rows(marks))
+    return Finding(trace_files.load(name), None, rows(marks))
 
 
 @pytest.mark.parametrize(

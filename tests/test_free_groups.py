@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.check import Search, check
-from conformance.diff import changes
-from conformance.engines.ours import pools
-from conformance.engines.protocol import Json
-from conformance.faults import swa_mapping as faults
-from conformance.outcome import Outcome, outcome
-from conformance.traces import Trace
+from conformance.driver.diff import changes
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.engines.ours import swa_mapping
+from conformance.search.check import Search, check
+from conformance.stems.swa_mapping import faults as faults
+from conformance.traces.outcome import Outcome, outcome
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 from spec import swa_mapping as law
 from spec.finite import Seq, Set
@@ -126,7 +126,7 @@ class IgnoresStrayEnd(SWATokenToKVPoolAllocator):
 
 
 def engine(kind: type, lacks: Sequence[str] = ("bad",)) -> Callable[[Json], Any]:
-    return lambda config: pools.swa_mapping(config, lacks=lacks, kind=kind)
+    return lambda config: swa_mapping.swa_mapping(config, lacks=lacks, kind=kind)
 
 
 def shows(kind: type, *steps: Json) -> Outcome:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from driven import sampled
 
-from conformance import watchdog
-from conformance.connection import Served, Subject
-from conformance.engines.protocol import EngineError
-from conformance.lockstep import ANSWERED
+from conformance.driver import watchdog
+from conformance.driver.lockstep import ANSWERED
+from conformance.driver.protocol import EngineError
+from conformance.search.connection import Served, Subject
 from slotproof import checking, codes
 from slotproof.checking import Options
 from slotproof.cli import app

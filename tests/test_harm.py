@@ -10,22 +10,23 @@ from typing import Any
 
 import pytest
 
-from conformance import traces
-from conformance.clock import Clock
-from conformance.contents import harm as search
-from conformance.contents.harm import harm, with_another
-from conformance.contents.harm_found import Harm, lines_of, rank_of
-from conformance.contents.shadow import FULL, Shadow
-from conformance.contents.world import is_small, world_of
+from conformance.driver.clock import Clock
+from conformance.driver.lockstep import UNSUPPORTED
+from conformance.driver.protocol import Json
+from conformance.driver.shadow import FULL, Shadow
+from conformance.driver.trace import Trace
+from conformance.driver.world import is_small, world_of
 from conformance.engines import registry
-from conformance.engines.protocol import Json, PoolSnapshot
 from conformance.engines.toy import ToyAllocator
-from conformance.faults import FAULTS
-from conformance.faults.kept import kept_run
-from conformance.lockstep import UNSUPPORTED
-from conformance.outcome import outcome
-from conformance.stems import STEMS, start
-from conformance.traces import Trace
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search import harm as search
+from conformance.search.harm import harm, with_another
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.stem_registry import STEMS, start
+from conformance.traces import trace_files
+from conformance.traces.harm_found import Harm, lines_of, rank_of
+from conformance.traces.outcome import outcome
 
 OURS = registry.load(registry.own().name).makers
 
@@ -38,13 +39,13 @@ def run_of(fault: str) -> tuple[Trace, int, Callable[[Json], Any]]:
     return trace, first.step, FAULTS[fault].make
 
 
-NAMES = traces.names()[::4]
+NAMES = trace_files.names()[::4]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str) -> None:
     """So what the plans send is lawful, and a harm or a stop comes of the broken law."""
-    kept = traces.load(name)
+    kept = trace_files.load(name)
     if outcome(kept.trace, OURS[kept.trace.stem]).verdict == UNSUPPORTED:
         pytest.skip("our implementation lacks a call of the trace")
     found = harm(kept.trace, len(kept.trace.steps), OURS[kept.trace.stem])
@@ -53,18 +54,17 @@ def test_a_right_engine_that_is_driven_on_does_no_harm_and_never_stops(name: str
 
 
 def test_the_plans_are_tried_on_every_stem() -> None:
-    assert search.ONWARD.keys() == STEMS.keys()
     of_faults = {fault.stem: kept_run(fault).trace.config for fault in FAULTS.values()}
     configs = {trace.stem: trace.config for trace in every_trace()} | of_faults
     assert configs.keys() == STEMS.keys(), "what no kept trace has, the runs of its faults have"
     for stem in STEMS:
         lock = start(stem, OURS[stem], configs[stem])
-        moves = search.ONWARD[stem](lock.run).moves
+        moves = STEMS[stem].onward(lock.run).moves
         assert moves.keys() <= {"begin", *(name for plan in search.PLANS for name in plan)}
 
 
 def every_trace() -> list[Trace]:
-    return [traces.load(name).trace for name in traces.names()]
+    return [trace_files.load(name).trace for name in trace_files.names()]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ class Twice(ToyAllocator):
         if self.pages > 1:
             super().free(slots)
 
-    def snapshot(self) -> PoolSnapshot:
+    def snapshot(self) -> AllocatorSnapshot:
         seen = super().snapshot()
         wrong = self.pages == 1 and bool(self.free_pages)
         return replace(seen, available=seen.available + wrong) if wrong else seen

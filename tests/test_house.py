@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from conformance import stems
+from conformance.driver.lockstep import Law
 from conformance.engines import registry
-from conformance.faults import ALL
-from conformance.lockstep import Law
-from proofs.registry import DRIVEN, STEMS, STREAMS, hints_of
+from conformance.planted.faults.known_bugs import ALL
+from conformance.stems import stem_registry
+from conformance.stems.found import driven
+from proofs.registry import STEMS, hints_of
 from spec import pair, pool
 from spec.logic import Stem
 
@@ -62,38 +63,40 @@ def functions_of(stem: str) -> list[tuple[str, Any]]:
 # Where a stem is.
 
 
-@pytest.mark.parametrize("stem", DRIVEN)
+@pytest.mark.parametrize("stem", driven())
 def test_a_stem_is_in_all_four_folders(stem: str) -> None:
     files = [f"{folder}/{stem}.py" for folder in ("spec", "proofs", "impl")]
-    files += [f"conformance/{stem}/{name}.py" for name in ("__init__", "run", "rules", "seen")]
+    files += [f"conformance/stems/{stem}/{name}.py" for name in ("__init__", *OF_A_ROOM)]
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
-def test_conformance_has_a_folder_for_each_stem_and_for_what_all_of_them_share() -> None:
-    found = {path.name for path in (ROOT / "conformance").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert found == {*STEMS, "array_tl", "campaign", "contents", "engines", "faults", "mutants", "story"}
+def test_conformance_has_few_rooms_and_a_room_for_each_stem() -> None:
+    def folders(place: str) -> set[str]:
+        return {path.name for path in (ROOT / place).iterdir() if path.is_dir() and path.name != "__pycache__"}
+
+    assert folders("conformance") == {*ROOMS, "story"}, "story: the old place of what pasted tests import"
+    assert folders("conformance/stems") == {*STEMS, "pools", "requests"}
+    assert {path.name for path in (ROOT / "conformance").glob("*.py")} == {"__init__.py"}
 
 
 def test_every_stem_is_driven_or_judges_what_an_engine_says() -> None:
-    assert tuple(stems.STEMS) == DRIVEN
-    assert (*DRIVEN, *STREAMS) == STEMS
+    assert list(stem_registry.STEMS) == driven()
+    assert {*STEMS} - {*driven()} == {"kv_events"}, "what an engine says, in a run of any stem, is judged by this one"
 
 
 def test_the_faults_of_a_stem_are_one_file() -> None:
-    found = {path.stem for path in (ROOT / "conformance" / "faults").glob("*.py")} - {
-        *("__init__", "catch", "fault", "kept", "pool", "show")
-    }
+    found = {path.parent.name for path in (ROOT / "conformance" / "stems").glob("*/faults.py")}
     assert found == {fault.stem for fault in ALL}
     for stem in found:
-        assert {fault.stem for fault in module_of("conformance.faults", stem).FAULTS} == {stem}
+        assert {fault.stem for fault in import_module(f"conformance.stems.{stem}.faults").FAULTS} == {stem}
 
 
 # One text.
 
 
-@pytest.mark.parametrize("stem", DRIVEN)
+@pytest.mark.parametrize("stem", driven())
 def test_the_run_and_the_proofs_use_the_same_law(stem: str) -> None:
-    run = stems.start(stem, registry.load("ours").makers[stem], SMALL)
+    run = stem_registry.start(stem, registry.load("ours").makers[stem], SMALL)
     assert run.law.stem is hints_of(stem).stem is module_of("spec", stem).stem
 
 
@@ -127,7 +130,7 @@ FIRST_CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("stem", DRIVEN)
+@pytest.mark.parametrize("stem", driven())
 def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proved = hints_of(stem).stem
     name, *arguments = FIRST_CALLS[stem]
@@ -139,7 +142,7 @@ def test_a_run_asks_the_proved_function(stem: str, monkeypatch: pytest.MonkeyPat
         return real(state, *given)
 
     monkeypatch.setitem(proved.transitions, name, spied)
-    law: Law = stems.start(stem, registry.load("ours").makers[stem], SMALL).law
+    law: Law = stem_registry.start(stem, registry.load("ours").makers[stem], SMALL).law
     if stem == "lock_ref":  # the run makes room for a node when it sees one
         law.state = first_state(proved)
     first = law.state
@@ -267,7 +270,7 @@ def test_no_class_exists_to_be_inherited_from_once() -> None:
 
 def test_faults_derive_from_classes_that_users_may_derive_from() -> None:
     exported = {written.node.name for written in classes(folders=["impl"]) if written.exported}
-    derived = [w for w in classes(folders=["conformance/faults"]) if w.bases]
+    derived = [w for w in classes(folders=["conformance/stems"]) if w.bases and w.path.stem == "faults"]
     assert len(derived) > 10
     assert [w.node.name for w in derived if not set(w.bases) <= exported] == []
 
@@ -350,7 +353,7 @@ def test_what_is_odd_is_seen(tmp_path: Path) -> None:
 
 
 def arrows(root: Path = ROOT) -> dict[str, set[str]]:
-    """For each module the modules that it imports at its top, also for type checkers alone."""
+    """For each module the modules that it imports, in function bodies and for type checkers alone, too."""
     files = {name_of(path, root): path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))}
     return {name: {m for m in imported(path, name, set(files)) if m != name} for name, path in files.items()}
 
@@ -361,7 +364,7 @@ def name_of(path: Path, root: Path) -> str:
 
 def imported(path: Path, name: str, known: set[str]) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in at_top(tree_of(path)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -371,14 +374,6 @@ def imported(path: Path, name: str, known: set[str]) -> Iterator[str]:
             yield from (member for member in members if member in known)
             if base in known and not known.issuperset(members):
                 yield base
-
-
-def at_top(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs when the module is imported, and what is written for type checkers."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield child
-            yield from at_top(child)
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
@@ -413,7 +408,63 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert circle(arrows(tmp_path)) == ["spec.one", "spec.two", "spec.three", "spec.one"]
     (tmp_path / "spec" / "three.py").write_text("def later():\n    from . import one\n")
+    assert circle(arrows(tmp_path)) == ["spec.one", "spec.two", "spec.three", "spec.one"], "a function imports, too"
+    (tmp_path / "spec" / "three.py").write_text("")
     assert circle(arrows(tmp_path)) == []
+
+
+# Rooms. A room imports those that stand before it.
+ROOMS = ("driver", "stems", "engines", "traces", "telling", "search", "planted")
+RUN_BACK = {
+    (
+        "conformance.driver.lockstep",
+        "conformance.stems.kv_events.told",
+    ): "the events that an engine publishes in a run of any stem are judged after each call by the law of events",
+    ("conformance.stems.fault", "conformance.engines.registry"): "a known bug is a faulty part of our implementation, "
+    "which is an engine",
+}
+# A stem imports those that stand before it, as `cache` imports its parts.
+STEMS_IN_ORDER = ("kv_events", "allocator", "swa_mapping", "session_trim", "lock_ref", "mamba_slots", "cache")
+BLOCKS_IN_ORDER = ("block_pool", "block_cache")
+OF_A_ROOM = ("room", "run", "rules", "projection", "claims", "config", "protocol", "picture", "exclusions")
+
+
+def room_of(module: str) -> str:
+    """The room of a module of ``conformance``; empty for one that is in none."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "conformance" and len(parts) > 2 and parts[1] in ROOMS else ""
+
+
+def back(graph: dict[str, set[str]], order: Sequence[str], place: Any) -> set[tuple[str, str]]:
+    """The arrows that run to a later place of ``order``. ``place``: of a module, where it stands; empty for nowhere."""
+    pairs = ((one, other) for one, others in graph.items() for other in others)
+    return {
+        (one, other)
+        for one, other in pairs
+        if place(one) in order and place(other) in order and order.index(place(one)) < order.index(place(other))
+    }
+
+
+def test_few_arrows_run_back_up_between_rooms() -> None:
+    assert back(arrows(), ROOMS, room_of) == {*RUN_BACK}
+    assert len(RUN_BACK) <= 5
+
+
+def stem_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["conformance", "stems"] and len(parts) > 3 else ""
+
+
+@pytest.mark.parametrize("order", [STEMS_IN_ORDER, BLOCKS_IN_ORDER], ids=["pages", "blocks"])
+def test_stems_import_each_other_in_order(order: Sequence[str]) -> None:
+    assert back(arrows(), order, stem_of) == set()
+
+
+def test_an_arrow_that_runs_back_is_seen() -> None:
+    planted = {"conformance.driver.lockstep": {"conformance.search.check"}, "conformance.search.check": set[str]()}
+    assert back(planted, ROOMS, room_of) == {("conformance.driver.lockstep", "conformance.search.check")}
+    stems = {"conformance.stems.allocator.run": {"conformance.stems.cache.run"}}
+    assert back(stems, STEMS_IN_ORDER, stem_of) == {("conformance.stems.allocator.run", "conformance.stems.cache.run")}
 
 
 # Engines' names.
@@ -486,7 +537,7 @@ class SGLangTree:
 
 
 def test_a_planted_name_is_seen(tmp_path: Path) -> None:
-    for name in ("conformance/core.py", "conformance/engines/sglang/tree.py"):
+    for name in ("conformance/core.py", "conformance/engines/sglang/driving/tree.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(PLANTED.replace("kept.ours = 1", "kept.mine = 1"))
     (tmp_path / "slotproof" / "templates").mkdir(parents=True)
@@ -532,7 +583,7 @@ def test_a_fixed_name_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(
         '"""spec.rows"""\n'
-        'a = f"spec.{1}", "conformance.replay", "the spec.logic of", __name__\n'
-        'b = """\n    from conformance.stems import start"""\n'
+        'a = f"spec.{1}", "conformance.search.replay", "the spec.logic of", __name__\n'
+        'b = """\n    from conformance.stems.stem_registry import start"""\n'
     )
     assert [line.split(" ")[0] for line in fixed_names(path, tmp_path)] == ["x.py:2", "x.py:2", "x.py:3"]

@@ -13,7 +13,7 @@ from cache_states import KINDS, STATE_OPS, Kind, States, StateScheduler
 from cache_walk import OPS, SESSIONS, Scheduler
 from test_impl_cache import PAGES, drained, new
 
-from conformance.swa_mapping.seen import waiting_alone
+from conformance.stems.swa_mapping.projection import waiting_alone
 from impl.lock_ref import LockHandle
 from spec import cache as law
 from spec import cache_state, cache_theorems, mamba_in_cache, rows, swa_mapping, tree

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.engines.protocol import Told
-from conformance.kv_events.told import Listener
+from conformance.driver.protocol import Told
+from conformance.stems.kv_events.told import Listener
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.kv_events import Block, EventTypes, Publisher
 from impl.prefix_cache import CacheNode, PrefixCache, Types

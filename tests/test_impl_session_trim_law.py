@@ -13,7 +13,7 @@ from test_impl_session_trim import PAGES, new, seen
 from test_impl_swa_mapping import ints
 from torch import Tensor
 
-from conformance.swa_mapping.seen import waiting_alone
+from conformance.stems.swa_mapping.projection import waiting_alone
 from impl.rows import LEAVING, RUNNING, SAVED
 from spec import session_trim as law
 from spec import swa_mapping

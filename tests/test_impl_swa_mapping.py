@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.engines.ours import swa_mapping
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from conformance.engines.ours import pools
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator as SWA
 
@@ -39,8 +40,8 @@ def got(slots: torch.Tensor | None) -> torch.Tensor:
 
 
 def snapshot(a: SWA) -> tuple[Any, ...]:
-    pools = (a.full_attn_allocator, a.swa_attn_allocator)
-    lists = [(p.free_pages.tolist(), p.release_pages.tolist(), p.held.tolist()) for p in pools]
+    allocator = (a.full_attn_allocator, a.swa_attn_allocator)
+    lists = [(p.free_pages.tolist(), p.release_pages.tolist(), p.held.tolist()) for p in allocator]
     group = [t.tolist() for t in a.free_group]
     return lists, a.full_to_swa_index_mapping.tolist(), group, a.is_not_in_free_group
 
@@ -554,7 +555,9 @@ def test_rows_of_requests_keep_the_law(page: int, need_sort: bool, steps: list[t
 
 @pytest.mark.parametrize("page", [1, 2, 4])
 def test_segments_are_freed_as_their_slots_are(page: int) -> None:
-    one, other = (pools.swa_mapping({"page_size": page, "size": 6, "size_swa": 6, "need_sort": False}) for _ in "ab")
+    one, other = (
+        swa_mapping.swa_mapping({"page_size": page, "size": 6, "size_swa": 6, "need_sort": False}) for _ in "ab"
+    )
     a, b = one.engine, other.engine
     rows = [made.alloc(4 * page) for made in (a, b)]
     a.free_swa_segment(rows[0][: 2 * page], start_pos=0)
@@ -571,7 +574,7 @@ def test_segments_are_freed_as_their_slots_are(page: int) -> None:
 
 
 def test_what_segments_and_full_pages_refuse() -> None:
-    engine = pools.swa_mapping({"page_size": 2, "size": 4, "size_swa": 4, "need_sort": False})
+    engine = swa_mapping.swa_mapping({"page_size": 2, "size": 4, "size_swa": 4, "need_sort": False})
     a = engine.engine
     slots = a.alloc(4)
     before = engine.snapshot()

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from conformance.cache.run import CacheRun
-from conformance.cache.stories import Stories
-from conformance.contents.shadow import Texts
+from conformance.driver.lockstep import CHOICE, Finding, LockStep, breaks
+from conformance.driver.protocol import Json
+from conformance.driver.shadow import Texts
 from conformance.engines.ours.cache import cache
-from conformance.engines.protocol import Json
-from conformance.lockstep import CHOICE, Finding, LockStep, breaks
-from conformance.requests import Request
-from conformance.stems import start
+from conformance.stems.cache.run import CacheRun
+from conformance.stems.cache.stories import Stories
+from conformance.stems.requests.request import Request
+from conformance.stems.stem_registry import start
 from proofs import explore
 from proofs.registry import hints_of
 from spec import cache as law

@@ -15,27 +15,27 @@ from driven import Variant, sampled
 from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from conformance import check, known
-from conformance.block_cache.rules import STATES, WINDOWED, BlockCacheMachine
+from conformance.driver.lockstep import ENOUGH, Finding, LockStep
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.known import (
-    ENUMERATIONS,
-    EXCLUSIONS,
-    AllocatorExclusion,
-    BlockCacheExclusion,
-    BlockPoolExclusion,
-    CacheExclusion,
-    LockRefExclusion,
-    MambaSlotsExclusion,
-    SessionTrimExclusion,
-    SwaMappingExclusion,
-    looks_past,
-)
-from conformance.lockstep import ENOUGH, Finding, LockStep
-from conformance.machine import Sink
-from conformance.stems import STEMS
-from conformance.traces import Trace
+from conformance.search import check
+from conformance.stems import exclusions
+from conformance.stems.allocator.exclusions import AllocatorExclusion
+from conformance.stems.block_cache.exclusions import BlockCacheExclusion
+from conformance.stems.block_cache.rules import STATES, WINDOWED, BlockCacheMachine
+from conformance.stems.block_pool.exclusions import BlockPoolExclusion
+from conformance.stems.cache.exclusions import CacheExclusion
+from conformance.stems.exclusions import known as known_exclusions
+from conformance.stems.exclusions import looks_past
+from conformance.stems.found import with_file
+from conformance.stems.lock_ref.exclusions import LockRefExclusion
+from conformance.stems.machine import Sink
+from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion
+from conformance.stems.session_trim.exclusions import SessionTrimExclusion
+from conformance.stems.stem_registry import STEMS
+from conformance.stems.swa_mapping.exclusions import SwaMappingExclusion
+from conformance.traces import known
 
 OURS = registry.load("ours").makers
 # What clients send to an engine's front door. Ours has none, so that nothing is done with it here.
@@ -86,13 +86,17 @@ def engine(stem: str, config: Json) -> Any:
     return Variant(made, lacks=frozenset(made.lacks) - set(CLIENTS))
 
 
+def enumerations() -> list[type[StrEnum]]:
+    return [module.EXCLUSIONS for module in with_file("exclusions").values()]
+
+
 class Enough(KeyboardInterrupt):
     """No more runs are needed. Hypothesis lets a ``KeyboardInterrupt`` through, and nothing else."""
 
 
 def draw(stem: str, examples: int, left_out: StrEnum | None, first: int, seen: Callable[[Trace], None]) -> None:
     """Draws so many runs, alike whatever is left out. ``first``: the seed. ``seen`` gets what is sent in each run."""
-    rules, run_class, _ = STEMS[stem]
+    rules, run_class = STEMS[stem].machine, STEMS[stem].run
 
     def do(machine: Any, op: str, **arguments: Any) -> None:
         busy = op == "close" and set(machine.calls.turns(arguments["session"])) & set(machine.calls.row_of)
@@ -152,7 +156,7 @@ def test_every_exclusion_is_looked_for_above() -> None:
     of ``block_cache`` change its configuration, see the next test.
     """
     elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *AVOIDED}
-    assert {member for _, member in READ} | PAST.keys() | elsewhere == set(EXCLUSIONS.values())
+    assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 
 AVOIDED: dict[BlockCacheExclusion, tuple[Json, Json]] = {
@@ -222,7 +226,7 @@ def test_what_is_looked_past_does_not_end_a_run() -> None:
         return Variant(made, decode=lambda *_: False)
 
     config = {"page_size": 2, "size": 8, "size_swa": 8, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
-    for left_out, ends in ((frozenset[StrEnum](), True), (known.exclusions(["session_trim.short"]), False)):
+    for left_out, ends in ((frozenset[StrEnum](), True), (exclusions.exclusions(["session_trim.short"]), False)):
         lock: LockStep = LockStep(
             STEMS["session_trim"].run(refuses(config), config, True, looks_past(left_out)), config
         )
@@ -238,19 +242,19 @@ def test_what_is_looked_past_does_not_end_a_run() -> None:
 
 
 def test_each_name_is_that_of_one_exclusion() -> None:
-    members = [member for enumeration in ENUMERATIONS for member in enumeration]
-    assert len({member.value for member in members}) == len(members) == len(EXCLUSIONS)
-    for enumeration in ENUMERATIONS:
+    members = [member for enumeration in enumerations() for member in enumeration]
+    assert len({member.value for member in members}) == len(members) == len(known_exclusions())
+    for enumeration in enumerations():
         stems = {member.value.split(".")[0] for member in enumeration}
         assert len(stems) == 1
         assert stems <= set(STEMS)
 
 
 def test_an_unknown_name_is_refused() -> None:
-    assert known.exclusions(["cache.waiting_copy"]) == {CacheExclusion.WAITING_COPY}
-    assert known.exclusions([]) == frozenset()
+    assert exclusions.exclusions(["cache.waiting_copy"]) == {CacheExclusion.WAITING_COPY}
+    assert exclusions.exclusions([]) == frozenset()
     with pytest.raises(ValueError, match=r"no exclusion nosuch: there are allocator\.nested_group"):
-        known.exclusions(["cache.waiting_copy", "nosuch"])
+        exclusions.exclusions(["cache.waiting_copy", "nosuch"])
 
 
 def test_every_list_names_exclusions_that_there_are() -> None:
@@ -258,7 +262,7 @@ def test_every_list_names_exclusions_that_there_are() -> None:
     assert len(files) >= 5
     for path in files:
         for entry in json.loads(path.read_text(encoding="utf-8")):
-            assert entry["exclude"] == "" or entry["exclude"] in EXCLUSIONS, (path.name, entry)
+            assert entry["exclude"] == "" or entry["exclude"] in known_exclusions(), (path.name, entry)
 
 
 def test_a_list_with_a_name_that_is_none_is_refused(tmp_path: Any) -> None:

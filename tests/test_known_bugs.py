@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 
-from conformance.engines.protocol import Json
-from conformance.faults import ALL, FAULTS
-from conformance.faults.catch import is_refuted, why_not_shown
-from conformance.faults.kept import FOLDER, KeptRun, checked, kept_run, without_fault
-from conformance.lockstep import ANSWERED
-from conformance.naming import UsageError
-from conformance.outcome import outcome
-from conformance.traces import Trace
+from conformance.driver.lockstep import ANSWERED
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.planted.faults.catch import is_refuted, why_not_shown
+from conformance.planted.faults.kept import FILE, KeptRun, checked, kept_run, without_fault
+from conformance.planted.faults.known_bugs import ALL, FAULTS
+from conformance.stems.found import HERE
+from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
 from slotproof import cli, faulting, kept_search, verifying
 from slotproof.codes import BROKEN, HOLDS, UNKNOWN
 
 FAULT = FAULTS["half_decode"]
 KEPT = kept_run(FAULT)
-ENTRY: Json = json.loads((FOLDER / "swa_mapping.json").read_text("utf-8"))["half_decode"]
+ENTRY: Json = json.loads((HERE / "swa_mapping" / FILE).read_text("utf-8"))["half_decode"]
 
 
 def with_steps(steps: list[Json]) -> KeptRun:
@@ -68,7 +69,7 @@ def test_another_law_or_another_way_to_break_it_is_another_bug(change: Any) -> N
 
 
 def test_a_run_that_breaks_ours_too_shows_no_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conformance.faults import catch
+    from conformance.planted.faults import catch
 
     monkeypatch.setattr(catch, "outcome", lambda trace, _: outcome(trace, FAULT.make))
     assert why_not_shown(FAULT, KEPT).endswith("without the bug breaks law no_leak too, in operation 2")
@@ -93,7 +94,7 @@ def test_a_fault_without_a_kept_run_and_a_kept_run_without_a_fault_are_refused()
     with pytest.raises(UsageError, match="brand_new: expected an entry"):
         kept_run(replace(FAULT, name="brand_new"))
     assert without_fault(ALL) == []
-    assert without_fault([fault for fault in ALL if fault != FAULT]) == ["swa_mapping.json: half_decode"]
+    assert without_fault([fault for fault in ALL if fault != FAULT]) == ["swa_mapping/faults.json: half_decode"]
 
 
 # The commands.
@@ -113,7 +114,7 @@ def test_options_that_do_not_go_together(options: Any, said: str) -> None:
 
 
 def test_a_missed_bug_fails_the_command_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    from conformance.faults.catch import Caught
+    from conformance.planted.faults.catch import Caught
 
     found = [Caught(FAULT, KEPT, True, "", 0.1), Caught(FAULTS["pr_25805"], KEPT, False, "shows nothing", 0.1)]
     monkeypatch.setattr(faulting, "catch_all", lambda *_: found)

@@ -15,16 +15,16 @@ from driven import Variant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Told
 from conformance.engines import registry
-from conformance.engines.protocol import Told
-from conformance.kv_events import reader as fast
-from conformance.kv_events import recording
-from conformance.kv_events.reader import Key, Reader, Wrong
-from conformance.kv_events.texts import EMPTY, NoTokens, extended
-from conformance.kv_events.wire import Cleared, Event, Hash, Malformed, Removed, Stored, parsed
-from conformance.lock_ref.run import LockRefRun
-from conformance.lockstep import Finding, LockStep
-from conformance.naming import UsageError
+from conformance.stems.kv_events import reader as fast
+from conformance.stems.kv_events import recording
+from conformance.stems.kv_events.reader import Key, Reader, Wrong
+from conformance.stems.kv_events.texts import EMPTY, NoTokens, extended
+from conformance.stems.kv_events.wire import Cleared, Event, Hash, Malformed, Removed, Stored, parsed
+from conformance.stems.lock_ref.run import LockRefRun
 from slotproof import cli, codes
 from spec import kv_events as law
 from spec.finite import Map

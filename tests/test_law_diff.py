@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import spec
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
 from proofs import prover
 from proofs.difference import compare, decide, verdict
 from proofs.difference.row import CHANGES, KINDS, Row

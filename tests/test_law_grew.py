@@ -19,14 +19,14 @@ from driven import driven
 from test_free_groups import Defers, DefersAndKeepsMapping, engine
 from test_rows_undone import Paired
 
+from conformance.driver.lockstep import CHOICE, CONFORMS, INVARIANT, PROMISE, VIOLATION
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.ours.tree import lock_ref
-from conformance.engines.protocol import Json
-from conformance.faults import FAULTS
-from conformance.lockstep import CHOICE, CONFORMS, INVARIANT, PROMISE, VIOLATION
-from conformance.outcome import Outcome, outcome
-from conformance.stems import STEMS
-from conformance.traces import Trace
+from conformance.engines.ours.lock_ref import lock_ref
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.stems.stem_registry import STEMS
+from conformance.traces.outcome import Outcome, outcome
 from proofs.registry import hints_of
 from spec import cache, swa_mapping
 from spec import lock_ref as locks

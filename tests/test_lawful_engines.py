@@ -15,12 +15,13 @@ import pytest
 from driven import SOAK, Variant
 from lawful_engines import copying_rows, nano_blocks
 
-from conformance.check import Search, check
+from conformance.driver.lockstep import CONFORMS, VIOLATION, Finding, LockStep
+from conformance.driver.protocol import Json
 from conformance.engines import registry
-from conformance.engines.protocol import Inserted, Json
-from conformance.lockstep import CONFORMS, VIOLATION, Finding, LockStep
-from conformance.stems import start
-from conformance.vetting import vetted
+from conformance.search.check import Search, check
+from conformance.stems.lock_ref.protocol import Inserted
+from conformance.stems.stem_registry import start
+from conformance.stems.vetting import vetted
 
 FOLDER = Path(__file__).parent / "lawful_engines"
 PLANTED: dict[str, dict[str, str]] = tomllib.loads((FOLDER / "planted.toml").read_text(encoding="utf-8"))

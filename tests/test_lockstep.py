@@ -13,20 +13,31 @@ from typing import Any
 import pytest
 from driven import SOAK, driven, sampled
 
-from conformance import lockstep, traces
-from conformance.check import Search, check
-from conformance.contents.shadow import READS_OWN
+from conformance.driver import lockstep
+from conformance.driver.lockstep import (
+    ANSWERED,
+    ENOUGH,
+    INVARIANT,
+    PROMISE,
+    QUIESCENT,
+    REFUSAL,
+    Call,
+    Finding,
+    LockStep,
+)
+from conformance.driver.protocol import Json, Misuse, OutOfMemory
+from conformance.driver.shadow import READS_OWN
+from conformance.driver.trace import Trace
 from conformance.engines import registry, toy
-from conformance.engines.protocol import Json, Misuse, OutOfMemory
-from conformance.faults import FAULTS
-from conformance.faults.kept import kept_run
-from conformance.lockstep import ANSWERED, ENOUGH, INVARIANT, PROMISE, QUIESCENT, REFUSAL, Call, Finding, LockStep
-from conformance.stems import STEMS, start
-from conformance.traces import Trace
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.stems.stem_registry import STEMS, start
+from conformance.traces import trace_files
 
 OURS = registry.load("ours").makers
 SMALL: Json = {"page_size": 1, "size": 3, "rows": 2, "need_sort": False}
-# For each fault a short run that shows it, as conformance.check has found and shrunk it.
+# For each fault a short run that shows it, as conformance.search.check has found and shrunk it.
 
 
 class Logged:
@@ -206,7 +217,7 @@ def test_a_call_that_kills_the_process_is_a_finding_and_the_process_lives() -> N
 
 
 def test_a_broken_promise_says_which_sentence_is_false_and_for_what() -> None:
-    kept = traces.load("insert_under_reader").trace
+    kept = trace_files.load("insert_under_reader").trace
     finding = replayed(kept, FAULTS["insert_under_reader"].make)
     assert isinstance(finding, Finding)
     assert (finding.law, finding.kind) == ("revive_tombstone", PROMISE)
@@ -280,7 +291,9 @@ def test_a_fault_is_found_at_the_same_step_with_every_law_at_every_judgement(
 
 REPLAY = """
     import json, sys
-    from conformance import lockstep, replay, traces
+    from conformance.driver import lockstep
+    from conformance.search import replay
+    from conformance.traces import trace_files as traces
     from conformance.engines.registry import load
 
     loaded = load("sglang", release=sys.argv[1])

@@ -15,12 +15,14 @@ import pytest
 from rich.console import Console
 from typer.main import get_command
 
-from conformance import cache_folder, traces
-from conformance.engines import protocol, registry
-from conformance.engines.protocol import EngineError
-from conformance.faults import FAULTS
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
-from conformance.naming import UsageError, close, unknown
+from conformance.driver import cache_folder, protocol
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding
+from conformance.driver.naming import UsageError, close, unknown
+from conformance.driver.protocol import EngineError
+from conformance.engines import registry
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.stems.found import with_file
+from conformance.traces import trace_files
 from proofs.prover import Verdict
 from proofs.registry import STEMS
 from slotproof import cli, codes, documents, failure, listing, output, plugin, proof_lines, replays, screen, version
@@ -82,7 +84,7 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     shown, found = capsys.readouterr().out, json.loads(out.read_text())
     names = {kind: [row["name"] for row in rows] for kind, rows in found.items()}
     options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
-    kinds = {"stems": [*STEMS], "faults": [*FAULTS], "traces": traces.names(), "engines": registry.names()}
+    kinds = {"stems": [*STEMS], "faults": [*FAULTS], "traces": trace_files.names(), "engines": registry.names()}
     assert names == {**kinds, "options": options}
     assert all(row["sentence"].endswith(".") for kind in ("stems", "faults") for row in found[kind])
     assert all(row["law"] and row["stem"] in STEMS for row in found["traces"])
@@ -128,7 +130,9 @@ def test_a_name_that_is_close_is_suggested(words: str, near: str) -> None:
 
 
 def test_many_names_are_not_listed_in_a_message() -> None:
-    assert unknown("trace", "zzz", traces.names()).endswith(f"`slotproof list traces` names all {len(traces.names())}")
+    assert unknown("trace", "zzz", trace_files.names()).endswith(
+        f"`slotproof list traces` names all {len(trace_files.names())}"
+    )
     few = STEMS[:4]
     assert unknown("stem", "zzz", few) == f"no stem 'zzz': there are {', '.join(few)}"
     assert close("0.5.41", ("0.5.10", "0.5.14", "0.4.1")).startswith("0.5.14")
@@ -376,9 +380,13 @@ def test_colours_are_for_who_wants_them(environment: dict[str, str], coloured: b
 
 
 def test_what_an_engine_of_ones_own_needs_has_one_place() -> None:
-    of_protocol = {
-        name for name, value in vars(protocol).items() if getattr(value, "__module__", "") == protocol.__name__
-    }
-    of_protocol -= {"lacking"}  # what the driver asks of an engine
-    assert {*plugin.__all__} == {*of_protocol, "EngineOption", "Json", "Loaded", "Plugin", "SimplePlugin", "load"}
-    assert all(getattr(plugin, name) is getattr(protocol, name) for name in of_protocol)
+    offered: dict[str, Any] = {}
+    for module in (protocol, *with_file("protocol").values()):
+        own = {
+            name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        }
+        assert not offered.keys() & own.keys(), "one name stands for one thing"
+        offered |= own
+    del offered["lacking"]  # what the driver asks of an engine
+    assert {*plugin.__all__} == {*offered, "EngineOption", "Json", "Loaded", "Plugin", "SimplePlugin", "load"}
+    assert all(getattr(plugin, name) is value for name, value in offered.items())

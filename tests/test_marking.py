@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.engines.protocol import Json
-from conformance.story.items import item, panel
+from conformance.driver.protocol import Json
+from conformance.stems.panels import item, panel
 from slotproof.explorer import steps_of
 from slotproof.marking import folded, marked, spelled_out
 from slotproof.terms import TERMS, linked, met_in

@@ -15,19 +15,19 @@ import pytest
 from harmless import KINDS, edited, harmless, texts
 from reverts.revert import NotRevertable
 
-from conformance.compare import Status
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
 from conformance.engines.toy import ToyAllocator, allocator
-from conformance.hunt import Hunt, Hunted, Limits
-from conformance.mutants import driven, edits, outcomes, places
-from conformance.mutants.driven import Driven
-from conformance.mutants.outcomes import FOUND, HANGS, MISSED, NO_VERDICT, Begun
-from conformance.mutants.outcomes import KINDS as REASONS
-from conformance.mutants.places import Mutant
-from conformance.mutants.record import EQUIVALENT
-from conformance.naming import UsageError
-from conformance.outcome import outcome as outcome_of
+from conformance.planted.mutants import driven, edits, outcomes, places
+from conformance.planted.mutants.driven import Driven
+from conformance.planted.mutants.outcomes import FOUND, HANGS, MISSED, NO_VERDICT, Begun
+from conformance.planted.mutants.outcomes import KINDS as REASONS
+from conformance.planted.mutants.places import Mutant
+from conformance.planted.mutants.record import EQUIVALENT
+from conformance.search.hunt import Hunt, Hunted, Limits
+from conformance.traces.compare import Status
+from conformance.traces.outcome import outcome as outcome_of
 from slotproof import edit_check, mutating_engine
 from slotproof.codes import BROKEN, HOLDS
 from slotproof.mutating_engine import Options

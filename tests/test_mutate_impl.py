@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from cosmic_ray.mutating import mutate_code
 
-from conformance.mutants import places, record, trials
-from conformance.mutants.places import DropStatement, Mutant, Spot
-from conformance.mutants.record import EQUIVALENT, NO_END, OPEN, RUNS, SURVIVES, TESTS
-from conformance.naming import UsageError
-from conformance.stems import STEMS
+from conformance.driver.naming import UsageError
+from conformance.planted.mutants import places, record, trials
+from conformance.planted.mutants.places import DropStatement, Mutant, Spot
+from conformance.planted.mutants.record import EQUIVALENT, NO_END, OPEN, RUNS, SURVIVES, TESTS
+from conformance.stems.stem_registry import STEMS
 from slotproof import mutating_impl
 
 ROOT = Path(__file__).resolve().parents[1]

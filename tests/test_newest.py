@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from driven import have
 
-from conformance import traces
-from conformance.connection import Subject
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
 from conformance.engines.vllm.download import WHEELS
+from conformance.search.connection import Subject
+from conformance.traces import trace_files
 from slotproof import codes, newest
 
 ENGINE = """
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Unsupported
+from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.toy import ToyAllocator
 
 def good(config) -> ToyAllocator:
@@ -65,8 +65,8 @@ def test_what_an_engine_lacks_is_the_reason(folder: Path) -> None:
 def test_a_stem_without_kept_traces_is_tried_with_drawn_configurations(
     maker: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = [kept for kept in traces.every() if kept.trace.stem != "block_pool"]
-    monkeypatch.setattr(traces, "every", lambda: others)
+    others = [kept for kept in trace_files.every() if kept.trace.stem != "block_pool"]
+    monkeypatch.setattr(trace_files, "every", lambda: others)
     subject = Subject(f"newest_engine:{maker}", source=folder, stems=("block_pool",))
     why = newest.reasons(subject, ("block_pool",))["block_pool"]
     assert said in why

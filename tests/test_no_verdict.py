@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from conformance import no_verdict, traces
-from conformance.check import Search, check
+from conformance.driver import no_verdict
+from conformance.driver.lockstep import VIOLATION, Finding
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
-from conformance.hunt import Hunt, Limits
-from conformance.lockstep import VIOLATION, Finding
-from conformance.outcome import Outcome, outcome
+from conformance.search.check import Search, check
+from conformance.search.hunt import Hunt, Limits
+from conformance.traces import trace_files
+from conformance.traces.outcome import Outcome, outcome
 
 WHY = "absent.thing was called, but it is a stub: the package absent is not installed here"
 ROOT = Path(__file__).parents[1]
@@ -99,7 +100,7 @@ def test_a_search_beside_a_base_ends_without_a_verdict(does: Callable[[], None])
 
 @pytest.mark.parametrize("does", WAYS)
 def test_a_replay_ends_without_a_verdict(does: Callable[[], None]) -> None:
-    kept = next(one for one in traces.every() if one.trace.stem == "allocator")
+    kept = next(one for one in trace_files.every() if one.trace.stem == "allocator")
     with pytest.raises(EngineError) as caught:
         outcome(kept.trace, spoilt(does, "snapshot", after=0))
     assert WAYS[does] in str(caught.value)
@@ -136,8 +137,8 @@ def rests_on_a_stub() -> None:
 
 
 ENGINE = """
-from conformance import no_verdict
-from slotproof.plugin import PoolSnapshot, load
+from conformance.driver import no_verdict
+from slotproof.plugin import AllocatorSnapshot, load
 
 def make(config) -> "Engine":
     engine = load("ours").makers["allocator"](config)

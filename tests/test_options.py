@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from conformance.connection import Subject
+from conformance.driver.naming import UsageError
+from conformance.driver.options import EngineOption, chosen, known_to, parsed
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json
-from conformance.naming import UsageError
-from conformance.options import EngineOption, chosen, known_to, parsed
-from conformance.replay import row
-from conformance.story.pasted import as_test, assert_holds
-from conformance.traces import Kept, Trace
+from conformance.search.connection import Subject
+from conformance.search.replay import row
+from conformance.telling.pasted import as_test, assert_holds
+from conformance.traces.trace_files import Kept
 from slotproof import checking, codes, listing
 from slotproof.again import Again
 from slotproof.checking import Options

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from conformance import origin, pool_calls
-from conformance.array_tl import memory
-from conformance.check import Search, check
+from conformance.driver import exception_origin
+from conformance.driver.lockstep import ANSWERED, REFUSAL, VIOLATION, Call, Finding, _sent_to_engine, refusing
+from conformance.driver.protocol import EngineError, Json, OutOfMemory, TurnedAway
 from conformance.engines import registry, sglang, side_by_side, toy
 from conformance.engines.adapters import PoolAdapter
-from conformance.engines.protocol import EngineError, Json, OutOfMemory, TurnedAway
-from conformance.faults import swa_mapping as a_fault
-from conformance.lockstep import ANSWERED, REFUSAL, VIOLATION, Call, Finding, _sent_to_engine, refusing
+from conformance.engines.array_tl import memory
+from conformance.search.check import Search, check
+from conformance.stems.pools import calls
+from conformance.stems.swa_mapping import faults as a_fault
 
 ROOT = Path(__file__).parents[1]
 Does = Callable[..., Any]
@@ -104,11 +105,11 @@ def stand_in_lacks_an_attribute() -> None:
 
 
 def fields_of_a_stand_in_do_not_suffice() -> None:
-    origin.StandIn(page_size=1).size_of_a_page  # noqa: B018
+    exception_origin.StandIn(page_size=1).size_of_a_page  # noqa: B018
 
 
 def stand_in_takes_other_arguments() -> None:
-    origin.drives()  # type: ignore[call-arg]
+    exception_origin.drives()  # type: ignore[call-arg]
 
 
 def method_of_a_stand_in_takes_other_arguments() -> None:
@@ -140,7 +141,7 @@ SLOTPROOFS: dict[Does, str] = {
     fields_of_a_stand_in_do_not_suffice: "which uses Slotproof's StandIn",
     stand_in_takes_other_arguments: "which uses Slotproof's drives",
     method_of_a_stand_in_takes_other_arguments: "which uses Slotproof's _Calls.begin_group",
-    kernels_cannot_be_run: "conformance/array_tl/memory.py:",
+    kernels_cannot_be_run: "conformance/engines/array_tl/memory.py:",
     engine_turns_it_into_its_own: "conformance/engines/adapters.py:",
     engine_fails_because_of_it: "conformance/engines/adapters.py:",
 }
@@ -210,12 +211,12 @@ def test_an_exception_in_an_engine_of_this_package_is_a_finding() -> None:
 
 
 def test_who_is_an_engine() -> None:
-    for module in (pool_calls, side_by_side, memory, sglang):
-        assert origin.drives(module.__name__)
+    for module in (calls, side_by_side, memory, sglang):
+        assert exception_origin.drives(module.__name__)
     for module in (toy, a_fault):
-        assert not origin.drives(module.__name__)
-    assert not origin.drives("conformance_of_a_user")
-    assert not origin.drives("impl.allocator")
+        assert not exception_origin.drives(module.__name__)
+    assert not exception_origin.drives("conformance_of_a_user")
+    assert not exception_origin.drives("impl.allocator")
 
 
 ENGINE = """
@@ -228,7 +229,7 @@ class Allocator:
     def alloc_extend(self, before, after): pass
     alloc_decode = alloc = free = free_group_begin = free_group_end = clear = alloc_extend
 
-def make(config) -> "PoolEngine":
+def make(config) -> "AllocatorEngine":
     return PoolAdapter(Allocator(config["size"]), config["page_size"], lacks=("backup", "restore", "bad"))
 """
 

@@ -23,8 +23,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from junit2htmlreport.parser import Junit
 
-from conformance.connection import Subject
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
+from conformance.search.connection import Subject
 from slotproof import checking, emit, github, junit, output, verdicts, weigh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +48,7 @@ def checked(folder: Path, words: list[str], form: str = "github") -> Checked:
     files = {name: folder / name for name in ("report.json", "junit.xml", "summary.md")}
     path = os.pathsep.join([str(ROOT), str(folder.parent / "site")])
     env = {**os.environ, "PYTHONPATH": path, "SLOTPROOF_CACHE": str(folder / "cache")}
-    command = [sys.executable, "-m", "slotproof.cli", "check", *words, "--examples", "20", "--format", form]
+    command = [sys.executable, "-m", "slotproof", "check", *words, "--examples", "20", "--format", form]
     command += ["--json", str(files["report.json"]), "--junit", str(files["junit.xml"])]
     done = subprocess.run(
         command, env={**env, "GITHUB_STEP_SUMMARY": str(files["summary.md"])}, capture_output=True, check=False
@@ -263,7 +263,7 @@ def test_nothing_is_printed_before_the_files(
 def test_the_report_is_complete_whatever_standard_output_is(stdout: str, form: str, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     words = ["check", "ours", "allocator", "--examples", "1", "--format", form, "--json", str(out)]
-    command = f"{sys.executable} -m slotproof.cli {' '.join(words)} {stdout}"
+    command = f"{sys.executable} -m slotproof {' '.join(words)} {stdout}"
     subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, check=False)
     VALID.validate(json.loads(out.read_text("utf-8")))
 

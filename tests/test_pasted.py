@@ -16,12 +16,12 @@ from unittest import SkipTest
 import pytest
 from driven import have, sampled
 
-from conformance import traces
+from conformance.driver.lockstep import ANSWERED, INVARIANT
+from conformance.driver.protocol import EngineError
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError
-from conformance.lockstep import ANSWERED, INVARIANT
-from conformance.story.pasted import as_test, assert_holds
-from conformance.traces import Trace
+from conformance.telling.pasted import as_test, assert_holds
+from conformance.traces import trace_files
 from slotproof.documents import FINDINGS
 
 ROOT = Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def test_what_a_check_prints_fails_on_the_engine_and_passes_on_a_good_one(
     bad: str, good: str, theirs: Path, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(theirs), str(ROOT)])}
-    command = [sys.executable, "-m", "slotproof.cli", "check", bad, "allocator", "--examples", "40"]
+    command = [sys.executable, "-m", "slotproof", "check", bad, "allocator", "--examples", "40"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     text = printed(done.stdout)
@@ -164,7 +164,7 @@ def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(pa
         have(release)
     text, cases = "", CASES[part::3]
     for name, bad, good in cases:
-        trace, (law, kind) = traces.load(name).trace, broken(name, bad)
+        trace, (law, kind) = trace_files.load(name).trace, broken(name, bad)
         text += as_test(trace, law, kind, "sglang", bad) + "\n\n"
         text += as_test(trace, law, kind, "sglang" if good else "ours", good) + "\n\n"
     found = list(executed(text, tmp_path).values())
@@ -178,7 +178,7 @@ def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(pa
 @pytest.mark.engine
 def test_the_test_of_a_folder_fails_on_it_and_passes_on_another(tmp_path: Path) -> None:
     name, bad, good = CASES[0]
-    trace, (law, kind) = traces.load(name).trace, broken(name, bad)
+    trace, (law, kind) = trace_files.load(name).trace, broken(name, bad)
     text = "\n\n".join(as_test(trace, law, kind, "sglang", source=have(release)) for release in (bad, good or ""))
     failed, passed = executed(text, tmp_path).values()
     assert f"{have(bad)} breaks {law}" in failed

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from rich.progress import ProgressColumn
 
-from conformance import judge
-from conformance.connection import Subject
+from conformance.driver.printable import first_line, message_of, printable
 from conformance.engines import registry
 from conformance.engines.toy import ToyAllocator
-from conformance.plain import first_line, message_of, printable
+from conformance.search import judge
+from conformance.search.connection import Subject
 from slotproof import checking, emit, screen
 
 ROOT = Path(__file__).parents[1]

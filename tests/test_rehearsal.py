@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.engines.sglang import rehearsal
+from conformance.engines.sglang.driving import rehearsal
 
 
 class Pool:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from conformance.engines.protocol import Json
-from conformance.outcome import Break, How
-from conformance.traces import LISTS, Kept, Trace
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.traces.outcome import Break, How
+from conformance.traces.trace_files import LISTS, Kept
 from proofs.registry import STEMS, hints_of
 from slotproof import checking, explorer, github, junit, remarks, replays, verdicts
 from slotproof.arguments import ARGUMENTS, OTHERWISE, arguments_of, meaning

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from packed_pages import unpacked
 
-from conformance import traces
-from conformance.check import Result
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
-from conformance.engines.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
-from conformance.faults import FAULTS, Fault
-from conformance.faults.kept import kept_run
-from conformance.faults.show import Shown, refute
-from conformance.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
-from conformance.naming import UsageError
-from conformance.outcome import outcome
-from conformance.replay import row
-from conformance.story.picture import frame
-from conformance.story.tell import tell
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import FAULTS, Fault
+from conformance.planted.faults.show import Shown, refute
+from conformance.search.check import Result
+from conformance.search.replay import row
+from conformance.telling.picture import frame
+from conformance.telling.tell import tell
+from conformance.traces import trace_files
+from conformance.traces.outcome import outcome
 from proofs import obligations, prover
 from proofs.counterexample import REACHABLE
 from proofs.draining import claim_names
@@ -102,7 +102,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
         if release != TOLD:
             raise EngineError("no network")
         faulty = Loaded(engine, release, {stem: fault.make for stem, fault in FEW.items()})
-        return [row(traces.load(name), faulty, told) for name in names]
+        return [row(trace_files.load(name), faulty, told) for name in names]
 
     monkeypatch.setattr(report, "rows_elsewhere", rows)
     monkeypatch.setattr(report, "remembered", lambda _what, _asked, make, _roots: make())
@@ -147,7 +147,7 @@ def test_the_documents_count_the_obligations_there_are(stem: str) -> None:
 
 def test_every_kept_trace_is_among_the_findings() -> None:
     found = json.loads(documents.FINDINGS.read_text())
-    assert sorted(found["traces"]) == traces.names(), "run make engines"
+    assert sorted(found["traces"]) == trace_files.names(), "run make engines"
 
 
 def test_findings_keep_verdicts_and_no_pictures() -> None:
@@ -162,7 +162,7 @@ def test_findings_keep_verdicts_and_no_pictures() -> None:
 def test_findings_stand_by_severity_then_release_then_harm() -> None:
     def on(name: str, *verdicts: str) -> Finding:
         rows = [{"subject": "e", "release": str(n), "verdict": v, "harm": None} for n, v in enumerate(verdicts)]
-        return Finding(replace(traces.load(traces.names()[0]), name=name), None, rows)
+        return Finding(replace(trace_files.load(trace_files.names()[0]), name=name), None, rows)
 
     old, new = on("old", VIOLATION, CONFORMS), on("new", CONFORMS, VIOLATION)
     latent, newer = on("latent", CONFORMS, LATENT), on("a_new", VIOLATION, VIOLATION)
@@ -219,15 +219,15 @@ def test_a_picture_shows_states_that_no_run_reaches(phase: int, track: int, says
 @pytest.mark.parametrize("name", ["tail_inside_page", "nested_group_forgets"])
 def test_a_picture_marks_what_is_wrong(name: str) -> None:
     fault = {"tail_inside_page": "tail_inside_page", "nested_group_forgets": "nested_group"}
-    last = tell(traces.load(name).trace, FAULTS[fault[name]].make)[-1]
+    last = tell(trace_files.load(name).trace, FAULTS[fault[name]].make)[-1]
     assert last.wrong
     assert any(item["wrong"] for panel in last.picture["panels"] for item in panel["items"])
 
 
 def test_a_lawful_story_has_nothing_wrong() -> None:
     makers = registry.load(registry.own().name).makers
-    for name in traces.names():
-        trace = traces.load(name).trace
+    for name in trace_files.names():
+        trace = trace_files.load(name).trace
         if outcome(trace, makers[trace.stem]).verdict == UNSUPPORTED:
             continue  # calls that our implementation does not have
         for step in tell(trace, makers[trace.stem]):
@@ -243,7 +243,7 @@ def test_an_engine_without_a_trace_is_refused(tmp_path: Path) -> None:
 
 def test_the_page_of_one_trace_is_written(tmp_path: Path) -> None:
     """On our implementation where no engine is asked for and no release shows the trace; from a file, too."""
-    kept = traces.load("tail_inside_page")
+    kept = trace_files.load("tail_inside_page")
     path = tmp_path / "run.json"
     path.write_text(json.dumps(kept.trace.as_json()), encoding="utf-8")
     assert report.of_trace(tmp_path / "page", str(path), None, None, None) == 0

@@ -12,14 +12,14 @@ import torch
 from driven import Variant
 from shrunk_beside import shrunk
 
-from conformance.copying import Uncopyable, copied
+from conformance.driver.copying import Uncopyable, copied
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.resume import Resumed
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.faults import ALL, Fault
-from conformance.faults.kept import kept_run
-from conformance.lockstep import Finding, LockStep
-from conformance.resume import Resumed
-from conformance.stems import STEMS, start
-from conformance.traces import Trace
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import ALL, Fault
+from conformance.stems.stem_registry import STEMS, start
 from spec.finite import Map, Seq, Set
 
 EACH_STEM = [next(fault for fault in ALL if fault.stem == stem) for stem in dict.fromkeys(f.stem for f in ALL)]

@@ -13,8 +13,8 @@ from reverts import revert
 from reverts.revert import Fix, NotRevertable
 
 from conformance.engines.sglang import SGLangPlugin
-from conformance.known import of_release
-from conformance.stems import STEMS
+from conformance.stems.stem_registry import STEMS
+from conformance.traces.known import of_release
 
 FIXES = revert.fixes()
 SOURCE = """

@@ -16,12 +16,14 @@ from test_impl_session_trim import new as new_rows
 from test_impl_session_trim import seen
 from test_impl_swa_mapping import ints
 
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Json, Misuse
 from conformance.engines.ours.cache import OurCache, cache
-from conformance.engines.ours.tree import lock_ref
-from conformance.engines.protocol import Json, LockHold, Misuse, RowsSnapshot
-from conformance.faults import FAULTS
-from conformance.lockstep import Finding, LockStep
-from conformance.stems import start
+from conformance.engines.ours.lock_ref import lock_ref
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.stems.cache.protocol import LockHold
+from conformance.stems.session_trim.protocol import SessionTrimSnapshot
+from conformance.stems.stem_registry import start
 from impl.lock_ref import LockHandle, LockTree
 from impl.mamba_slots import MambaStates
 from impl.paths import HeldNodes
@@ -468,7 +470,7 @@ def test_an_interrupted_step_leaves_everything_as_it_was(steps: list[Json], need
     lock.do("quiesce")
 
 
-def with_no_mapping(rows: RowsSnapshot) -> RowsSnapshot:
+def with_no_mapping(rows: SessionTrimSnapshot) -> SessionTrimSnapshot:
     """Without the mapping: what slots of a page map to that no token has, nobody reads."""
     return replace(rows, pools=replace(rows.pools, mapping=[]))
 

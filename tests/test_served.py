@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.connection import EngineDied, Served, Subject, ToolError, _answer
-from conformance.engines.protocol import EngineError
-from conformance.enough import OPERATIONS
-from conformance.lockstep import ANSWERED
-from conformance.outcome import Outcome
-from conformance.traces import Trace
+from conformance.driver.lockstep import ANSWERED
+from conformance.driver.protocol import EngineError
+from conformance.driver.trace import Trace
+from conformance.search.connection import EngineDied, Served, Subject, ToolError, _answer
+from conformance.search.enough import OPERATIONS
+from conformance.traces.outcome import Outcome
 from slotproof import checking, codes
 from slotproof.again import Again
 from slotproof.checking import Options

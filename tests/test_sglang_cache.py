@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from driven import driven, some
 
-from conformance.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 
 RELEASES = ("0.5.11", "0.5.12", "0.5.13", "0.5.14")
 # Two requests that share a prefix, a session of two turns whose window moves, and everything given back.
 DRIVE = """
     import json, sys
-    from conformance.engines.protocol import Unsupported
+    from conformance.driver.protocol import Unsupported
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     said = []
@@ -75,7 +75,7 @@ def test_what_is_lawful_is_followed(release: str) -> None:
 BRANCHES = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     config = {"page_size": 1, "size": 6, "size_swa": 5, "window": 2, "need_sort": False, "rows": 3, "sessions": 1,
@@ -107,7 +107,7 @@ def test_a_window_may_move_after_the_tree_took_the_beginning_of_a_prompt(release
 FULL = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     sizes = {"page_size": 1, "size": 4, "size_swa": 4, "window": 1, "need_sort": False, "rows": 1, "sessions": 1}
@@ -146,7 +146,7 @@ def test_a_request_may_give_up_the_state_of_its_lock_for_its_next_track() -> Non
 TAILS = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     config = {"page_size": 4, "size": 9, "size_swa": 9, "window": 4, "need_sort": False, "rows": 3, "sessions": 2,
@@ -198,7 +198,7 @@ def test_a_prompt_that_is_computed_elsewhere_has_swa_slots_for_its_tail_alone(re
 CHECKPOINTS = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     config = {"page_size": 2, "size": 24, "size_swa": 24, "window": 4, "need_sort": False, "rows": 3, "sessions": 2,
@@ -252,8 +252,8 @@ def test_a_request_that_decodes_puts_what_it_has_computed_into_the_tree(release:
 GIVE_BACK = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.lockstep import Finding
-    from conformance.stems import start
+    from conformance.driver.lockstep import Finding
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     SENT = ("release_swa", "roll_back", "interrupted_admit", "interrupted_chunk", "interrupted_decode")
@@ -352,7 +352,7 @@ def test_the_slots_of_rejected_drafts_come_back(release: str) -> None:
 ANEW = """
     import json, sys
     from conformance.engines.registry import load
-    from conformance.stems import start
+    from conformance.stems.stem_registry import start
 
     make = load("sglang", release=sys.argv[1]).makers["cache"]
     config = {"page_size": 1, "size": 4, "size_swa": 3, "window": 1, "need_sort": False, "rows": 2, "sessions": 1,

@@ -9,10 +9,10 @@ NO_RUST = "sglang 0.5.18 has no Rust core of its tree"
 START = """
     import json, sys
     from pathlib import Path
-    from conformance.engines.protocol import EngineError
-    from conformance.engines.sglang import release
-    from conformance.engines.sglang.makers import makers
-    from conformance.lockstep import Finding
+    from conformance.driver.protocol import EngineError
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.makers import makers
+    from conformance.driver.lockstep import Finding
 
     label, root = sys.argv[1:]
     loaded = release.load(Path(root), label)

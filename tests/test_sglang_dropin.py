@@ -14,13 +14,16 @@ START = """
     from itertools import count
     from pathlib import Path
     import torch
-    from conformance import known
-    from conformance.check import Search, check
-    from conformance.engines.protocol import EngineError
-    from conformance.engines.sglang import PLUGIN, dropin, release
-    from conformance.engines.sglang.hooks import HOOKS
-    from conformance.engines.sglang.makers import makers
-    from conformance.lockstep import Finding
+    from conformance.stems.exclusions import exclusions
+    from conformance.traces import known
+    from conformance.search.check import Search, check
+    from conformance.driver.protocol import EngineError
+    from conformance.engines.sglang import PLUGIN
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.replacing import dropin
+    from conformance.engines.sglang.replacing.hooks import HOOKS
+    from conformance.engines.sglang.driving.makers import makers
+    from conformance.driver.lockstep import Finding
 
     label, root, *more = sys.argv[1:]
     loaded = release.load(Path(root), label)
@@ -31,7 +34,7 @@ DRIVE = """
     listed = [one.exclude for one in known.of_release(PLUGIN.folder, label) if one.exclude]
     def drawn(allocators, seed):
         make = makers(loaded, "cpu", {"allocators": allocators})[stem]
-        return check(stem, make, Search(examples=12, seed=seed, exclude=known.exclusions(listed)))
+        return check(stem, make, Search(examples=12, seed=seed, exclude=exclusions(listed)))
     done, seeds, broken = 0, 0, []
     while done < steps:
         seeds += 1

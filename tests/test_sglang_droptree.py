@@ -17,10 +17,12 @@ LEFT_OUT = {("0.5.14", "radix"): ("fifo", "filo", "tlru"), ("0.5.14", "unified")
 START = """
     import json, sys
     from pathlib import Path
-    from conformance import known
-    from conformance.check import Search, check
-    from conformance.engines.sglang import PLUGIN, release
-    from conformance.engines.sglang.makers import makers
+    from conformance.stems.exclusions import exclusions
+    from conformance.traces import known
+    from conformance.search.check import Search, check
+    from conformance.engines.sglang import PLUGIN
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.makers import makers
 
     label, root, *more = sys.argv[1:]
     loaded = release.load(Path(root), label)
@@ -28,7 +30,7 @@ START = """
 
     def drawn(tree, stem, parts, seed, examples=2):
         make = makers(loaded, "cpu", {"tree": tree})[stem]
-        return check(stem, make, Search(examples=examples, seed=seed, exclude=known.exclusions(listed), parts=parts))
+        return check(stem, make, Search(examples=examples, seed=seed, exclude=exclusions(listed), parts=parts))
 """
 # Without sliding-window layers the two trees choose alike, and are compared. With such layers the law judges ours.
 # The law ends a run where the release breaks it; then the release on its own tree must break it so, too.
@@ -53,10 +55,10 @@ DRIVE = """
 PAIR = """
     import random
     import torch
-    from conformance.engines.sglang import droptree
-    from conformance.engines.sglang.memory import SGLangMemory
-    from conformance.engines.sglang.renaming import shape
-    from conformance.requests import MARK
+    from conformance.engines.sglang.replacing import droptree
+    from conformance.engines.sglang.driving.memory import SGLangMemory
+    from conformance.engines.sglang.driving.renaming import shape
+    from conformance.stems.requests.request import MARK
 
     kind, steps, page_size = more[0], int(more[1]), 2
     params = loaded.tree_params
@@ -190,7 +192,7 @@ FAULTS = """
 """
 # Wrong streams of KV events in runs of requests: first beside the release's own stream, then judged by the law alone.
 STREAMS = """
-    from conformance import check as checks
+    from conformance.search import check as checks
     from impl.kv_events import Block, Publisher
     from impl.radix import RadixTree as Tree
 

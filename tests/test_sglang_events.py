@@ -15,11 +15,11 @@ DRIVE = """
     import json, sys
     from dataclasses import replace
     from pathlib import Path
-    from conformance.engines.protocol import Unsupported
-    from conformance.engines.sglang import release
-    from conformance.engines.sglang.makers import makers
-    from conformance.kv_events.told import Listener
-    from conformance.requests import MARK
+    from conformance.driver.protocol import Unsupported
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.makers import makers
+    from conformance.stems.kv_events.told import Listener
+    from conformance.stems.requests.request import MARK
 
     label, root, trees, tree = sys.argv[1:]
     make = makers(release.load(Path(root), label), "cpu", {"tree": tree})["lock_ref"]
@@ -86,8 +86,9 @@ SAME = """
     from itertools import product
     from pathlib import Path
     import msgspec
-    from conformance.engines.sglang import cores, droptree, release
-    from conformance.engines.sglang.memory import SGLangMemory
+    from conformance.engines.sglang.releases import cores, release
+    from conformance.engines.sglang.replacing import droptree
+    from conformance.engines.sglang.driving.memory import SGLangMemory
 
     label, root = sys.argv[1:]
     loaded = release.load(Path(root), label)

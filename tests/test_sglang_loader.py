@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from driven import sampled
 
-from conformance import known, traces
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry, wheels
-from conformance.engines.protocol import EngineError
-from conformance.engines.sglang import download
+from conformance.engines.sglang.releases import download
+from conformance.traces import known, trace_files
 
 ENGINE = "0.5.12"
 FAKE = {
@@ -152,8 +152,8 @@ def test_a_cache_entry_that_is_no_release_is_named(cache: Path) -> None:
 LOAD = """
     import sys
     from pathlib import Path
-    from conformance.engines.protocol import EngineError
-    from conformance.engines.sglang import release
+    from conformance.driver.protocol import EngineError
+    from conformance.engines.sglang.releases import release
     def attempt(root, label):
         try:
             return release.load(Path(root), label)
@@ -289,7 +289,7 @@ def test_after_the_import_every_use_of_a_stub_is_an_error_that_names_its_package
 def test_what_the_release_guards_stays_absent_and_its_annotations_work(tmp_path: Path) -> None:
     code = """
     import inspect
-    from conformance import no_verdict
+    from conformance.driver import no_verdict
     module = attempt(sys.argv[1], "fake").imported.module("mem_cache.allocator")
     print(module.again, module.FOUND, module.guarded(), "absent_pkg" in sys.modules)
     print(list(inspect.signature(module.annotated).parameters))
@@ -347,7 +347,7 @@ def test_a_named_answer_is_given_instead_of_a_stub(tmp_path: Path) -> None:
         tmp_path, "import absent_pkg.log\nclass PagedTokenToKVPoolAllocator: ...\nX = absent_pkg.log.level() > 3"
     )
     code = """
-    from conformance.engines.sglang import importing
+    from conformance.engines.sglang.releases import importing
     answers = {"absent_pkg.log.level": lambda: 5} if sys.argv[2] else {}
     try:
         needed = {"PagedTokenToKVPoolAllocator": ["mem_cache.allocator"]}
@@ -516,7 +516,7 @@ def test_the_page_of_cores_is_what_a_release_answers() -> None:
     code = """
     import runpy, sys
     sys.argv = ["rust_core", "0.5.23"]
-    runpy.run_module("conformance.engines.sglang.rust_core", run_name="__main__")
+    runpy.run_module("conformance.engines.sglang.releases.cores_page", run_name="__main__")
     """
     answered = ast.literal_eval(run_python(code).stdout)
     page = (Path(__file__).parents[1] / "docs" / "cores.md").read_text("utf-8")
@@ -670,8 +670,8 @@ def test_torchs_compiler_is_not_loaded(tmp_path: Path) -> None:
     import sys
     from pathlib import Path
     import torch
-    from conformance.engines.protocol import EngineError
-    from conformance.engines.sglang import importing
+    from conformance.driver.protocol import EngineError
+    from conformance.engines.sglang.releases import importing
     before = torch.compile, torch.compiler.disable
     for name in ("Missing", "Pool"):
         try:
@@ -701,5 +701,5 @@ def test_what_runs_exclude_has_a_name_that_a_rule_knows() -> None:
     """Reading a list of known differences refuses an exclusion that no enumeration has."""
     sglang = registry.plugin("sglang")
     names = {k.trace for release in sglang.releases for k in known.of_release(sglang.folder, release)}
-    assert names <= set(traces.names())
+    assert names <= set(trace_files.names())
     assert len(names) > 50

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from script_repairs import REPAIRS
 
-from conformance import known
 from conformance.engines.sglang import PLUGIN, RELEASES, alone
+from conformance.traces import known
 from slotproof import documents, finding_pages
 
 NEWEST = RELEASES[-1]

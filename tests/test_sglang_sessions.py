@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from driven import driven, have, sampled, some
 
-from conformance import known, traces
 from conformance.engines.sglang import PLUGIN
-from conformance.replay import rows_elsewhere
+from conformance.search.replay import rows_elsewhere
+from conformance.traces import known, trace_files
 
 RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
 LATER = RELEASES[1:]
@@ -96,7 +96,9 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
 @pytest.mark.parametrize("release", sampled(some(ALL)[::-1], 2))
 def test_what_is_known_still_occurs(release: str) -> None:
     have(release)
-    listed = [k for k in known.of_release(PLUGIN.folder, release) if traces.load(k.trace).trace.stem == "session_trim"]
+    listed = [
+        k for k in known.of_release(PLUGIN.folder, release) if trace_files.load(k.trace).trace.stem == "session_trim"
+    ]
     shown = rows_elsewhere([k.trace for k in listed], "sglang", release)
     assert [(row["verdict"], row["law"]) for row in shown] == [(k.verdict, k.law) for k in listed]
 

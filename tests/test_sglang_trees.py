@@ -19,9 +19,9 @@ DRIVE = """
     import json, sys
     from dataclasses import asdict
     from pathlib import Path
-    from conformance.engines.protocol import Misuse
-    from conformance.engines.sglang import release
-    from conformance.engines.sglang.makers import makers
+    from conformance.driver.protocol import Misuse
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.makers import makers
 
     label, root, trees = sys.argv[1:]
     make = makers(release.load(Path(root), label))["lock_ref"]

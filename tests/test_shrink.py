@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 from driven import Variant
 
-from conformance import check
-from conformance.contents.shadow import Shadow
+from conformance.driver.lockstep import Calls, Finding, Law, LockStep, Operation
+from conformance.driver.operations import KEY, TOKENS, KeyTokens, Tokens, kinds_of
+from conformance.driver.protocol import Json
+from conformance.driver.shadow import Shadow
+from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.engines.protocol import Json, PairSnapshot, PoolSnapshot, RowsSnapshot
-from conformance.kinds import KEY, TOKENS, KeyTokens, Tokens, kinds_of
-from conformance.lockstep import Calls, Finding, Law, LockStep, Operation
-from conformance.shrink import Shrinker, any_run, shrink
-from conformance.stems import STEMS
-from conformance.traces import Trace
+from conformance.search import check
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.session_trim.protocol import SessionTrimSnapshot
+from conformance.stems.stem_registry import STEMS
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+from conformance.traces.shrink import Shrinker, any_run, shrink
 from spec import allocator
 
 
@@ -47,8 +50,8 @@ class Nothing:
 
     def snapshot(self) -> Any:
         """No rows."""
-        pool = PoolSnapshot([1, 2, 3], [], 6)
-        return RowsSnapshot({}, {}, [0, 1], PairSnapshot(pool, pool, [0] * 8))
+        pool = AllocatorSnapshot([1, 2, 3], [], 6)
+        return SessionTrimSnapshot({}, {}, [0, 1], SwaMappingSnapshot(pool, pool, [0] * 8))
 
 
 CONFIG: Json = {"page_size": 2, "size": 3, "size_swa": 3, "rows": 2, "sessions": 1, "window": 2, "need_sort": False}

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from driven import Variant
 
-from conformance.check import Search, check
-from conformance.engines.ours.tree import lock_ref
-from conformance.engines.protocol import EngineError, Inserted, Json, Misuse, NodePart, NodeSnapshot, TreeSnapshot
+from conformance.driver.lockstep import CONFORMS, VIOLATION, Finding
+from conformance.driver.protocol import EngineError, Json, Misuse
+from conformance.engines.ours.lock_ref import lock_ref
 from conformance.engines.side_by_side import Agreement, Side, SideBySide, differences
-from conformance.faults import FAULTS
-from conformance.lockstep import CONFORMS, VIOLATION, Finding
-from conformance.vetting import calls
+from conformance.planted.faults.known_bugs import FAULTS
+from conformance.search.check import Search, check
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, NodePart, NodeSnapshot
+from conformance.stems.vetting import calls
 
 AGREE = Agreement("both_agree", "Both give one answer.", tuple(calls("lock_ref")))
 CONFIG: Json = {
@@ -115,9 +116,9 @@ def test_the_pair_lacks_what_either_lacks_and_says_what_ran() -> None:
 # What may differ.
 
 
-def tree(part: NodePart, *, number: int = 1) -> TreeSnapshot:
+def tree(part: NodePart, *, number: int = 1) -> LockRefSnapshot:
     nodes = [NodeSnapshot(0, None, [], {}), NodeSnapshot(number, 0, [1], {"swa": part})]
-    return TreeSnapshot(nodes, {"swa": 1}, {"swa": 0}, {"swa": [2, 3]})
+    return LockRefSnapshot(nodes, {"swa": 1}, {"swa": 0}, {"swa": [2, 3]})
 
 
 @pytest.mark.parametrize(

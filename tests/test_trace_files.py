@@ -15,15 +15,15 @@ from driven import SOAK
 from test_house import SMALL
 from trace_fuzz import Json, damaged, originals, well_formed
 
-from conformance import trace_schema, traces
+from conformance.driver.lockstep import Calls
+from conformance.driver.naming import UsageError
+from conformance.driver.operations import Tokens
 from conformance.engines import registry
-from conformance.kinds import Tokens
-from conformance.lockstep import Calls
-from conformance.naming import UsageError
-from conformance.stems import STEMS, start
+from conformance.stems.stem_registry import STEMS, start
+from conformance.traces import trace_files, trace_schema
 from slotproof import cli
 
-KEPT = Path(traces.__file__).parent / "engines" / "sglang" / "traces" / "insert_under_reader.json"
+KEPT = Path(trace_files.__file__).parents[1] / "engines" / "sglang" / "traces" / "insert_under_reader.json"
 FILES, SEED = (10_000, 2) if SOAK else (500, 1)
 MISUSED = "what no caller may send"
 HANGS = 60  # seconds: a guard against a replay that does not end, no measurement
@@ -44,8 +44,8 @@ def test_every_known_trace_is_one_by_both_opinions(trace: Json) -> None:
 
 
 def test_a_kept_trace_is_read_unchanged() -> None:
-    for name in traces.names():
-        kept = traces.load(name)
+    for name in trace_files.names():
+        kept = trace_files.load(name)
         path = next(KEPT.parents[2].glob(f"*/traces/{name}.json"))
         assert {**kept.trace.as_json(), **kept.texts} == json.loads(path.read_text(encoding="utf-8"))
 
@@ -131,9 +131,9 @@ def test_what_is_wrong_is_said_with_its_place(name: str) -> None:
 def test_a_folder_and_a_name_that_is_too_long_are_no_traces(tmp_path: Path) -> None:
     for name in (str(tmp_path), "x" * 5000, "\0"):
         with pytest.raises(ValueError, match="no trace"):
-            traces.load(name)
+            trace_files.load(name)
     with pytest.raises(ValueError, match="did you mean insert_under_reader"):
-        traces.load("insert_under_readers")
+        trace_files.load("insert_under_readers")
 
 
 # The command.

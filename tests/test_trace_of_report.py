@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conformance import traces
-from conformance.naming import UsageError
+from conformance.driver.naming import UsageError
+from conformance.traces import trace_files
 from slotproof import output
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +25,7 @@ def trace(more: int) -> Any:
 
 
 def report(folder: Path, **lists: list[int]) -> Path:
-    rows = {name: [{"trace": trace(more)} for more in lists.get(name, [])] for name in traces.LISTS}
+    rows = {name: [{"trace": trace(more)} for more in lists.get(name, [])] for name in trace_files.LISTS}
     path = folder / "report.json"
     path.write_text(json.dumps({"schema": 1, "results": [], **rows}))
     return path
@@ -33,24 +33,24 @@ def report(folder: Path, **lists: list[int]) -> Path:
 
 def test_a_finding_of_a_report_is_a_trace(tmp_path: Path) -> None:
     path = report(tmp_path, known=[1, 2], worse=[3])
-    assert traces.load(str(path)).trace.as_json() == trace(3), "the first: worse comes before known"
-    assert traces.load(f"{path}#known.2").trace.as_json() == trace(2)
+    assert trace_files.load(str(path)).trace.as_json() == trace(3), "the first: worse comes before known"
+    assert trace_files.load(f"{path}#known.2").trace.as_json() == trace(2)
     with pytest.raises(UsageError, match=r"has no finding new.1: there are worse.1, known.1, known.2"):
-        traces.load(f"{path}#new.1")
+        trace_files.load(f"{path}#new.1")
 
 
 def test_what_has_no_trace_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a check without findings: it has no trace"):
-        traces.load(str(report(tmp_path)))
+        trace_files.load(str(report(tmp_path)))
     alone = tmp_path / "trace.json"
     alone.write_text(json.dumps(trace(2)))
-    assert traces.load(str(alone)).trace.as_json() == trace(2)
+    assert trace_files.load(str(alone)).trace.as_json() == trace(2)
     with pytest.raises(UsageError, match="is no report of slotproof check --json"):
-        traces.load(f"{alone}#known.1")
+        trace_files.load(f"{alone}#known.1")
     with pytest.raises(UsageError, match=r"there is no file nosuch\.json"):
-        traces.load("nosuch.json")
+        trace_files.load("nosuch.json")
     with pytest.raises(UsageError, match="no trace 'nosuch'"):
-        traces.load("nosuch")
+        trace_files.load("nosuch")
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

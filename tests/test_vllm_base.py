@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from driven import sampled
 
-from conformance import known
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 from conformance.engines.vllm import PLUGIN, RELEASES
 from conformance.engines.vllm.download import WHEELS
+from conformance.traces import known
 
 ROOT = Path(__file__).parents[1]
 NEWEST = RELEASES[-1]

@@ -12,23 +12,24 @@ from typing import Any
 import pytest
 from driven import sampled
 
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 from conformance.engines.vllm.download import WHEELS
 
 # Drawn runs. With a wrong publisher, events are lost, or name a parent that there never was.
 DRIVE = """
     import json, sys
     from dataclasses import replace
-    from conformance import known
-    from conformance.check import Search, draw
+    from conformance.stems.exclusions import exclusions
+    from conformance.traces import known
+    from conformance.search.check import Search, draw
     from conformance.engines import registry
     from conformance.engines.vllm import PLUGIN
-    from conformance.lockstep import Finding
-    from conformance.machine import Sink
+    from conformance.driver.lockstep import Finding
+    from conformance.stems.machine import Sink
 
     make = registry.load("vllm", release=sys.argv[1]).makers["block_cache"]
     listed = known.of_release(PLUGIN.folder, sys.argv[1])  # no run ends at a difference that is not of the events
-    search = Search(examples=10, seed=3, exclude=known.exclusions(k.exclude for k in listed if k.exclude))
+    search = Search(examples=10, seed=3, exclude=exclusions(k.exclude for k in listed if k.exclude))
 
     def tag(event):
         return event["type"] if isinstance(event, dict) else event[0]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from driven import SOAK, sampled
 
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.download import WHEELS
 
@@ -51,7 +51,7 @@ def answer(release: str, script: str, *arguments: str) -> Any:
         import json, sys, textwrap
         import block_runs as runs
         from conformance.engines import registry
-        from conformance.engines.protocol import Unsupported
+        from conformance.driver.protocol import Unsupported
         makers = registry.load("vllm", release=sys.argv[1]).makers
     """
     text = textwrap.dedent(before) + textwrap.dedent(script)
@@ -254,19 +254,20 @@ def test_without_damage_nothing_is_found(damaged: dict[str, str]) -> None:
 # that breaks a law is not shrunk: only the law is asked for.
 TRANSFERS = """
     from contextlib import suppress
-    from conformance import known
-    from conformance.block_cache import rules
-    from conformance.check import Search, draw
+    from conformance.stems.exclusions import exclusions
+    from conformance.traces import known
+    from conformance.stems.block_cache import rules
+    from conformance.search.check import Search, draw
     from conformance.engines.vllm import PLUGIN
-    from conformance.lockstep import Finding
-    from conformance.machine import Sink
+    from conformance.driver.lockstep import Finding
+    from conformance.stems.machine import Sink
     from hypothesis import strategies as st
     rules.CONFIG |= {"transfers": st.just(True)}
     release, seed, examples, *sought = sys.argv[1:]
     if "block_cache.two_steps" in sought:
         rules.CONFIG |= {"steps_in_flight": st.just(2)}
     listed = {one.exclude for one in known.of_release(PLUGIN.folder, release) if one.exclude} - {*sought}
-    search = Search(examples=int(examples), seed=int(seed), exclude=known.exclusions(listed))
+    search = Search(examples=int(examples), seed=int(seed), exclude=exclusions(listed))
     sink = Sink()
     with suppress(Finding):
         draw("block_cache", makers["block_cache"], sink, search)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from driven import sampled
 
-from conformance import known
+from conformance.driver.protocol import EngineError
 from conformance.engines import scripts_alone
-from conformance.engines.protocol import EngineError
 from conformance.engines.vllm import PLUGIN, RELEASES, alone
 from conformance.engines.vllm.download import WHEELS
+from conformance.traces import known
 
 FILES = sorted(alone.SCRIPTS.glob("*.py"))
 MOST_LINES = 115  # of a text that is pasted into an issue

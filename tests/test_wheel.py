@@ -121,9 +121,7 @@ def test_the_report_has_the_findings(installed: Installed) -> None:
 
 
 def test_a_process_of_a_release_is_started(installed: Installed) -> None:
-    code = (
-        "from slotproof.conformance import replay as r; print(r.rows_elsewhere(['insert_under_reader'], 'sglang', '0'))"
-    )
+    code = "from slotproof.conformance.search import replay as r; print(r.rows_elsewhere(['insert_under_reader'], 'sglang', '0'))"
     done = installed.run("-c", code)
     assert "EngineError" in done.stderr
     assert "not a release number" in done.stderr
@@ -134,7 +132,7 @@ def contents(folder: Path) -> set[str]:
 
 
 def test_nothing_is_written_beside_the_package(installed: Installed) -> None:
-    code = "from slotproof.conformance.cache_folder import cache_folder; print(cache_folder())"
+    code = "from slotproof.conformance.driver.cache_folder import cache_folder; print(cache_folder())"
     assert installed.run("-c", code).stdout.strip() == str(installed.home / "cache" / "slotproof")
     before = contents(installed.packages), contents(installed.user)
     assert installed.run("-m", "slotproof", "check", "ours", "allocator", "--examples", "2").returncode == 0
@@ -154,7 +152,7 @@ def test_a_users_tests_may_import_both(installed: Installed) -> None:
 
 def test_a_pasted_test_names_what_is_installed(installed: Installed) -> None:
     code = """
-from slotproof.conformance import traces
+from slotproof.conformance.traces import trace_files as traces
 from slotproof.conformance.story.pasted import as_test
 print(as_test(traces.load("insert_under_reader").trace, "revive_tombstone", "promise", "ours"))
 """

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from conformance.driver.lockstep import Finding, killed_by
+from conformance.driver.trace import Trace
 from conformance.engines import registry, toy
 from conformance.engines.toy import ToyAllocator
-from conformance.lockstep import Finding, killed_by
-from conformance.stems import start
-from conformance.story.tell import tell
-from conformance.story.where import Calls, Frame, Roots, raised
-from conformance.traces import Trace
+from conformance.stems.stem_registry import start
+from conformance.telling.tell import tell
+from conformance.telling.where import Calls, Frame, Roots, raised
 
 ENGINE = """
 import os

@@ -10,11 +10,12 @@ import pytest
 import torch
 from driven import Variant, done, driven, found, some
 
-from conformance.configs import is_windowed, swa_size
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Json
 from conformance.engines.ours.cache import cache
-from conformance.engines.protocol import Json, PoolSnapshot
-from conformance.lockstep import Finding, LockStep
-from conformance.stems import start
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.configs import is_windowed, swa_size
+from conformance.stems.stem_registry import start
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.cache import SessionCache
 from impl.lock_ref import LockTree
@@ -110,7 +111,7 @@ def test_a_page_of_an_swa_pool_is_a_finding() -> None:
 
         def snapshot() -> Any:
             seen = engine.snapshot()
-            return replace(seen, pools=replace(seen.pools, swa=PoolSnapshot([1], [], 2)))
+            return replace(seen, pools=replace(seen.pools, swa=AllocatorSnapshot([1], [], 2)))
 
         return Variant(engine, snapshot=snapshot)
 
@@ -182,7 +183,7 @@ def test_a_cache_over_one_pool_refuses_a_tail_and_locks_with_a_window() -> None:
 
 DRIVE = """
     import json, sys
-    from conformance.engines.protocol import Unsupported
+    from conformance.driver.protocol import Unsupported
     from conformance.engines.registry import load
     from test_without_window import WHOLE, lived, started
 

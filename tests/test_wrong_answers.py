@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from driven import Variant
 
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Json, Misuse, Unsupported
 from conformance.engines import registry
-from conformance.engines.protocol import Json, LockHold, Misuse, SlotNames, Unsupported
-from conformance.lockstep import Finding, LockStep
-from conformance.stems import start
+from conformance.stems.cache.protocol import LockHold
+from conformance.stems.mamba_slots.protocol import SlotNames
+from conformance.stems.stem_registry import start
 
 OURS = registry.load("ours").makers
 POOLS: Json = {"page_size": 2, "size": 4, "size_swa": 4, "rows": 3, "need_sort": False}

@@ -1,4 +1,4 @@
-"""Damaged trace files, and an opinion about them that is not ``conformance.trace_schema``'s.
+"""Damaged trace files, and an opinion about them that is not ``conformance.traces.trace_schema``'s.
 
 ``damaged`` makes files from kept traces: keys, types, numbers, operations and their order are changed, and bytes. The
 opinion is ``tests/trace_schema.json``, a JSON Schema (draft 4, in which 1.0 is no integer) that was written by hand.
@@ -16,9 +16,9 @@ from typing import Any
 
 import fastjsonschema
 
-from conformance import traces
-from conformance.faults import ALL
-from conformance.faults.kept import kept_run
+from conformance.planted.faults.kept import kept_run
+from conformance.planted.faults.known_bugs import ALL
+from conformance.traces import trace_files
 
 Json = dict[str, Any]
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def well_formed(data: bytes) -> bool:
 
 def originals() -> list[Json]:
     """The kept traces, and those of the planted faults, as they stand in files."""
-    kept = [traces.load(name) for name in traces.names()]
+    kept = [trace_files.load(name) for name in trace_files.names()]
     texts = [{**k.trace.as_json(), **k.texts} for k in kept]
     return [*texts, *(kept_run(fault).trace.as_json() for fault in ALL)]
 

@@ -1,7 +1,8 @@
 """Adapters for allocator objects that have the method names and signatures of SGLang's allocators.
 
-``PoolAdapter`` makes a ``PoolEngine`` of one pool, ``PairAdapter`` a ``PairEngine`` of a full and an SWA pool. They
-turn plain integers into tensors and back. Any engine with such classes can use them, as our implementation does.
+``PoolAdapter`` makes a ``AllocatorEngine`` of one pool, ``PairAdapter`` a ``SwaMappingEngine`` of a full and an SWA
+pool. They turn plain integers into tensors and back. Any engine with such classes can use them, as our implementation
+does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.engines.protocol import PairSnapshot, PoolSnapshot
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
 MOST_VIEWS = 64  # so many tensors that were passed to a call that frees are kept, the newest
 
@@ -110,12 +112,12 @@ class _Calls:
         self.engine.clear()
         self._views.clear()
 
-    def _pool(self, pool: Any, available: int) -> PoolSnapshot:
+    def _pool(self, pool: Any, available: int) -> AllocatorSnapshot:
         """The lists of one pool. ``available``: the size that the allocator reports, in tokens."""
-        return PoolSnapshot(pool.free_pages.tolist(), self._released(pool), int(available))
+        return AllocatorSnapshot(pool.free_pages.tolist(), self._released(pool), int(available))
 
     def bad(self, kind: str, row: int) -> None:
-        """Sends bad input of one kind, see ``PoolEngine.bad``. ``row`` varies the number that is sent."""
+        """Sends bad input of one kind, see ``AllocatorEngine.bad``. ``row`` varies the number that is sent."""
         pool = getattr(self.engine, "full_attn_allocator", self.engine)
         free = pool.free_pages.tolist()
         calls: dict[str, Callable[[], Any]] = {
@@ -129,16 +131,16 @@ class _Calls:
 
 
 class PoolAdapter(_Calls):
-    """One paged allocator: a ``PoolEngine``."""
+    """One paged allocator: a ``AllocatorEngine``."""
 
-    def snapshot(self) -> PoolSnapshot:
+    def snapshot(self) -> AllocatorSnapshot:
         """The free list, the release list and the available size."""
         pool = getattr(self.engine, "full_attn_allocator", self.engine)  # an allocator may have its lists in a part
         return self._pool(pool, self.engine.available_size())
 
 
 class PairAdapter(_Calls):
-    """One allocator of two pools and the mapping between them: a ``PairEngine``."""
+    """One allocator of two pools and the mapping between them: a ``SwaMappingEngine``."""
 
     def tail(self, tokens: int, tail: int) -> list[int] | None:
         """``alloc_extend_swa_tail``: slots for a new row of ``tokens`` tokens, of which the last ``tail`` get SWA
@@ -160,9 +162,9 @@ class PairAdapter(_Calls):
         free = getattr(self.engine, "free_full", None) or self.engine.full_attn_allocator.free
         free(self._view(slots))
 
-    def snapshot(self) -> PairSnapshot:
+    def snapshot(self) -> SwaMappingSnapshot:
         """Both pools, and the mapping without the last entry, which belongs to no slot."""
         engine = self.engine
         full = self._pool(engine.full_attn_allocator, engine.full_available_size())
         swa = self._pool(engine.swa_attn_allocator, engine.swa_available_size())
-        return PairSnapshot(full, swa, engine.full_to_swa_index_mapping[:-1].tolist())
+        return SwaMappingSnapshot(full, swa, engine.full_to_swa_index_mapping[:-1].tolist())

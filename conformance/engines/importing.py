@@ -8,8 +8,8 @@ guards with ``try`` fails, as it does wherever the package is missing. ``Importe
 
 A stub lets a module be imported, and decides nothing: whatever tests, compares, counts, calls or builds it raises an
 ``EngineError`` that names the package, and the run has no verdict, also if the release catches the error (``standins``
-has the rules, ``conformance.no_verdict`` the driver's side). Where a release asks a missing package something while it
-is imported, the engine's file ``release.py`` has the answer and the reason why no verdict depends on it.
+has the rules, ``conformance.driver.no_verdict`` the driver's side). Where a release asks a missing package something
+while it is imported, the engine's file ``release.py`` has the answer and the reason why no verdict depends on it.
 
 Functions that the release gives to ``torch.compile`` run as they are written: no bookkeeping is among them, and torch's
 compiler takes longer to import than the release.
@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 
-from conformance import no_verdict
+from conformance.driver import no_verdict
+from conformance.driver.protocol import EngineError
 from conformance.engines import standins
-from conformance.engines.protocol import EngineError
 from conformance.engines.standins import Imports, Stub, StubModule, loading
 
 COMPILERS = ((torch, "compile"), (torch.compiler, "disable"))

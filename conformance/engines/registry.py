@@ -3,7 +3,7 @@ user names by their place.
 
 A module or package of this folder that has a ``PLUGIN`` is an engine, and its file name is the engine's name. Another
 package registers an engine under the entry point group ``slotproof.engines`` (``name = "package.module:PLUGIN"``).
-A name with a colon is a place, ``package.module:attribute``: see ``conformance.named``.
+A name with a colon is a place, ``package.module:attribute``: see ``conformance.engines.named``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance import named
-from conformance.engines.protocol import EngineError, Json
-from conformance.naming import unknown
-from conformance.options import EngineOption, Given, chosen, words
-from conformance.vetting import vetted
+from conformance.driver.naming import unknown
+from conformance.driver.options import EngineOption, Given, chosen, words
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines import named
+from conformance.stems.vetting import vetted
 
 GROUP = "slotproof.engines"
 SHARED = (
     "adapters",
+    "array_tl",
     "importing",
-    "protocol",
+    "named",
     "registry",
     "scripts_alone",
     "side_by_side",
@@ -45,7 +46,7 @@ class Loaded:
     """An engine that is ready to be driven.
 
     ``makers``: for each stem that it implements, a function from a configuration to a fresh engine
-    (``conformance.engines.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
+    (``conformance.driver.protocol``). ``own``: it is our own implementation, so that a latent finding is a failure
     too. ``source``: the folder that it was loaded from, as an absolute path, where that was asked for; ``release`` is
     ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
     functions something went wrong. ``device``: where its tensors are. ``options``: the options that the user has set.

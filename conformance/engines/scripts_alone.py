@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conformance import no_verdict
-from conformance.engines.protocol import EngineError
-from conformance.plain import first_line, message_of
+from conformance.driver import no_verdict
+from conformance.driver.printable import first_line, message_of
+from conformance.driver.protocol import EngineError
 
 KEEPS, SHOWS, CANNOT_RUN = 0, 1, 3  # what a script tells of a release; the exit status is the largest of its scripts
 

@@ -18,10 +18,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from conformance import origin
-from conformance.engines.protocol import EngineError, NodePart, TreeSnapshot
-from conformance.lockstep import Finding
-from conformance.plain import first_line, message_of
+from conformance.driver import exception_origin
+from conformance.driver.lockstep import Finding
+from conformance.driver.printable import first_line, message_of
+from conformance.driver.protocol import EngineError
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart
 
 MOST_TOLD = 4  # so many places where two answers differ are told
 
@@ -97,7 +98,7 @@ class _Outcome(NamedTuple):
         except EngineError:
             raise
         except Exception as error:
-            origin.must_be_the_engines(error, name)
+            exception_origin.must_be_the_engines(error, name)
             return _Outcome(None, error)
 
     def told(self) -> str:
@@ -112,7 +113,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[tuple[str, st
     if isinstance(one, NodePart) and isinstance(other, NodePart):
         yield from differences(one.slots, other.slots, f"{where}slots ")
         yield from _of_locks(one, other, where)
-    elif isinstance(one, TreeSnapshot) and isinstance(other, TreeSnapshot):
+    elif isinstance(one, LockRefSnapshot) and isinstance(other, LockRefSnapshot):
         yield from differences(_by_key(one), _by_key(other), where)
     elif is_dataclass(one) and type(one) is type(other):
         for field in fields(one):
@@ -127,7 +128,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[tuple[str, st
         yield where, repr(one), repr(other)
 
 
-def _by_key(tree: TreeSnapshot) -> dict[str, Any]:
+def _by_key(tree: LockRefSnapshot) -> dict[str, Any]:
     """A tree, with its nodes by their tokens from the root."""
     texts: dict[int | None, tuple[int, ...]] = {None: ()}
     nodes: dict[str, Any] = {}

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from conformance import no_verdict
-from conformance.engines.protocol import EngineError
+from conformance.driver import no_verdict
+from conformance.driver.protocol import EngineError
 
 # The packages of the engines of this process, each with the packages that must be real for it: a release compares
 # versions with them, derives classes from theirs, or calls them.

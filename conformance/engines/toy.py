@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.engines.protocol import Json, PoolSnapshot
+from conformance.driver.protocol import Json
 from conformance.engines.registry import SimplePlugin
+from conformance.stems.allocator.protocol import AllocatorSnapshot
 
 
 class ToyAllocator:
@@ -48,9 +49,9 @@ class ToyAllocator:
         """Puts every page on the free list. Page 0 is padding and never there."""
         self.free_pages = list(range(1, self.pages + 1))
 
-    def snapshot(self) -> PoolSnapshot:
+    def snapshot(self) -> AllocatorSnapshot:
         """The free list, an empty release list, and the available size in tokens."""
-        return PoolSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
+        return AllocatorSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
 
 
 def allocator(config: Json) -> ToyAllocator:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from conformance.cache_folder import cache_folder
-from conformance.engines.protocol import EngineError
-from conformance.naming import close
+from conformance.driver.cache_folder import cache_folder
+from conformance.driver.naming import close
+from conformance.driver.protocol import EngineError
 
 MARKER = ".unpacked_by_rule"
 _VERSION = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post|\.dev)\d+)?")

@@ -1,1 +1,1 @@
-"""A trace told to a person: its operations as calls, what each of them changed, and the state after it as a picture."""
+"""The old place of ``conformance.telling.pasted``, for tests that were pasted before the module moved."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from slotproof.plugin import Inserted, Json, Match, NodePart, NodeSnapshot, TreeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
 
 
 class Node:
@@ -87,7 +87,7 @@ class AnewTree:
         del swa, mamba
         self._make_room(len(self.free) + full)
 
-    def snapshot(self) -> TreeSnapshot:
+    def snapshot(self) -> LockRefSnapshot:
         """All nodes, the sizes in tokens, and the free list."""
         nodes = [self.root, *self.root.below()]
         evictable, protected = (sum(len(n.key) for n in nodes if bool(n.locks) is locked) for locked in (False, True))
@@ -95,7 +95,7 @@ class AnewTree:
             NodeSnapshot(n.number, n.parent.number if n.parent else None, n.key, {"full": NodePart(n.slots, n.locks)})
             for n in nodes
         ]
-        return TreeSnapshot(shown, {"full": evictable}, {"full": protected}, {"full": list(self.free)})
+        return LockRefSnapshot(shown, {"full": evictable}, {"full": protected}, {"full": list(self.free)})
 
     def _take(self, count: int) -> list[int] | None:
         """So many slots, ``None`` if there are too few even after an eviction."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from slotproof.plugin import (
     Admission,
+    AllocatorSnapshot,
     Json,
     Lengths,
-    PairSnapshot,
-    PoolSnapshot,
     RowSnapshot,
-    RowsSnapshot,
+    SessionTrimSnapshot,
+    SwaMappingSnapshot,
     TreePage,
     Unsupported,
 )
@@ -122,16 +122,16 @@ class CopyingRows:
         del swa
         self._make_room(len(self.free_pages) + -(-full // self.page_size))
 
-    def snapshot(self) -> RowsSnapshot:
+    def snapshot(self) -> SessionTrimSnapshot:
         """The rows of the requests that run, the pool, the pages of the cache, and the copies of the last call."""
-        pool = PoolSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
+        pool = AllocatorSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
         shown = {
             request: RowSnapshot(one.row, Lengths(0, 0, one.length, one.length), self._slots(one.pages)[: one.length])
             for request, one in self.running.items()
         }
         tree = {page: TreePage(len(text) // self.page_size - 1, False) for text, page in self.cached.items()}
         copies, self.copies = self.copies, []
-        return RowsSnapshot(shown, {}, list(self.free_rows), PairSnapshot.without_swa(pool), tree, copies)
+        return SessionTrimSnapshot(shown, {}, list(self.free_rows), SwaMappingSnapshot.without_swa(pool), tree, copies)
 
     def _hits(self, tokens: list[int]) -> list[int]:
         """The cached pages of a prompt, which are used now."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from slotproof.plugin import Inserted, Json, Match, NodePart, NodeSnapshot, TreeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
 
 Page = tuple[int, ...]  # the token ids of one page
 
@@ -94,7 +94,7 @@ class LazyTree:
         del swa, mamba
         self._make_room(len(self.free) + -(-full // self.page_size))
 
-    def snapshot(self) -> TreeSnapshot:
+    def snapshot(self) -> LockRefSnapshot:
         """All nodes from the root on, the sizes in tokens, and the free list."""
         shown, left = [], [self.root]
         while left:
@@ -106,7 +106,7 @@ class LazyTree:
             sum(len(node.pages) for node in self.nodes.values() if bool(node.lock_ref) is locked) * self.page_size
             for locked in (False, True)
         )
-        return TreeSnapshot(shown, {"full": evictable}, {"full": protected}, {"full": list(self.free)})
+        return LockRefSnapshot(shown, {"full": evictable}, {"full": protected}, {"full": list(self.free)})
 
     def _make_room(self, wanted: int) -> None:
         """Evicts leaves that nobody has locked, the least recently used first, until ``wanted`` pages are free."""

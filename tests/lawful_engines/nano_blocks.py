@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from conformance.block_pool.protocol import BlockPoolSnapshot, Name
+from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 from slotproof.plugin import Json
 
 

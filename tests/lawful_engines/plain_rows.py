@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from slotproof.plugin import (
     Admission,
+    AllocatorSnapshot,
     Json,
     Lengths,
-    PairSnapshot,
-    PoolSnapshot,
     RowSnapshot,
-    RowsSnapshot,
+    SessionTrimSnapshot,
+    SwaMappingSnapshot,
     Unsupported,
 )
 
@@ -106,14 +106,14 @@ class PlainRows:
     def evict(self, full: int, swa: int) -> None:
         """There is nothing to evict."""
 
-    def snapshot(self) -> RowsSnapshot:
+    def snapshot(self) -> SessionTrimSnapshot:
         """The rows of the requests that run, and the pool."""
-        pool = PoolSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
+        pool = AllocatorSnapshot(list(self.free_pages), [], len(self.free_pages) * self.page_size)
         shown = {
             request: RowSnapshot(one.row, Lengths(0, 0, one.length, one.length), self._slots(one)[: one.length])
             for request, one in self.running.items()
         }
-        return RowsSnapshot(shown, {}, list(self.free_rows), PairSnapshot.without_swa(pool))
+        return SessionTrimSnapshot(shown, {}, list(self.free_rows), SwaMappingSnapshot.without_swa(pool))
 
     def _grow(self, batch: Sequence[Running], by: int) -> bool:
         """Each of the requests gets pages for ``by`` tokens more, if there are enough for all."""

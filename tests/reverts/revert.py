@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conformance.engines.protocol import EngineError
-from conformance.engines.sglang import download
+from conformance.driver.protocol import EngineError
+from conformance.engines.sglang.releases import download
 
 FIXES = Path(__file__).with_name("fixes.json")
 PACKAGE = "sglang"

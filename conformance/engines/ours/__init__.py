@@ -9,30 +9,21 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from conformance.engines.protocol import EngineError, Json
+from conformance.driver.protocol import EngineError, Json
 from conformance.engines.registry import Loaded
-from conformance.vetting import told
+from conformance.stems.vetting import told
+from proofs.registry import STEMS
 
 # The package with our implementation; in a wheel it is below the package ``slotproof``, as this one is.
 IMPL = __name__.rpartition("conformance")[0] + "impl"
 
-# For each stem the module of this folder with its maker, and the name of the maker.
-MAKERS = {
-    "allocator": ("pools", "allocator"),
-    "swa_mapping": ("pools", "swa_mapping"),
-    "lock_ref": ("tree", "lock_ref"),
-    "session_trim": ("cache", "cache"),
-    "mamba_slots": ("states", "mamba_slots"),
-    "cache": ("cache", "cache"),
-    "block_pool": ("blocks", "block_pool"),
-    "block_cache": ("scheduler", "block_cache"),
-}
+# The stems of which we have an engine: each has a file of its name here, with a maker of its name.
+MAKERS = tuple(stem for stem in STEMS if Path(__file__).with_name(f"{stem}.py").is_file())
 
 
 def make(stem: str, config: Json, device: str = "cpu", **parts: Any) -> Any:
     """An engine for a stem. ``parts``: other classes or functions of which it is made, see the stem's maker."""
-    module, name = MAKERS[stem]
-    return getattr(import_module(f"{__name__}.{module}"), name)(config, device, **parts)
+    return getattr(import_module(f"{__name__}.{stem}"), stem)(config, device, **parts)
 
 
 class Ours:
@@ -73,8 +64,8 @@ def _import_from(source: Path) -> None:
     sys.modules[IMPL] = module_from_spec(found)
     try:
         found.loader.exec_module(sys.modules[IMPL])
-        for module, _ in MAKERS.values():
-            import_module(f"{__name__}.{module}")
+        for stem in MAKERS:
+            import_module(f"{__name__}.{stem}")
     except Exception as error:
         raise EngineError(f"--source {source}: {IMPL} cannot be driven from here: {told(error)}") from error
 

@@ -12,29 +12,24 @@ from typing import Any
 
 from torch import Tensor
 
-from conformance.configs import is_all_sliding, is_prefill_aware, is_windowed
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
-from conformance.engines.ours.pools import pair, single
-from conformance.engines.protocol import (
+from conformance.engines.ours.allocator import single
+from conformance.engines.ours.swa_mapping import pair
+from conformance.stems.cache.protocol import CacheSnapshot, LockHold
+from conformance.stems.configs import is_all_sliding, is_prefill_aware, is_windowed
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
+from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot, SlotNames, Three
+from conformance.stems.session_trim.protocol import (
     Admission,
     Arrival,
-    CacheSnapshot,
-    Json,
     Lengths,
-    LockHold,
-    NodePart,
-    NodeSnapshot,
-    PairSnapshot,
     RowSnapshot,
-    RowsSnapshot,
-    SlotNames,
-    StatesSnapshot,
-    Three,
+    SessionTrimSnapshot,
     TreePage,
-    TreeSnapshot,
-    Unsupported,
 )
-from conformance.swa_mapping.seen import swa_slot
+from conformance.stems.swa_mapping.projection import swa_slot
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from impl.allocator import SlotAllocator
 from impl.cache import SessionCache
 from impl.lock_ref import LockHandle, LockTree
@@ -61,8 +56,8 @@ class Running:
 
 
 class OurCache:
-    """A ``RowEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it, by
-    number.
+    """A ``SessionTrimEngine`` and a ``CacheEngine``. ``engine``: the cache. ``running``: the requests that run on it,
+    by number.
 
     ``copied``: the list to which the cache adds each copy of a state, as the slots read and written; ``None`` where
     nobody keeps the copies.
@@ -316,7 +311,7 @@ class OurCache:
         self.engine.compact()
 
     def bad(self, kind: str) -> None:
-        """Sends bad input; the kinds are ``BAD`` in conformance/request_rules.py."""
+        """Sends bad input; the kinds are ``BAD`` in conformance/stems/requests/rules.py."""
         outside, most = self.rows.rows, self.rows.max_tokens
         rows = [one.row for one in self.running.values()]
         texts = [one.tokens for one in self.running.values()]
@@ -334,7 +329,7 @@ class OurCache:
 
     # Snapshots of rows and pools.
 
-    def snapshot(self) -> RowsSnapshot:
+    def snapshot(self) -> SessionTrimSnapshot:
         """Rows, slots, pools and the tree's pages."""
         rows = self._rows()
         size, mapping = self.page_size, rows.pools.mapping
@@ -343,9 +338,9 @@ class OurCache:
             for entry in self.tree.entries.values()
             for i, slot in enumerate(entry.slots.tolist()[::size])
         }
-        return RowsSnapshot(rows.requests, rows.sessions, rows.free_rows, rows.pools, tree)
+        return SessionTrimSnapshot(rows.requests, rows.sessions, rows.free_rows, rows.pools, tree)
 
-    def _rows(self) -> RowsSnapshot:
+    def _rows(self) -> SessionTrimSnapshot:
         lengths: list[list[int]] = self.rows.lengths[:4].T.tolist()
         gaps: list[int] = self.rows.gap.tolist()
         table: list[list[int]] = self.rows.req_to_token.tolist()
@@ -355,11 +350,11 @@ class OurCache:
             known = Lengths(*lengths[row])
             return RowSnapshot(row, known, table[row][: known.allocated], gaps[row])
 
-        return RowsSnapshot(
+        return SessionTrimSnapshot(
             requests={request: row_snapshot(one.row) for request, one in self.running.items()},
             sessions={session: row_snapshot(row) for session, row in self._saved().items()},
             free_rows=[row for row, phase in enumerate(self.rows.phase.tolist()) if phase == IDLE],
-            pools=seen if isinstance(seen, PairSnapshot) else PairSnapshot.without_swa(seen),
+            pools=seen if isinstance(seen, SwaMappingSnapshot) else SwaMappingSnapshot.without_swa(seen),
         )
 
     def _saved(self) -> dict[int, int]:
@@ -374,7 +369,7 @@ class OurCache:
         rows = self._rows()
         return CacheSnapshot(rows, self._tree(rows), self._holds(), self._states())
 
-    def _tree(self, rows: RowsSnapshot) -> TreeSnapshot:
+    def _tree(self, rows: SessionTrimSnapshot) -> LockRefSnapshot:
         locks, mapping = self.locks, rows.pools.mapping
         flags = {side: getattr(locks, side).tolist() for side in self.sides if side != "full"}
         refs = {side: getattr(locks, f"{side}_ref").tolist() for side in self.sides}
@@ -394,7 +389,7 @@ class OurCache:
             for which in ("evictable", "protected")
         )
         pools = {side: getattr(rows.pools, side) for side in self.sides if side != "mamba"}
-        return TreeSnapshot(nodes, evictable, protected, {n: [*p.free, *p.released] for n, p in pools.items()})
+        return LockRefSnapshot(nodes, evictable, protected, {n: [*p.free, *p.released] for n, p in pools.items()})
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         rows = {("request", request): one.row for request, one in self.running.items()}
@@ -408,7 +403,7 @@ class OurCache:
             return LockHold(node, -1, [])
         return LockHold(node, handle.top if handle.holds_swa else None, self.tree.tokens(node), handle.state)
 
-    def _states(self) -> StatesSnapshot | None:
+    def _states(self) -> MambaSlotsSnapshot | None:
         if self.states is None:
             return None
         pool, of = self.states.mamba_allocator, self.engine.mamba.of
@@ -419,7 +414,7 @@ class OurCache:
             self.copied.clear()
         rows: dict[int, Three] = {r: (own[one.row + 1], *tracks[one.row + 1]) for r, one in self.running.items()}
         entries = self.tree.entries.items()
-        return StatesSnapshot(
+        return MambaSlotsSnapshot(
             pool.free_slots.tolist(),
             pool.available_size(),
             pool.group_slots.tolist(),

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.options import EngineOption
+from conformance.driver.options import EngineOption
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
-    from conformance.engines.sglang.comparison import Comparison
-    from conformance.engines.sglang.release import Release
+    from conformance.engines.sglang.driving.comparison import Comparison
+    from conformance.engines.sglang.releases.release import Release
 
 RELEASES = (
     *("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.15", "0.5.16", "0.5.17"),
@@ -74,8 +74,8 @@ class SGLangPlugin:
         ``OPTIONS``; ``None`` for the defaults. ``EngineError`` says what is wrong.
         """
         from conformance.engines.registry import Loaded
-        from conformance.engines.sglang import rust_core
-        from conformance.engines.sglang.makers import makers
+        from conformance.engines.sglang.driving.makers import makers
+        from conformance.engines.sglang.releases import rust_core
 
         found = self._import(release, source)
         folder = None if source is None else source.resolve()
@@ -86,27 +86,27 @@ class SGLangPlugin:
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""
-        from conformance.engines.sglang import download
+        from conformance.engines.sglang.releases import download
 
         download.WHEELS.known(release, self.releases)
 
     @staticmethod
     def newest() -> str:
         """The newest release on the package index."""
-        from conformance.engines.sglang import download
+        from conformance.engines.sglang.releases import download
 
         return download.newest()
 
     @staticmethod
     def release_of(source: Path) -> str | None:
         """The release that a checkout says it is."""
-        from conformance.engines.sglang import download
+        from conformance.engines.sglang.releases import download
 
         return download.release_of(source)
 
     def comparison(self, release: str, device: str) -> Comparison:
         """SGLang's allocators and its tree at full size, for benchmarks; their tensors are on ``device``."""
-        from conformance.engines.sglang.comparison import Comparison
+        from conformance.engines.sglang.driving.comparison import Comparison
 
         return Comparison(self._import(release, None), device)
 
@@ -114,20 +114,20 @@ class SGLangPlugin:
         """What the code of a release or a checkout touches of its allocators, and what of that ours lack: see
         ``compat``. Its source is read and not executed.
         """
-        from conformance.engines.sglang import compat
-        from conformance.engines.sglang.subjects import stand_ins
+        from conformance.engines.sglang.replacing import compat
+        from conformance.engines.sglang.replacing.subjects import stand_ins
 
         return compat.compared(self._root(release, source) / "sglang", stand_ins())
 
     def _root(self, release: str | None, source: Path | None) -> Path:
         """The folder that holds ``sglang/``."""
-        from conformance.engines.sglang import download
+        from conformance.engines.sglang.releases import download
 
         return download.WHEELS.chosen(release, source, self.releases)[0]
 
     def _import(self, release: str | None, source: Path | None) -> Release:
-        from conformance.engines.sglang import download
-        from conformance.engines.sglang.release import load
+        from conformance.engines.sglang.releases import download
+        from conformance.engines.sglang.releases.release import load
 
         return load(*download.WHEELS.chosen(release, source, self.releases))
 

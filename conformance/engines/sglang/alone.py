@@ -15,8 +15,8 @@ from pathlib import Path
 
 from conformance.engines import scripts_alone
 from conformance.engines.scripts_alone import CANNOT_RUN, KEEPS, SHOWS, run
-from conformance.engines.sglang import download
-from conformance.engines.sglang.release import load
+from conformance.engines.sglang.releases import download
+from conformance.engines.sglang.releases.release import load
 
 __all__ = ["CANNOT_RUN", "KEEPS", "SCRIPTS", "SHOWS", "main", "run"]
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.engines.protocol import EngineError
+from conformance.driver.protocol import EngineError
 from conformance.engines.vllm.download import WHEELS
 
 if TYPE_CHECKING:

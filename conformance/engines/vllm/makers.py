@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from conformance.engines.protocol import Json
+from conformance.driver.protocol import Json
 from conformance.engines.vllm.pool import VLLMBlockPool
 from conformance.engines.vllm.release import Release
 from conformance.engines.vllm.scheduler import VLLMScheduler

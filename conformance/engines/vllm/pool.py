@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.block_pool.protocol import NULL, BlockPoolSnapshot, Name
-from conformance.engines.protocol import Json, Unsupported
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.vllm import reading
 from conformance.engines.vllm.names import Names
 from conformance.engines.vllm.release import Release
+from conformance.stems.block_pool.protocol import NULL, BlockPoolSnapshot, Name
 
 SIZE = 2  # tokens of a block
 

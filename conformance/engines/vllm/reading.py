@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.block_pool.protocol import BlockPoolSnapshot, Name
 from conformance.engines.vllm.release import Release
+from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 
 Told = Callable[[bytes], Name | None]
 

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.block_cache.protocol import Move
 from conformance.engines.vllm.reading import number, numbers
+from conformance.stems.block_cache.protocol import Move
 
 Function = Callable[..., Any]
 REQUESTS = ("request", "request_id")  # how methods name the request for which they do something

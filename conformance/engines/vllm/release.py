@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 import torch
 
+from conformance.driver.exception_origin import StandIn
+from conformance.driver.protocol import Unsupported
 from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
-from conformance.engines.protocol import Unsupported
 from conformance.engines.vllm import settings
 from conformance.engines.vllm.download import BOOKKEEPING
 from conformance.engines.vllm.names import Names
 from conformance.engines.vllm.settings import Setup
 from conformance.engines.vllm.transfers import Connector, Factory
-from conformance.origin import StandIn
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})

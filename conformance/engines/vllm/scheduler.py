@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conformance.block_cache.protocol import (
+from conformance.driver.protocol import Json, Told, Unsupported
+from conformance.engines.vllm import reading
+from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.recording import Recorder
+from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.settings import Setup
+from conformance.engines.vllm.transfers import Asked
+from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
     NEW,
@@ -24,14 +31,7 @@ from conformance.block_cache.protocol import (
     Tables,
     Transfers,
 )
-from conformance.block_pool.protocol import Name
-from conformance.engines.protocol import Json, Told, Unsupported
-from conformance.engines.vllm import reading
-from conformance.engines.vllm.names import Names
-from conformance.engines.vllm.recording import Recorder
-from conformance.engines.vllm.release import Release
-from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Asked
+from conformance.stems.block_pool.protocol import Name
 
 
 class Publisher:

@@ -2,7 +2,7 @@
 
 vLLM builds its configuration from a model on disk and from the machine. Here a run gives the values. Each object has
 the fields that the scheduler of any supported release reads, and no others: a release that reads another field has no
-verdict (``conformance.origin.StandIn``). None of the objects decides anything.
+verdict (``conformance.driver.exception_origin.StandIn``). None of the objects decides anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.origin import StandIn
+from conformance.driver.exception_origin import StandIn
 
 
 @dataclass(frozen=True)

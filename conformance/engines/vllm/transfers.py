@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from conformance.block_cache.protocol import Load, Tables
+from conformance.stems.block_cache.protocol import Load, Tables
 
 
 class Asked(NamedTuple):

@@ -1,0 +1,226 @@
+"""What a process that serves an engine answers: the outcome of a trace, and the judgement on a stem.
+
+A judgement is plain data, since it crosses a process boundary and becomes the JSON of ``slotproof check``:
+``docs/json.md`` says what its fields mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import spec
+from conformance.driver.clock import Clock
+from conformance.driver.lockstep import LATENT, VIOLATION
+from conformance.driver.protocol import Json
+from conformance.driver.trace import Trace
+from conformance.engines import registry
+from conformance.engines.registry import Loaded
+from conformance.search.check import Result, Search, check
+from conformance.search.connection import Connection
+from conformance.search.done import Done, replay
+from conformance.search.enough import RUNS
+from conformance.search.harm import harm
+from conformance.search.hunt import Difference, Hunt, Hunted, Limits
+from conformance.search.ran import Ran
+from conformance.stems import exclusions
+from conformance.stems.machine import Sink, TimeIsUp
+from conformance.telling.tell import tell
+from conformance.traces import known, trace_files
+from conformance.traces.compare import Status
+from conformance.traces.known import Known
+from conformance.traces.outcome import Break, Outcome, outcome
+from conformance.traces.trace_files import Kept
+
+Make = Callable[[Json], Any]
+Progress = Callable[[str, Trace | None, Json | None, int], None]
+
+
+def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
+    """What ``asked["trace"]`` shows on the engine. One that has nothing for the stem cannot make the first call."""
+    make, trace = loaded.makers.get(asked["stem"]), Trace(**asked["trace"])
+    return (outcome(trace, make) if make else Outcome((), f"it has no {asked['stem']} to drive", 1)).as_json()
+
+
+# An engine alone.
+
+
+def alone(loaded: Loaded, asked: Json, progress: Progress) -> Json:
+    """Replays the known differences of the release ``asked["listed"]``, then draws runs that avoid them."""
+    search = Alone(loaded, asked, progress, Clock(asked["seconds"]))
+    replayed = [(k, search.replayed(k)) for k in search.listed if k.stem == search.stem]
+    found = search.new()
+    rows: dict[str, list[Json]] = {
+        "known": [row for _, (occurs, row) in replayed if occurs],
+        "gone": [row for _, (occurs, row) in replayed if not occurs],
+    }
+    verdict = _gravest([*found, *rows["known"]])
+    return {**search.done.as_json(verdict, search.cut_short), "ran": search.make.as_json(), "new": found, **rows}
+
+
+class Alone:
+    """The search for what one engine breaks on one stem."""
+
+    def __init__(self, loaded: Loaded, asked: Json, progress: Progress, clock: Clock) -> None:
+        self.loaded, self.asked, self.progress = loaded, asked, progress
+        self.stem: str = asked["stem"]
+        self.make = Ran(loaded.makers[self.stem])
+        self.listed = listed_of(asked)
+        self.sink = Sink(before=self._before)
+        self.done = Done(self.stem, self.make, self.sink, clock)
+        self.sink.late = self.done.is_late
+        self.cut_short = False
+
+    def _before(self, trace: Trace, step: Json) -> None:
+        if self.done.must_stop():
+            raise TimeIsUp
+        self.progress("drawn runs", trace, step, self.sink.steps)
+
+    def replayed(self, difference: Known) -> tuple[bool, Json]:
+        """Whether the engine still shows a known difference, and what it shows on the trace."""
+        kept = trace_files.load(difference.trace)
+        first = self._outcome(kept).first
+        if first is not None and (first.severity, first.law) == (difference.verdict, difference.law):
+            return True, first.row(kept.trace, name=kept.name)
+        today = "holds" if first is None else f"is {first.severity}: {first.law}, {first.detail}"
+        detail = f"listed, but today it {today}"
+        row = Break(difference.verdict, len(kept.trace.steps), difference.law, "", kept.why, detail)
+        return False, row.row(kept.trace, name=kept.name)
+
+    def _outcome(self, kept: Kept) -> Outcome:
+        self.progress(kept.name, kept.trace, None, self.sink.steps)
+        return replay(kept.trace, self.make, self.done.effort)
+
+    def new(self) -> list[Json]:
+        """What breaks that is not known of the release: at most one finding of drawn runs, or those of kept traces."""
+        result = self._drawn()
+        self.cut_short = result.cut_short
+        if result.law is not None or self.done.effort.enough or not result.runs:
+            return self._told(result)
+        listed = {difference.trace for difference in self.listed}
+        rest = [kept for kept in trace_files.every() if kept.trace.stem == self.stem and kept.name not in listed]
+        shown = [(kept, first) for kept in rest if (first := self._outcome(kept).first) is not None]
+        if shown:
+            return [first.row(kept.trace, name=kept.name) for kept, first in shown]
+        for seed in self.done.effort.rounds(self.asked["seed"]):
+            result = self._check(RUNS, seed)
+            if result.law is not None:
+                return self._told(result)
+        return []
+
+    def _drawn(self) -> Result:
+        """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
+        asked, seed = self.asked, self.asked["seed"]
+        result = self._check(asked["examples"] or 200, seed)
+        number = seed or 0
+        more = asked["examples"] is None and asked["seconds"] is not None
+        while result.law is None and result.runs and not result.cut_short and (more or result.steps < asked["steps"]):
+            number += 1
+            result = self._check(asked["examples"] or 200, number)
+        return result
+
+    def _check(self, examples: int, seed: int | None) -> Result:
+        search = Search(examples, seed, strict=self.asked["strict"], exclude=excluded(self.stem, self.listed))
+        return check(self.stem, self.make, search, self.sink)
+
+    def _told(self, result: Result) -> list[Json]:
+        return [] if result.law is None else [_found(result, self.loaded, self.done)]
+
+
+def listed_of(asked: Json) -> list[Known]:
+    """The known differences of the release ``asked["listed"]`` of the engine."""
+    return known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
+
+
+def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
+    """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
+    stems, waiting = set(), [import_module(f"{spec.__name__}.{stem}").stem]
+    while waiting:
+        found = waiting.pop()
+        stems.add(found.name)
+        waiting += found.parts.values()
+    return exclusions.exclusions([k.exclude for k in listed if k.exclude and k.stem in stems])
+
+
+def _found(result: Result, loaded: Loaded, done: Done) -> Json:
+    """The finding of drawn runs, with its story and its harm as far as the time allows."""
+    assert result.trace is not None
+    law, kind, sentence, detail = (word or "" for word in (result.law, result.kind, result.sentence, result.detail))
+    found = Break(result.verdict, len(result.trace.steps), law, kind, sentence, detail)
+    said = _said(result.trace, found.step, result.drawn, loaded, done)
+    return found.row(result.trace, how=result.how, **said)
+
+
+# An engine beside a base.
+
+
+def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
+    """What the engine breaks and the base at the socket ``asked["base"]`` does not."""
+    stem = asked["stem"]
+    with Connection(asked["base"], asked.get("limit")) as base:
+        first = asked.get("first", False)
+        limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first)
+        kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]
+        again = [(name, Trace(**trace)) for name, trace in asked["again"]]
+        make = Ran(loaded.makers[stem])
+        hunt = Hunt(stem, make, base.outcome, limits, progress)
+        hunted = hunt.run([*again, *kept], excluded(stem, listed_of(asked)))
+        roots = [Path(root) for root in asked["roots"]]
+        return {**_beside(hunt, hunted, loaded, roots), "ran": make.as_json()}
+
+
+def _beside(hunt: Hunt, hunted: Hunted, loaded: Loaded, roots: Sequence[Path]) -> Json:
+    lists: dict[str, list[Json]] = {
+        str(status): [difference_row(d, loaded, hunt.done, roots) for d in hunted.differences if d.status is status]
+        for status in Status
+    }
+    lists["gone"] = [
+        g.found.row(g.trace, name=g.name, detail=f"the subject {g.detail}; the base: {g.found.detail}")
+        for g in hunted.gone
+    ]
+    verdict = _gravest([*lists["new"], *lists["worse"]])
+    return {**hunt.done.as_json(verdict, hunted.cut_short), **lists}
+
+
+def difference_row(found: Difference, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None) -> Json:
+    """The difference as a finding of a report; unless it is known with its story and its harm, as far as the time
+    allows. ``roots``: where the base's code is, where there is a base.
+    """
+    more: Json = {"name": found.name, "base": found.base, "times": found.times, "how": found.how}
+    more["folded"] = [shape_row(shape) for shape in found.shapes]
+    if found.status is not Status.KNOWN:
+        more |= _said(found.trace, found.found.step, found.drawn, loaded, done, roots)
+    return found.found.row(found.trace, **more)
+
+
+def shape_row(shape: Difference) -> Json:
+    """Another shape of a finding as plain data: what its run shows, without a story."""
+    row = shape.found.row(shape.trace, name=shape.name, base=shape.base, how=shape.how)
+    return {
+        "status": str(shape.status),
+        **{key: row[key] for key in ("step", "detail", "base", "name", "how", "trace")},
+    }
+
+
+# What both have.
+
+
+def _said(
+    trace: Trace, step: int, drawn: Trace | None, loaded: Loaded, done: Done, roots: Sequence[Path] | None = None
+) -> Json:
+    """What is said of a finding: its operations as plain data, each with the engine's functions that it called, which
+    are compared with those of the base in ``roots``; and what came of it. Where the time is over there is no story, and
+    no harm is looked for. ``drawn``: the run from which the trace was shrunk.
+    """
+    make, left = loaded.makers[trace.stem], done.running
+    story = [] if left.is_up() else [asdict(told) for told in tell(trace, make, loaded.roots, roots)]
+    return {"story": story, "harm": harm(trace, step, make, drawn, left.left)}
+
+
+def _gravest(rows: Iterable[Json]) -> str | None:
+    severities = {row["severity"] for row in rows}
+    return next((severity for severity in (VIOLATION, LATENT) if severity in severities), None)

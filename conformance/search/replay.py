@@ -1,0 +1,109 @@
+"""Replays one trace on many engines. Each release has a process of its own, since a process can import only one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from conformance.driver.collector import collect_rarely
+from conformance.driver.lockstep import LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.naming import UsageError
+from conformance.driver.options import Given
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines import registry
+from conformance.engines.registry import Loaded
+from conformance.search.harm import harm
+from conformance.search.ran import Ran
+from conformance.traces import trace_files
+from conformance.traces.outcome import Outcome, outcome
+from conformance.traces.trace_files import Kept
+
+
+def row(kept: Kept, loaded: Loaded, told: bool = False) -> Json:
+    """What the trace shows on an engine: the first violation; if there is none, the first latent finding; else that it
+    conforms. ``step`` counts from 1.
+
+    The verdict is ``unsupported`` where the engine cannot be built for the trace, or where a step cannot be sent to
+    it. Where a law is broken, ``harm`` says what came of it. ``told``: with the ``story`` too, where all steps
+    could be sent, and the ``roots`` of the engine's code. Raises ``EngineError`` for a
+    trace of an unknown stem, and ``UsageError`` if our own implementation shows that the trace sends what no caller may
+    send.
+    """
+    maker = loaded.makers.get(kept.trace.stem)
+    make = None if maker is None else Ran(maker)
+    shown = outcome(kept.trace, make) if make else Outcome((), f"it has no {kept.trace.stem} to drive", 1)
+    if shown.misused and loaded.own:
+        what = f"the trace sends at step {shown.stopped_at} what no caller may send"
+        raise UsageError(f"{kept.name}: {what}: {shown.stopped}")
+    found = {"engine": loaded.name, "release": loaded.release, **_shown(shown)}
+    if make and make.values:
+        found["ran"] = make.as_json()
+    broken = found["verdict"] in (VIOLATION, LATENT)
+    found["harm"] = harm(kept.trace, found["step"], make) if make and broken else None
+    if told:
+        from conformance.telling.tell import tell
+
+        sent = make if found["verdict"] != UNSUPPORTED else None
+        found["story"] = [asdict(step) for step in tell(kept.trace, sent, loaded.roots)] if sent else []
+        found["roots"] = [str(root) for root in loaded.roots]
+    return found
+
+
+def _shown(found: Outcome) -> Json:
+    """The verdict of an outcome, with the step and the law that it rests on."""
+    row = {"verdict": found.verdict, "step": None, "law": None, "kind": None, "detail": ""}
+    if found.verdict == UNSUPPORTED:
+        return {**row, "step": found.stopped_at, "detail": found.stopped}
+    first = found.first
+    return row if first is None else {**row, **{key: getattr(first, key) for key in ("step", "law", "kind", "detail")}}
+
+
+def rows_elsewhere(
+    names: Sequence[str],
+    engine: str,
+    release: str | None,
+    told: bool = False,
+    options: Given = (),
+    source: Path | None = None,
+) -> list[Json]:
+    """The rows of one release, or of the checkout in the folder ``source``, made in a process of its own. ``options``:
+    the engine's options that the user has set. Raises ``EngineError`` if the engine cannot be loaded.
+    """
+    subject = {"name": engine, "release": release, "source": source and str(source)}
+    command = [sys.executable, "-m", f"{__package__}.replay", json.dumps(subject), "told" if told else "plain"]
+    command += [json.dumps(options), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = (done.stderr.strip() or "no message").splitlines()[-1]
+    if done.returncode == 3:
+        raise EngineError(last)
+    if done.returncode:
+        raise RuntimeError(f"replaying on {engine} {release or source or ''} ended with {done.returncode}: {last}")
+    answer: list[Json] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> int:
+    """``python -m conformance.search.replay SUBJECT told|plain OPTIONS TRACE…`` prints a row for each trace, as JSON.
+    SUBJECT is JSON too: an object with ``name``, ``release`` and ``source``; and so is OPTIONS: a list of names and
+    values.
+    """
+    collect_rarely()
+    subject, how, options, *names = sys.argv[1:]
+    try:
+        given = tuple((name, value) for name, value in json.loads(options))
+        wanted = json.loads(subject)
+        source = wanted["source"] and Path(wanted["source"])
+        loaded = registry.load(wanted["name"], release=wanted["release"], source=source, options=given)
+        print(json.dumps([row(trace_files.load(name), loaded, told=how == "told") for name in names]))
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The configuration of a run of ``block_cache``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+from conformance.stems.configs import EXPECTED, INCOMPLETE, Pages, PageSize, Requests, Tokens, exact, whole
+
+
+@exact
+class LayersConfig(TypedDict):
+    """A group of layers. ``window``: how many tokens a token reads, the last of which is itself; only of ``window``."""
+
+    kind: Literal["full", "window", "mamba"]
+    window: NotRequired[Tokens]
+
+
+def _with_window(group: LayersConfig) -> LayersConfig:
+    """Layers of the kind ``window`` have a window, and no others."""
+    if group["kind"] == "window" and "window" not in group:
+        raise PydanticCustomError(INCOMPLETE, "layers with a window need window")
+    if group["kind"] != "window" and "window" in group:
+        raise PydanticCustomError(EXPECTED, "no window, which only layers of the kind window have")
+    return group
+
+
+def _few(layers: list[Any]) -> list[Any]:
+    """A scheduler has 1 to 8 groups of layers."""
+    if not 1 <= len(layers) <= 8:
+        raise PydanticCustomError(EXPECTED, "1 to 8 groups of layers")
+    return layers
+
+
+Layers = Annotated[list[Annotated[LayersConfig, AfterValidator(_with_window)]], AfterValidator(_few)]
+
+
+@exact
+class BlockCacheConfig(TypedDict):
+    """A scheduler and its blocks.
+
+    ``block_size``: tokens. ``blocks``: usable blocks, without the null block. ``layers``: the groups of layers.
+    ``caching``: there is a prefix cache. ``batch``: the most tokens of a step. ``requests``: the most requests that run
+    at once. ``drafts``: draft tokens of a request in a step. ``eagle``: the drafts come from layers with KV cache of
+    their own. ``steps_in_flight``: one, or two with an asynchronous scheduler. ``threshold``: the most tokens of a
+    chunk of a prompt, 0 for any number. ``policy``: which request goes first. ``max_length``: the most tokens of a
+    request. ``events``: an engine that can publishes KV events. ``transfers``: KV cache comes from other servers and is
+    read by them. ``reoffers``: a transfer of which nothing came is offered again. ``failure``: what becomes of a
+    request of whose transfer a part did not come: it computes that part (``recompute``), or ends with an error
+    (``fail``).
+    """
+
+    block_size: PageSize
+    blocks: Pages
+    layers: Layers
+    caching: bool
+    batch: Tokens
+    requests: Requests
+    drafts: Annotated[int, whole(0, 8)]
+    eagle: bool
+    steps_in_flight: Annotated[int, whole(1, 2)]
+    threshold: Annotated[int, whole(0, 64)]
+    policy: Literal["fcfs", "priority"]
+    max_length: Annotated[int, whole(2, 256)]
+    events: bool
+    transfers: NotRequired[bool]
+    reoffers: NotRequired[bool]
+    failure: NotRequired[Literal["recompute", "fail"]]
+
+
+CONFIG = BlockCacheConfig

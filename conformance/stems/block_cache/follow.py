@@ -1,0 +1,402 @@
+"""Explains what a scheduler did to its blocks as steps of the law ``block_cache``.
+
+The scheduler says in which order blocks were taken, shared, given back and hashed (``Move``), and which tokens a step
+computes (``Pass``). ``Follower`` takes the law's steps in this order. What the moves do not explain stays a difference
+between the law's state and the snapshot, which the driver reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import EMPTY, Texts
+from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, Pass
+from conformance.stems.block_pool.protocol import NULL
+from spec.block_cache import IDLE, KEPT, BlockCache, ahead
+from spec.finite import Seq, Set
+from spec.lengths import Length, in_pages, in_tokens
+
+NOTHING_HELD = "With no request, no step in flight and no transfer, every block is free."
+UNKNOWN = -1  # the number of a prefix that nobody knows yet
+
+
+class Stories:
+    """The whole texts that requests will ever have, each with its mark before it: the law's map from a story and a
+    place to a prefix. A run samples known tokens, so that a text is known before it is computed.
+    """
+
+    arity = 2
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size, self.texts = block_size, Texts()
+        self._prefixes: list[list[int]] = []  # by story, from its mark on
+        self._requests: list[int] = []  # by story
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def new(self, request: int, mark: int, text: Iterable[int]) -> int:
+        """The number of a new story: the whole text of a request."""
+        self._requests.append(request)
+        root = self.texts.prefixes([mark])
+        self._prefixes.append(root + self.texts.prefixes(text, root[0]))
+        return len(self._prefixes) - 1
+
+    def __call__(self, story: int, index: int) -> int:
+        """The prefix of the story that ends with the block at this place, ``UNKNOWN`` where it does not go so far."""
+        if not 0 <= story < len(self._prefixes) or index < 0:
+            return EMPTY
+        known, at = self._prefixes[story], (index + 1) * self.block_size
+        return known[at] if at < len(known) else UNKNOWN
+
+    def name(self, prefix: int) -> str:
+        """A prefix in words."""
+        for request, known in zip(self._requests, self._prefixes, strict=True):
+            if prefix in known:
+                return f"the first {known.index(prefix)} tokens of request {request}"
+        return "nothing" if prefix == EMPTY else "a text that no request has"
+
+    def number(self, text: tuple[int, ...]) -> int:
+        """The number of a prefix that is given with its mark."""
+        if text not in self._numbers:
+            self._numbers[text] = self.texts.prefixes(text)[-1] if text else UNKNOWN
+        return self._numbers[text]
+
+    def items(self) -> list[tuple[tuple[int, int], int]]:
+        """The places that are known, with their prefixes."""
+        size = self.block_size
+        return [
+            ((story, at // size - 1), prefix)
+            for story, known in enumerate(self._prefixes)
+            for at, prefix in enumerate(known)
+            if at and at % size == 0
+        ]
+
+
+@dataclass
+class Here:
+    """A request as the run knows it.
+
+    ``tokens``: its text so far, the prompt and what was sampled. ``computed``: how many of them launched passes have
+    computed, without drafts that are not verified. ``drafts``: of each of its passes in flight, how many drafts it has.
+    """
+
+    story: int
+    tokens: list[int]
+    rows: list[int] = field(default_factory=list)
+    computed: int = 0
+    drafts: list[int] = field(default_factory=list)
+
+
+class Follower:
+    """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
+
+    def __init__(self, law: Law, config: Json, stories: Stories) -> None:
+        self.law, self.stories = law, stories
+        self.size: int = config["block_size"]
+        self.kinds = [group["kind"] for group in config["layers"]]
+        self.here: dict[int, Here] = {}
+        self.kept: list[tuple[int, Here]] = []  # requests that left, and whose blocks were not given back yet
+        rows: int = law.state.pool.rows.size
+        groups = len(self.kinds)
+        starts = range(1, rows - groups + 2, groups)
+        self._free = [sorted(range(first, first + groups), key=lambda r: r % groups) for first in starts]
+
+    @property
+    def state(self) -> BlockCache:
+        """The law's state."""
+        state: BlockCache = self.law.state
+        return state
+
+    def name(self, row: int) -> str:
+        """A row in words."""
+        group = row % len(self.kinds)
+        for request, one in (*self.here.items(), *self.kept):
+            if row in one.rows:
+                return f"row of request {request}" + (f" in group {group}" if len(self.kinds) > 1 else "")
+        return f"row {row}, which nobody uses"
+
+    # Requests.
+
+    def comes(self, request: int, mark: int, tokens: Sequence[int], text: Sequence[int]) -> None:
+        """A request comes with ``tokens`` and waits. ``text``: all that it will ever have."""
+        self.here[request] = Here(self.stories.new(request, mark, text), list(tokens))
+
+    def must_know(self, request: int) -> Here:
+        """Raises ``Misuse`` for a request that is not here."""
+        if request not in self.here:
+            raise Misuse(f"there is no request {request}")
+        return self.here[request]
+
+    # What a call did.
+
+    def call(
+        self,
+        moves: Sequence[Move],
+        known: Mapping[int, Known],
+        step: Launched | None = None,
+        preempted: Sequence[int] = (),
+    ) -> None:
+        """Explains one call. ``known``: the requests as the scheduler shows them then. ``step``: what it launched.
+        ``preempted``: the requests that a call which launches nothing has preempted.
+        """
+        passes: Mapping[int, Pass] = step.passes if step is not None else {}
+        again = {request for request, one in passes.items() if one.kind != "running"}
+        gone = preempted if step is None else step.preempted
+        for request in gone:
+            if request not in again:
+                self._leaves(request)
+        for move in moves:
+            self._move(move, known, passes)
+        for request, one in passes.items():
+            self._launched(request, one, known)
+        for request in gone:
+            self._defers(request, known)
+        for request in {} if step is None else step.loads:
+            for row in self.must_know(request).rows:
+                self.law.engine_step("load", row)
+        for request in [r for r in self.here if r not in known]:
+            self._ends(request)
+        for request in self.here:
+            for group in range(len(self.kinds)):
+                self._shift(request, group, known)
+
+    def _leaves(self, request: int) -> None:
+        """A request that was preempted has no pass in flight any more that counts."""
+        self.here[request].drafts.clear()
+
+    def _defers(self, request: int, known: Mapping[int, Known]) -> None:
+        """A preempted request gives up its blocks, but they are given back later: a step in flight writes them."""
+        one = self.here[request]
+        if one.rows and not any(self._table(request, group, known) for group in range(len(self.kinds))):
+            self._keep(request, replace(one))
+            one.rows, one.computed = [], 0
+
+    def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, Pass]) -> None:
+        if move.kind == "evict":
+            self.law.engine_step("evict", Set(move.blocks))
+        elif move.kind in ("free", "unpin"):
+            self._freed(move, known)
+        elif move.kind == "touch" and move.group is None:
+            for group in range(len(self.kinds)):
+                blocks = tuple(b for b in move.blocks if b != NULL and self.state.pool.home(b) == group)
+                self._move(move._replace(blocks=blocks, group=group), known, passes)
+        elif move.request is not None and move.request in self.here and move.group is not None:
+            if move.kind == "touch":
+                self._found(move, known)
+            elif move.kind == "get":
+                self._taken(move, known)
+            elif move.kind == "cache":
+                self._shift(move.request, move.group, known)
+                self._hashed(move, passes)
+
+    def _row(self, request: int, group: int) -> int:
+        """The row of a request in a group. A request without rows gets some."""
+        one = self.here[request]
+        if not one.rows:
+            if not self._free:  # there are rows for all that run, and for all that steps in flight or transfers use
+                left = sorted(request for request, _ in self.kept)
+                raise Finding(QUIESCENT, NOTHING_HELD, f"the blocks of requests {left}, which have left, are not free")
+            one.rows, one.computed = self._free.pop(0), 0
+        return one.rows[group]
+
+    def _table(self, request: int, group: int, known: Mapping[int, Known]) -> tuple[int, ...]:
+        shown = known.get(request)
+        return shown.tables[group] if shown is not None and group < len(shown.tables) else ()
+
+    def _found(self, move: Move, known: Mapping[int, Known]) -> None:
+        """The prefix cache has found blocks for a request."""
+        blocks = [b for b in move.blocks if b != NULL]
+        if not blocks or move.request is None or move.group is None:
+            return
+        row, table = self._row(move.request, move.group), self._table(move.request, move.group, known)
+        first = table.index(blocks[0]) if blocks[0] in table else 0
+        self._admit(move.request, row, first, blocks)
+
+    def _admit(self, request: int, row: int, first: int, found: list[int]) -> None:
+        if self.state.phase(row) == IDLE:
+            self.law.engine_step("admit", row, self.here[request].story, first, Seq(found))
+            self.here[request].computed = max(self.here[request].computed, (first + len(found)) * self.size)
+
+    def _taken(self, move: Move, known: Mapping[int, Known]) -> None:
+        """A request got new blocks."""
+        assert move.request is not None
+        assert move.group is not None
+        blocks = [b for b in move.blocks if b != NULL]
+        if not blocks:
+            return
+        row = self._row(move.request, move.group)
+        self._admit(move.request, row, 0, [])
+        length = self.state.pool.length(row)
+        skipped = length
+        if self.kinds[move.group] == MAMBA:
+            table = self._table(move.request, move.group, known)
+            skipped = max(length, table.index(blocks[0])) if blocks[0] in table else length
+        to = Length(skipped + len(blocks), 0)
+        self.law.engine_step("allocate", row, to, skipped, Seq(blocks))
+        self._shift(move.request, move.group, known)
+
+    def _hashed(self, move: Move, passes: Mapping[int, Pass]) -> None:
+        """The prefix cache finds blocks of a request from now on."""
+        assert move.request is not None
+        assert move.group is not None
+        one = self.here[move.request]
+        named = Set(b for b in move.blocks if b != NULL)
+        if one.rows:
+            row = one.rows[move.group]
+            slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
+            self._compute(row, min(slots, self._target(one, passes.get(move.request))), named)
+
+    def _target(self, one: Here, launched: Pass | None) -> int:
+        """How many tokens of a request are computed, with those of a pass that this call launches."""
+        start = one.computed if launched is None or launched.kind == "running" else max(one.computed, launched.start)
+        more = 0 if launched is None else launched.count - launched.drafts
+        if launched is not None and launched.kind != "running":
+            return max(one.computed, launched.start + more)
+        return start + more
+
+    def _compute(self, row: int, computed: int, named: Set) -> None:
+        """The law's step for tokens that are computed."""
+        now = in_tokens(Length(self.state.whole(row), self.state.rest(row)), self.size)
+        to = max(now, computed)
+        if to > now or named.size:
+            self.law.engine_step("compute", row, in_pages(to, self.size), named)
+
+    def _launched(self, request: int, told: Pass, known: Mapping[int, Known]) -> None:
+        """A pass of a request is launched."""
+        if request not in self.here:
+            return
+        one = self.here[request]
+        for group in range(len(self.kinds)):
+            self._admit(request, self._row(request, group), 0, [])
+        one.computed = self._target(one, told)
+        one.drafts.append(told.drafts)
+        for row in one.rows:
+            self._compute(row, one.computed, Set())
+        end, has = told.start + told.count, max((len(table) for table in known[request].tables), default=0)
+        if request in known and end > has * self.size:
+            law = self.law.stem.invariants["computed_within_slots"]
+            detail = f"a pass of request {request} computes {end} tokens with its drafts, and has {has} blocks"
+            raise Finding(law.name, law.sentence, detail, kind=INVARIANT)
+
+    def _freed(self, move: Move, known: Mapping[int, Known]) -> None:
+        """Blocks were given back: a window has moved on, or a row has ended."""
+        of_rows: dict[int, list[int]] = {}
+        rows = self._rows_of(move)
+        for block in move.blocks:
+            if block != NULL and (row := self._holder(rows, block)):
+                of_rows.setdefault(row, []).append(block)
+        for row, blocks in of_rows.items():
+            if self._has_ended(row, known) or set(blocks) == self._held([row]):
+                self._finish(row)
+            elif self.state.phase(row) != IDLE:
+                self._slide(row, blocks)
+
+    def _rows_of(self, move: Move) -> list[int]:
+        """The rows of the request whose blocks are given back.
+
+        Where the scheduler does not say for whom, these are rows that were kept: those of the request that holds
+        exactly these blocks, else all.
+        """
+        if move.request is not None and move.request in self.here:
+            return self.here[move.request].rows
+        blocks = {block for block in move.blocks if block != NULL}
+        of_request = [one for request, one in self.kept if request == move.request]
+        kept = [self._kept_rows(one) for one in of_request or (one for _, one in self.kept)]
+        return next((rows for rows in kept if self._held(rows) == blocks), [row for rows in kept for row in rows])
+
+    def _kept_rows(self, one: Here) -> list[int]:
+        return [row for row in one.rows if self.state.phase(row) == KEPT]
+
+    def _held(self, rows: Sequence[int]) -> set[int]:
+        pool = self.state.pool
+        return {pool.table(row, i) for row in rows for i in range(pool.length(row))} - {NULL}
+
+    def _holder(self, rows: Sequence[int], block: int) -> int:
+        """The row that gives up a block, 0 if there is none. A row that was kept holds the block."""
+        pool = self.state.pool
+        of_group = (r for r in rows if pool.group(r) == pool.home(block))
+        kept = (r for r in of_group if self.state.phase(r) != KEPT or pool.table(r, pool.index(block)) == block)
+        return next(kept, 0)
+
+    def _has_ended(self, row: int, known: Mapping[int, Known]) -> bool:
+        """The scheduler shows no table for the row any more."""
+        for request, one in self.here.items():
+            if row in one.rows:
+                return not any(self._table(request, one.rows.index(row), known))
+        return True
+
+    def _finish(self, row: int) -> None:
+        if self.state.phase(row) != IDLE:
+            self.law.engine_step("finish", row)
+        for request, one in self.here.items():
+            if row in one.rows and all(self.state.phase(r) == IDLE for r in one.rows):
+                self._free.append(self.here[request].rows)
+                one.rows, one.computed = [], 0
+                one.drafts.clear()
+        for each in list(self.kept):
+            rows = each[1].rows
+            if row in rows and all(self.state.phase(r) == IDLE for r in rows):
+                self.kept.remove(each)
+                self._free.append(rows)
+
+    def _slide(self, row: int, blocks: list[int]) -> None:
+        first = self.state.first(row)
+        to = first if self.state.stateful(row) else max(first, 1 + max(self.state.pool.index(b) for b in blocks))
+        self.law.engine_step("slide", row, to, Set(blocks))
+
+    def _ends(self, request: int) -> None:
+        """A request has ended. Where its blocks were not given back yet, its rows are kept."""
+        self._keep(request, self.here.pop(request))
+
+    def _keep(self, request: int, one: Here) -> None:
+        """The rows of a request that has ended, or was preempted, are kept until their blocks are given back."""
+        held = [row for row in one.rows if self.state.phase(row) != IDLE]
+        for row in held:
+            if self._holds_nothing(row):
+                self.law.engine_step("finish", row)
+            else:
+                self.law.engine_step("keep", row)
+        if any(self.state.phase(row) == KEPT for row in one.rows):
+            self.kept.append((request, one))
+        elif one.rows:
+            self._free.append(one.rows)
+
+    def _holds_nothing(self, row: int) -> bool:
+        pool = self.state.pool
+        return not any(pool.table(row, i) for i in range(pool.length(row)))
+
+    def _shift(self, request: int, group: int, known: Mapping[int, Known]) -> None:
+        """A scheduler may put a state that it still writes at another place of the table."""
+        if self.kinds[group] != MAMBA or not self.here[request].rows:
+            return
+        row, table = self.here[request].rows[group], self._table(request, group, known)
+        for place in range(min(len(table), self.state.pool.length(row)) - 1, -1, -1):
+            pool, block = self.state.pool, table[place]
+            if block != NULL and pool.table(row, place) == NULL and pool.table(row, pool.index(block)) == block:
+                self.law.engine_step("shift", row, block, place)
+
+    def loaded(self, request: int, computed: int) -> None:
+        """A transfer into the blocks of a request is done, which has so many of its tokens now."""
+        one = self.here.get(request)
+        for row in () if one is None else one.rows:
+            self.law.engine_step("loaded", row, in_pages(computed, self.size), Set())
+        if one is not None:
+            one.computed = computed
+
+    # What was verified.
+
+    def verified(self, request: int, accepted: int) -> None:
+        """The oldest pass of a request in flight is done, and so many of its drafts were accepted."""
+        one = self.here.get(request)
+        if one is not None and one.drafts:
+            one.drafts.pop(0)
+            one.computed += accepted
+
+    def settle(self) -> None:
+        """Drafts that were accepted are computed."""
+        for one in self.here.values():
+            for row in one.rows:
+                if self.state.phase(row) != IDLE:
+                    self._compute(row, one.computed, Set())

@@ -1,0 +1,145 @@
+"""What each slot of each block holds, as workers have written it.
+
+All groups of layers share the blocks: a block that one group writes holds nothing of another group any more. A slot is
+a block and an offset; it holds the prefix, in a group, that it was last computed for. A mamba state fills its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from conformance.driver.shadow import EMPTY, Texts
+from conformance.stems.block_pool.protocol import NULL
+
+
+class Misread(NamedTuple):
+    """A slot that a request reads and that does not hold the request's own prefix.
+
+    ``token``: the position of the token, or the number of tokens after which the state is, where ``is_state``.
+    ``block``: ``NULL`` where the request has no block there. ``holds``: what the slot holds, in words. ``writer``: the
+    request whose tokens these are, ``None`` where nobody has written the slot.
+    """
+
+    request: int
+    token: int
+    group: int
+    block: int
+    offset: int
+    is_state: bool
+    holds: str
+    writer: int | None
+    step: int
+
+    @property
+    def where(self) -> str:
+        """Which token should be in which slot, in words."""
+        what = f"the state after {self.token} tokens" if self.is_state else f"token {self.token}"
+        if not self.block:
+            return f"{what} of its text has no block in group {self.group}"
+        return f"{what} of its text should be in group {self.group} in block {self.block}, offset {self.offset}"
+
+    def __str__(self) -> str:
+        return f"request {self.request} reads {self.holds} in step {self.step}: {self.where}"
+
+
+class Memory:
+    """The contents of all blocks. ``size``: the slots of a block. ``groups``: how many groups of layers there are."""
+
+    def __init__(self, size: int, groups: int) -> None:
+        self._size, self._groups = size, groups
+        self._texts = Texts()
+        self._names: dict[int, tuple[int, int]] = {}  # the request that had a prefix first, and its last token
+        self._drafts: list[int] = []  # the requests whose drafts were refused
+        self._blocks: dict[int, list[int]] = {}
+
+    # Numbers of contents.
+
+    def root(self, mark: int) -> int:
+        """The number of the prefix without a token, of a text with a mark."""
+        return self._texts.longer(EMPTY, -mark) if mark else EMPTY
+
+    def prefixes(self, tokens: Iterable[int], before: int) -> list[int]:
+        """The number of each prefix that goes on after the prefix ``before``."""
+        return self._texts.prefixes(tokens, before)
+
+    def refused(self, count: int, request: int) -> list[int]:
+        """Numbers of prefixes that no text has: those of drafts of a request that were refused."""
+        first = len(self._drafts)
+        self._drafts += [request] * count
+        return [-2 - number for number in range(first, first + count)]
+
+    def named(self, prefix: int, request: int, token: int) -> None:
+        """Says that a prefix ends with this token of a request. Of several requests the first one stays."""
+        self._names.setdefault(prefix, (request, token))
+
+    # Writes.
+
+    def write(self, group: int, table: Sequence[int], first: int, prefixes: Sequence[int]) -> None:
+        """The slots of the tokens from ``first`` on get their prefixes. Without a block a write is lost."""
+        size, groups = self._size, self._groups
+        for at, prefix in enumerate(prefixes, start=first):
+            place = at // size
+            block = table[place] if place < len(table) else NULL
+            if block:
+                held = self._blocks.get(block)
+                if held is None:
+                    held = self._blocks[block] = [-1] * size
+                held[at % size] = 2 * (prefix * groups + group)
+
+    def write_state(self, group: int, block: int, prefix: int) -> None:
+        """A block gets a state."""
+        if block:
+            self._blocks[block] = [self._state(group, prefix)] * self._size
+
+    def copy(self, source: int, target: int) -> None:
+        """What one block holds is copied to another."""
+        if target:
+            self._blocks[target] = list(self._blocks.get(source, [-1] * self._size))
+
+    # Reads.
+
+    def wrong(self, group: int, table: Sequence[int], prefixes: Sequence[int], first: int) -> tuple[int, int] | None:
+        """The first token from ``first`` on up to the last of ``prefixes`` whose slot does not hold its prefix.
+
+        ``prefixes``: of the whole text. Returns the position of the token and its block; ``None`` if all are right.
+        """
+        size, groups, last = self._size, self._groups, len(prefixes)
+        for place in range(first // size, -(-last // size)):
+            block = table[place] if place < len(table) else NULL
+            held = self._blocks.get(block) if block else None
+            for at in range(max(first, place * size), min(last, (place + 1) * size)):
+                if held is None or held[at % size] != 2 * (prefixes[at] * groups + group):
+                    return at, block
+        return None
+
+    def wrong_state(self, group: int, block: int, prefix: int) -> bool:
+        """A block does not hold the state after a prefix."""
+        held = self._blocks.get(block) if block else None
+        number = self._state(group, prefix)
+        return held is None or any(each != number for each in held)
+
+    def holds(self, block: int, offset: int) -> str:
+        """What a slot holds, in words."""
+        if not block:
+            return "nothing"
+        number = self._blocks.get(block, [-1] * self._size)[offset]
+        if number == -1:
+            return "a slot that nobody has written"
+        prefix, group = divmod(number // 2, self._groups)
+        what = "the state after " if number % 2 else ""
+        if prefix < 0:
+            return f"{what}a refused draft of request {self._drafts[-2 - prefix]} in group {group}"
+        request, token = self._names[prefix]
+        return f"{what}token {token} of request {request} in group {group}"
+
+    def writer(self, block: int, offset: int) -> int | None:
+        """The request whose tokens a slot holds, ``None`` where nobody has written it."""
+        number = self._blocks.get(block, [-1] * self._size)[offset] if block else -1
+        if number == -1:
+            return None
+        prefix = number // 2 // self._groups
+        return self._drafts[-2 - prefix] if prefix < 0 else self._names[prefix][0]
+
+    def _state(self, group: int, prefix: int) -> int:
+        return 2 * (prefix * self._groups + group) + 1

@@ -1,0 +1,83 @@
+"""Projects the snapshot of a scheduler and its pool onto the law's state of ``block_cache``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from conformance.stems.block_cache.follow import Here, Stories
+from conformance.stems.block_cache.protocol import BlockCacheSnapshot
+from conformance.stems.block_pool.projection import block_problems, project_blocks
+from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
+from spec.block_cache import BlockCache
+from spec.blocks import NULL, Blocks
+from spec.logic import but
+
+
+def whole(seen: BlockPoolSnapshot, size: int) -> BlockPoolSnapshot:
+    """The snapshot without the hashes of blocks that are computed only in part: no law speaks of them."""
+    if all(map(_whole(size), seen.found)) and all(map(_whole(size), _names(seen))):
+        return seen
+    is_whole = _whole(size)
+    named = {block: kept for block, names in seen.named.items() if (kept := tuple(filter(is_whole, names)))}
+    return replace(seen, named=named, found={name: blocks for name, blocks in seen.found.items() if is_whole(name)})
+
+
+def _names(seen: BlockPoolSnapshot) -> Iterator[Name | None]:
+    for names in seen.named.values():
+        yield from names
+
+
+class _whole:
+    """Whether a hash is one of whole blocks. The text of a name begins with the mark."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, name: Name | None) -> bool:
+        return name is None or (len(name.text) - 1) % self.size == 0
+
+
+def project(
+    st: BlockCache, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here], stories: Stories
+) -> BlockCache:
+    """The law's state with the tables, counts and hashes that the snapshot shows; ``st`` itself if nothing differs."""
+    now = _tables(st.pool, seen, here)
+    now = project_blocks(now, pool, stories.number)
+    return st if now is st.pool else but(st, pool=now)
+
+
+def _tables(st: Blocks, seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> Blocks:
+    """The tables of requests as the scheduler shows them."""
+    table = st.table
+    for request, one in here.items():
+        shown = seen.requests[request].tables if request in seen.requests else ()
+        for group, row in enumerate(one.rows):
+            blocks = shown[group] if group < len(shown) else ()
+            for index in range(max(len(blocks), st.length(row))):
+                block = blocks[index] if index < len(blocks) else NULL
+                if st.table(row, index) != block:
+                    table = table.put((row, index), block)
+    return st if table is st.table else but(st, table=table)
+
+
+def problems(st: BlockCache, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here]) -> list[str]:
+    """What the snapshot shows and the law's state has no field for, in words."""
+    return [*block_problems(st.pool, pool), *_of_requests(seen, here)]
+
+
+def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> Iterable[str]:
+    for request, one in here.items():
+        shown = seen.requests.get(request)
+        if shown is None:
+            yield f"request {request} has not ended, and the scheduler does not have it"
+            continue
+        if not one.rows and any(any(blocks) for blocks in shown.tables):
+            yield f"request {request} has blocks, and nobody gave it any"
+        counted = one.computed + sum(one.drafts)
+        waits_with_blocks = bool(one.rows) and not one.drafts and shown.status != "running"
+        if not waits_with_blocks and shown.computed != counted:
+            yield f"request {request} counts {shown.computed} tokens as computed, and its passes compute {counted}"
+        known = min(len(shown.text), len(one.tokens))
+        if tuple(one.tokens[:known]) != tuple(shown.text[:known]):
+            yield f"request {request} has another text than its caller gave it and its passes have sampled"

@@ -1,0 +1,217 @@
+"""What an engine must implement to be driven as the stem ``block_cache``: a scheduler with its cache of blocks.
+
+The scheduler decides which requests compute how many tokens in a step, which request is preempted, and which blocks
+they get. The run decides which requests come and leave, what is drafted and sampled, and when a step is done. All
+arguments and answers are plain Python numbers and lists, as ``conformance.driver.protocol`` says it; blocks, the null
+block and tables are as in ``conformance.stems.block_pool.protocol``. A request is a small number; a number comes only
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from conformance.driver.protocol import Engine
+from conformance.stems.block_pool.protocol import BlockPoolSnapshot
+
+Tables = tuple[tuple[int, ...], ...]  # by group, the blocks of a request
+FULL, WINDOW, MAMBA = "full", "window", "mamba"  # the kinds of groups
+NEW, RESUMED, RUNNING = "new", "resumed", "running"
+
+
+class Move(NamedTuple):
+    """One thing that was done to blocks.
+
+    ``kind``: ``get`` (taken from the free queue), ``touch`` (one holder more), ``free`` (one holder less, in the order
+    of eviction), ``cache`` (the prefix cache finds the blocks, which are those of the request's table from the place
+    ``first`` on, 0 where a block is left out), ``cache_partial`` (the same for a block of which only the tokens up to
+    ``first`` are computed), ``evict`` (the prefix cache does not find them any more), ``reset`` (it has forgotten every
+    block), ``move_hashes`` (the second block has the hashes of the first one), ``unpin`` (one holder less; the blocks
+    stay readable). ``request``, ``group``: for whom it was done, ``None`` where that is not known; a move for all
+    groups of a request at once has no group.
+    """
+
+    kind: str
+    blocks: tuple[int, ...]
+    request: int | None
+    group: int | None
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a request computes in a step.
+
+    ``start``: how many of its tokens are computed before. A scheduler that has another step in flight counts the drafts
+    of that step as accepted. ``count``: tokens that the step computes, the last ``drafts`` of which are drafts.
+    ``samples``: the step computes the request's last token, so that a token is sampled after it. ``kind``: ``NEW``,
+    ``RESUMED`` (after a preemption) or ``RUNNING``. ``blocks``: what the workers are told of its blocks: the whole
+    tables of a new or resumed request, the blocks that are appended to the tables of a running one. ``text``: for a new
+    or resumed request its tokens as the scheduler knows them; else empty.
+    """
+
+    start: int
+    count: int
+    drafts: int
+    samples: bool
+    kind: str
+    blocks: Tables
+    text: tuple[int, ...] = ()
+
+
+class Load(NamedTuple):
+    """A transfer of KV cache from another server into blocks of a request.
+
+    It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks.
+    """
+
+    first: int
+    end: int
+    tables: Tables
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A step that was sent to the workers.
+
+    ``passes``: by request, in the order of the step; empty where nothing is scheduled, and then there is nothing to
+    complete, but where transfers are configured: workers answer such a step, too. ``preempted``: requests that gave up
+    their blocks in this call. ``ended``: requests whose end the workers are told. ``copies``: blocks that the workers
+    copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
+    """
+
+    passes: Mapping[int, Pass]
+    preempted: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    loads: Mapping[int, Load] = field(default_factory=dict)
+
+
+class Transfers(NamedTuple):
+    """Transfers that are done, as the workers say it with a step.
+
+    ``received``: by request how many tokens of its text are in its blocks, with those that were there before: less than
+    was asked for where the transfer of a block has failed. ``sent``: requests whose blocks were read. ``failed``: those
+    of which a part did not come.
+    """
+
+    received: Mapping[int, int]
+    sent: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+
+NO_TRANSFERS = Transfers({})
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What came of a step.
+
+    ``delivered``: the sampled tokens that each request keeps. ``finished``: requests that are done. ``sends``: those of
+    them whose blocks another server reads from now on, with these blocks.
+    """
+
+    delivered: Mapping[int, Sequence[int]]
+    finished: tuple[int, ...] = ()
+    sends: Mapping[int, Tables] = field(default_factory=dict)
+
+
+class Known(NamedTuple):
+    """What the scheduler knows of a request that has not ended.
+
+    ``status``: ``waiting``, ``running`` or ``preempted``. ``computed``: how many of its tokens are computed, with those
+    of steps in flight. ``text``: its tokens. ``tables``: its blocks, by group.
+    """
+
+    status: str
+    computed: int
+    text: tuple[int, ...]
+    tables: Tables
+
+
+@dataclass(frozen=True)
+class BlockCacheSnapshot:
+    """The scheduler and its pool as they are now.
+
+    ``pool``: its names have the mark of the request before the tokens of the text. ``requests``: those that have not
+    ended. ``deferred``: blocks that nobody's table has, and which are given back once a step in flight is done.
+    """
+
+    pool: BlockPoolSnapshot
+    requests: Mapping[int, Known]
+    deferred: tuple[int, ...] = ()
+
+
+class BlockCacheEngine(Engine, Protocol):
+    """A scheduler over a cache of blocks.
+
+    Configuration: ``block_size`` (tokens), ``blocks`` (usable blocks, without the null block), ``layers`` (a list of
+    groups of layers: ``{"kind": "full"}``, ``{"kind": "window", "window": tokens}``, where a token reads that many
+    tokens and the last of them is itself, or ``{"kind": "mamba"}``), ``caching``, ``batch`` (most tokens of a step),
+    ``requests`` (most requests that run at once), ``drafts`` (draft tokens of a request in a step, 0 for none),
+    ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, or 2 with an
+    asynchronous scheduler), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs``
+    or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV events, see
+    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
+    ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure`` (what an engine
+    that has the choice does with a request of whose transfer a part did not come: ``recompute``, if left out, or
+    ``fail``, which ends it with an error).
+
+    ``moves``: what was done to blocks in the last call, in order.
+    """
+
+    moves: list[Move]
+
+    def add(
+        self,
+        request: int,
+        tokens: Sequence[int],
+        outputs: int,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: int = 0,
+        sends: bool = False,
+    ) -> None:
+        """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
+
+        ``mark``: what the hash of its text must distinguish beside the tokens, 0 for nothing. ``priority``: a smaller
+        number goes first, with the policy ``priority``. ``elsewhere``: another server has computed that many first
+        tokens of the prompt; what this server does not have of them is transferred before the request runs. ``sends``:
+        another server reads its blocks when it has ended, unless it is aborted. Both with ``transfers`` alone.
+        """
+
+    def schedule(self) -> Launched:
+        """The scheduler makes a step and sends it to the workers. Sent while fewer than ``steps_in_flight`` steps are
+        in flight.
+        """
+
+    def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:
+        """The oldest step in flight is done.
+
+        ``sampled``: for each request of the step for which a token is sampled, what it sampled: the drafts that were
+        accepted, and one token. A request that has ended meanwhile may be among them. ``transfers``: those that are
+        done since the last call; each began with this step or an earlier one.
+        """
+
+    def draft(self, drafts: Mapping[int, Sequence[int]]) -> None:
+        """The drafts of requests for the next step: at most ``drafts`` tokens for each.
+
+        Sent after ``complete``, for requests for which a token was sampled. An engine whose workers keep the drafts to
+        themselves, as an asynchronous scheduler's do, lacks it.
+        """
+
+    def abort(self, request: int) -> None:
+        """A request that has not ended is aborted, also while a step with it is in flight."""
+
+    def reset(self, preempt: bool) -> bool:
+        """The prefix cache is reset. ``preempt``: requests that run are preempted first.
+
+        Sent while fewer than ``steps_in_flight`` steps are in flight; with ``preempt`` only where no transfer is under
+        way and no request that does not run has blocks. ``False`` while a block is held, also for a step in flight;
+        then the prefix cache is as it was. What a step in flight samples for a preempted request may be dropped.
+        """
+
+    def snapshot(self) -> BlockCacheSnapshot:
+        """Reads everything as it is now, and changes nothing. Sent once after each call."""

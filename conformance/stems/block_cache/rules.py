@@ -1,0 +1,256 @@
+"""The machine that draws runs of ``block_cache``: few blocks, a few requests at a time, and prompts that begin alike.
+
+A rule sends what a server can do in the present state: requests come and are aborted, steps are made and completed, and
+the prefix cache is reset. The scheduler decides the rest. Each run ends with ``drain``: every request is aborted, every
+step is completed, and then every block must be free.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from random import Random
+from zlib import crc32
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from conformance.driver.protocol import Json
+from conformance.stems.block_cache.exclusions import BlockCacheExclusion as Exclusion
+from conformance.stems.block_cache.protocol import FULL, MAMBA, WINDOW
+from conformance.stems.block_cache.run import MOST_WITH_TRANSFERS, BlockCacheRun
+from conformance.stems.machine import StemMachine, started
+from conformance.stems.requests.request import token
+
+MOST_LENGTH, MOST_HERE = 40, 4
+MOST_STEPS = 60  # that compute what is left at the end of a run
+ATTENTION, WINDOWED, STATES = {"kind": FULL}, {"kind": WINDOW, "window": 6}, {"kind": MAMBA}
+LAYERS = ([ATTENTION], [ATTENTION, WINDOWED], [WINDOWED], [ATTENTION, STATES], [ATTENTION, WINDOWED])
+DRAFTS = (
+    (0, False),
+    (0, False),
+    (2, False),
+    (2, True),
+    (1, True),
+)  # each: drafts of a step, and whether of an EAGLE head
+KINDS_OF_DRAFTS = tuple(dict.fromkeys(DRAFTS))
+CONFIG = {
+    "layers": st.integers(0, len(LAYERS) - 1),
+    "drafts": st.integers(0, len(DRAFTS) - 1),
+    "blocks": st.sampled_from((14, 10, 12, 20)),
+    "batch": st.sampled_from((16, 8)),
+    "steps_in_flight": st.sampled_from((1, 2)),
+    "threshold": st.sampled_from((0, 0, 5)),
+    "policy": st.sampled_from(("fcfs", "priority")),
+    "caching": st.sampled_from((True, True, True, False)),
+    "transfers": st.sampled_from((False, False, True)),
+    "reoffers": st.booleans(),
+    "failure": st.sampled_from(("recompute", "recompute", "fail")),
+}
+LOST = (0, 1, 2, 0, MOST_LENGTH)  # of a transfer: so many of its last blocks do not come
+lengths, picks, forks = st.integers(1, 24), st.integers(0, 11), st.sampled_from((0, 4, 9, 40))
+moves = st.lists(st.tuples(picks, lengths, forks, st.integers(0, 2)), min_size=4, max_size=8)
+
+
+def _others(config: Json, known: Json) -> list[Json]:
+    """Configurations of every other kind, for an engine that does not support the drawn one. Their order depends on the
+    drawn one alone.
+    """
+    fixed = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+    found: list[Json] = [
+        {**fixed, **{"layers": layers, "drafts": drafts, "eagle": eagle, "steps_in_flight": steps}, "caching": caching}
+        for layers, (drafts, eagle), steps, caching in product(LAYERS[:-1], KINDS_OF_DRAFTS, (1, 2), (True, False))
+    ]
+    of_transfers = {name: config[name] for name in ("reoffers", "failure")}
+    found = [
+        {**one, "events": one["caching"], **more}
+        for one in found
+        for more in ({"transfers": False}, {"transfers": True, **of_transfers})
+        if not more["transfers"] or one["layers"] == [ATTENTION]
+    ]
+    Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(found)
+    return found
+
+
+class BlockCacheMachine(StemMachine):
+    """Requests that come and leave, and a scheduler."""
+
+    run: BlockCacheRun | None
+
+    @initialize(config=st.fixed_dictionaries(CONFIG))
+    def start(self, config: Json) -> None:
+        """Makes a scheduler of a drawn size and kind, and the law. What the engine does not support is left out, one
+        thing after the other.
+        """
+        self.number = 0  # the last request
+        drafts, eagle = DRAFTS[config["drafts"]]
+        known = {
+            **config,
+            **{"layers": LAYERS[config["layers"]], "drafts": drafts, "eagle": eagle, "block_size": 4, "requests": 3},
+            **{"max_length": MOST_LENGTH, "events": config["caching"]},
+        }
+        plain, attention = {"drafts": 0, "eagle": False}, {"layers": [ATTENTION]}
+        if known["transfers"]:
+            known |= attention
+        else:
+            known = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+        less: list[Json] = [
+            {},
+            {"eagle": False},
+            {"eagle": False, **attention},
+            plain,
+            {**plain, "steps_in_flight": 1},
+            {**plain, **attention, "steps_in_flight": 1},
+        ]
+        alone = {name: value for name, value in known.items() if name not in ("reoffers", "failure")}
+        kinds = [{**alone, **one, "transfers": False} for one in less]
+        for kind in [*([known] if known["transfers"] else []), *kinds, *_others(config, known)]:
+            if self.begin(self.avoiding(kind)):
+                self.number = max((step.get("request", 0) for step in self.lock.trace.steps), default=0)
+                return
+
+    def avoiding(self, config: Json) -> Json:
+        """The configuration without what known differences need."""
+        config = dict(config)
+        if self.excludes(Exclusion.PRIORITY) and config["caching"]:
+            config["policy"] = "fcfs"
+        if self.excludes(Exclusion.TWO_STEPS):
+            config["steps_in_flight"] = 1
+        in_flight = self.excludes(Exclusion.DRAFTS_IN_FLIGHT) and config["steps_in_flight"] > 1
+        states = self.excludes(Exclusion.STATES_WITH_DRAFTS) and STATES in config["layers"]
+        if in_flight or states:
+            config |= {"drafts": 0, "eagle": False}
+        if self.excludes(Exclusion.TRANSFERS_IN_FLIGHT) and config["steps_in_flight"] > 1:
+            config["transfers"] = False
+        if self.excludes(Exclusion.STALLED_LOADS) and config.get("reoffers") and config.get("failure") != "fail":
+            config["reoffers"] = False
+        if self.excludes(Exclusion.EVENTS_OF_WINDOWS) and config["drafts"] and WINDOWED in config["layers"]:
+            config["events"] = False
+        if self.excludes(Exclusion.CROWDED_LOADS) and config["transfers"]:
+            config["blocks"] = MOST_WITH_TRANSFERS * -(-MOST_LENGTH // config["block_size"])
+        return config
+
+    @property
+    def begun(self) -> BlockCacheRun:
+        """The run, after the start."""
+        assert self.run is not None
+        return self.run
+
+    def teardown(self) -> None:
+        """Ends everything, unless the run has failed before."""
+        try:
+            if self.run is not None and not self.failed:
+                self.drain()
+        finally:
+            super().teardown()
+
+    def drain(self) -> None:
+        """Every request ends, every step in flight is done, and every transfer. Then every block is free, and a reset
+        must be done. In half of the runs the scheduler first gets the time to compute every request to its end.
+        """
+        if self.number % 2:
+            self._finish()
+        for request in self._abortable():
+            self.do("abort", request=request)
+        for _ in range(2):  # the second time for those that may be aborted only after the first
+            self._complete_all()
+            for request in self.begun.exchange.incoming():
+                self.do("arrive", request=request)
+            for request in self.begun.exchange.outgoing():
+                self.do("sent", request=request)
+            self.do("schedule")
+            self._complete_all()
+            for request in self.begun.waiting():
+                self.do("abort", request=request)
+        self.do("audit")
+        self.do("reset", preempt=False)
+
+    def _finish(self) -> None:
+        """The scheduler goes on, without new requests, until it has computed all or stands still."""
+        self._complete_all()
+        for _ in range(MOST_STEPS):
+            if not self.begun.waiting():
+                return
+            for request in self.begun.exchange.incoming():
+                self.do("arrive", request=request)
+            for request in self.begun.exchange.outgoing():
+                self.do("sent", request=request)
+            self.do("schedule")
+            self._complete_all()
+
+    def _complete_all(self) -> None:
+        for _ in range(len(self.begun.flying)):
+            self.do("complete")
+
+    @rule(moves=moves)
+    def go(self, moves: list[tuple[int, int, int, int]]) -> None:
+        """Requests come and leave, and steps are made and done."""
+        if self.run is None:  # Hypothesis needs one rule that is always possible
+            return
+        for how, length, fork, more in moves:
+            if how < 3 and self._has_room():
+                self._come(length, fork, more)
+            elif how == 3 and (waiting := self._abortable()):
+                self.do("abort", request=waiting[length % len(waiting)])
+            elif how in (4, 5) and self._transfers(length, LOST[(fork + more) % len(LOST)]):
+                continue
+            elif self._may_complete(how):
+                self.do("complete", accept=more)
+            elif self._may_schedule():
+                self.do("schedule")
+
+    def _abortable(self) -> list[int]:
+        """The requests that may be aborted now."""
+        loading = self.begun.exchange.loading() if self.excludes(Exclusion.ABORTED_LOADS) else ()
+        return [request for request in self.begun.waiting() if request not in loading]
+
+    def _has_room(self) -> bool:
+        """One request more may come."""
+        here = self.begun.waiting()
+        return len(here) < MOST_HERE and len({*here, *self.begun.exchange.known()}) <= MOST_HERE
+
+    def _transfers(self, pick: int, lost: int) -> bool:
+        """A transfer is done, if one is under way. Now and then blocks do not come."""
+        incoming, outgoing = self.begun.exchange.incoming(), self.begun.exchange.outgoing()
+        if incoming and (pick % 2 or not outgoing):
+            self.do("arrive", request=incoming[pick % len(incoming)], lost=lost)
+        elif outgoing:
+            self.do("sent", request=outgoing[pick % len(outgoing)])
+        return bool(incoming or outgoing)
+
+    def _may_schedule(self) -> bool:
+        most: int = self.begun.config["steps_in_flight"]
+        return len(self.begun.flying) < most
+
+    def _may_complete(self, how: int) -> bool:
+        return bool(self.begun.flying) and (how % 2 == 0 or not self._may_schedule())
+
+    def _come(self, length: int, fork: int, more: int) -> None:
+        self.number += 1
+        mark = 1 if more == 2 and fork == 4 else 0
+        exchanged = {"elsewhere": (0, length, length // 2)[more], "sends": length % 2 == 0}
+        self.do(
+            "add",
+            request=self.number,
+            tokens=[token(n, fork) for n in range(length)],
+            outputs=1 + (length * 7 + more) % 12,
+            fork=fork,
+            mark=mark,
+            priority=self._priority(more),
+            **(exchanged if self.begun.config["transfers"] else {}),
+        )
+
+    def _priority(self, more: int) -> int:
+        """Mostly a request goes before those that came earlier, so that they are preempted for it."""
+        here = len(self.begun.waiting())
+        return more if more == 1 else MOST_HERE - min(here, MOST_HERE)
+
+    @rule(sure=st.integers(0, 3), preempt=st.booleans())
+    @precondition(started)
+    def reset(self, sure: int, preempt: bool) -> None:
+        """The prefix cache is reset now and then."""
+        in_flight = bool(self.begun.flying) and self.begun.config.get("transfers", False)
+        if in_flight and self.excludes(Exclusion.RESET_IN_FLIGHT):
+            return
+        if sure == 0 and self._may_schedule():
+            self.do("reset", preempt=preempt and not self.begun.waits_with_blocks())

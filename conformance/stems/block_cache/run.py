@@ -1,0 +1,341 @@
+"""A run of the stem ``block_cache``: requests that come and leave, and a scheduler that is its own caller.
+
+The run decides which requests come, what is drafted and sampled, and when a step is done. The scheduler decides
+everything else. What it does to blocks is explained as steps of the law (``conformance.stems.block_cache.follow``), and
+stand-in workers compute what it launches (``conformance.stems.block_cache.worker``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from conformance.driver.diff import Change, Names
+from conformance.driver.lockstep import QUIESCENT, Call, Calls, Finding, Ignores, Law, Operation, nothing
+from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
+from conformance.driver.protocol import Json, Misuse, lacking
+from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, Wrong
+from conformance.stems.block_cache.exchange import Exchange
+from conformance.stems.block_cache.follow import NOTHING_HELD, Follower, Stories
+from conformance.stems.block_cache.memory import Misread
+from conformance.stems.block_cache.projection import problems, project, whole
+from conformance.stems.block_cache.protocol import (
+    MAMBA,
+    WINDOW,
+    BlockCacheEngine,
+    BlockCacheSnapshot,
+    Completed,
+    Launched,
+)
+from conformance.stems.block_cache.worker import Astray, Workers
+from conformance.stems.requests.request import token
+from spec import block_cache as law
+from spec import block_pool
+from spec.block_cache import BlockCache
+from spec.finite import Domain
+from spec.logic import but
+
+COMPUTES_OWN = "pass_computes_own_tokens"
+COMPUTES_OWN_SENTENCE = "A pass computes tokens that its request has, and drafts that follow them."
+PROGRESS = "waiting_requests_run"
+PROGRESS_SENTENCE = (
+    "When requests wait, while neither a step nor a transfer is under way, and the pool has room for each request "
+    "alone, then the scheduler goes on: soon one of them is computed or loaded."
+)
+ENDS = "ends_with_its_last_token"
+ENDS_SENTENCE = "A request ends with the last token that was asked for, and not before, unless it is aborted or fails."
+STILL = 4  # so many empty steps, one after the other, and the scheduler makes no other any more
+MOST_STORIES = 1 << 31
+MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
+
+
+def wrong_of(misread: Misread, size: int, step: int) -> Wrong:
+    """What a request has read that was not its own. ``size``: the slots of a block. ``step``: the operation."""
+    reader = f"request {misread.request}"
+    writer = NOBODY if misread.writer is None else f"request {misread.writer}"
+    where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
+    pool, slot = STATES if misread.is_state else BLOCK_SLOTS, misread.block * size + misread.offset
+    return Wrong(reader, writer, pool, slot, misread.token, step, 0, where)
+
+
+class BlockCacheRun:
+    """Operations on requests. A number of a request comes once."""
+
+    def __init__(self, engine: BlockCacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.config = engine, config
+        self.lacks: Collection[str] = lacking(engine)
+        self.size: int = config["block_size"]
+        self.stories = Stories(self.size)
+        self.law = Law(law.stem, self._initial(), strict, ignores)
+        self.follower = Follower(self.law, config, self.stories)
+        self.law.names = Names(row=self.follower.name, text=self.stories.name)
+        self.workers = Workers(config)
+        self.exchange = Exchange(self.workers, self.size)
+        self.shadow = Shadow()
+        self.flying: deque[Launched] = deque()
+        self.forks: dict[int, int] = {}
+        self.ends: dict[int, int] = {}  # by request the tokens with which it ends, with those of its prompt
+        self._dropped: deque[set[int]] = deque()  # for each step in flight, the requests that were preempted since
+        self._empty = 0  # the empty steps since anything else has happened
+        self.operations: Mapping[str, Operation] = operations_of(self)
+        self.seen: BlockCacheSnapshot = engine.snapshot()
+        self._pool = whole(self.seen.pool, self.size)
+
+    def _initial(self) -> BlockCache:
+        config, groups = self.config, self.config["layers"]
+        most = config["requests"] * (1 + config["steps_in_flight"])  # those that run, and those of steps in flight
+        rows = (most + (MOST_WITH_TRANSFERS if config.get("transfers", False) else 0)) * len(groups)
+        places = -(-config["max_length"] // self.size) + 2
+        stories: Any = self.stories  # it is called as the law's map is, and grows with the requests that come
+        pool = block_pool.initial(config["blocks"], rows, places, len(groups), 0, stories)
+        pool = but(pool, stories=Domain(0, MOST_STORIES))
+        windows = [group["window"] - 1 if group["kind"] == WINDOW else None for group in groups]
+        return law.initial(pool, self.size, windows, [group["kind"] == MAMBA for group in groups])
+
+    # Requests.
+
+    @operation
+    def add(
+        self,
+        request: int,
+        tokens: KeyTokens,
+        outputs: Tokens,
+        fork: int = 0,
+        mark: int = 0,
+        priority: int = 0,
+        elsewhere: Tokens = 0,
+        sends: bool = False,
+    ) -> Calls:
+        """A request comes with a prompt, and ends after ``outputs`` sampled tokens.
+
+        ``fork``: requests with one prompt and one fork sample equal tokens. ``mark``: what its KV cache depends on
+        beside its tokens, such as an adapter or a salt. ``priority``: a smaller number goes first. ``elsewhere``:
+        another server has computed that many first tokens of the prompt. ``sends``: another server reads its blocks
+        when it has ended.
+        """
+        if request in self.forks or not tokens or outputs < 1:
+            raise Misuse("the number of the request was used before, or it has no token or no output")
+        if len(tokens) + outputs > self.config["max_length"]:
+            raise Misuse("the request is longer than any may be")
+        if (elsewhere or sends) and not self.config.get("transfers", False):
+            raise Misuse("no transfers are configured")
+        if (
+            self.config.get("transfers", False)
+            and len({*self.follower.here, *self.exchange.known()}) >= MOST_WITH_TRANSFERS
+        ):
+            raise Misuse(f"a run with transfers has at most {MOST_WITH_TRANSFERS} requests at a time", by_engine=True)
+        if elsewhere > len(tokens):
+            raise Misuse("another server has no more tokens than the prompt")
+        self.forks[request], self.ends[request] = fork, len(tokens) + outputs
+        self._empty = 0
+        more = [token(n, fork) for n in range(len(tokens), self.config["max_length"] + self.size)]
+        self.follower.comes(request, mark, tokens, [*tokens, *more])
+        self.workers.comes(request, mark)
+        asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
+        yield Call("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
+
+    @operation
+    def abort(self, request: int) -> Calls:
+        """A request is aborted, also while a step with it is in flight."""
+        if request in self.forks and request not in self.follower.here:
+            raise Misuse(f"request {request} has ended", by_engine=True)
+        self.follower.must_know(request)
+        self._empty = 0
+        yield Call("abort", partial(self.engine.abort, request))
+        self._explain()
+
+    # Steps.
+
+    @operation
+    def schedule(self) -> Calls:
+        """The scheduler makes a step and sends it to the workers."""
+        if len(self.flying) >= self.config["steps_in_flight"]:
+            raise Misuse("as many steps are in flight as may be", by_engine=True)
+        step: Launched = yield Call("schedule", self.engine.schedule)
+        self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
+        self._preempted(step.preempted)
+        if step.passes or self.config.get("transfers", False):
+            self.flying.append(step)
+            self._dropped.append(set())
+            self.exchange.launched(step, {request: one.tokens for request, one in self.follower.here.items()})
+        self._explain(step)
+        self._must_go_on(step)
+
+    @operation
+    def complete(self, accept: int = 0) -> Calls:
+        """The oldest step in flight is done. ``accept``: so many tokens of each draft are accepted."""
+        if not self.flying:
+            raise Misuse("no step is in flight", by_engine=True)
+        step, dropped = self.flying.popleft(), self._dropped.popleft()
+        sampled = {request: self._sampled(request, one.drafts, accept) for request, one in step.passes.items()
+                   if one.samples}  # fmt: skip
+        try:
+            self.note(self.workers.completed(sampled, self.follower.here))
+        except Astray as astray:
+            raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, str(astray)) from None
+        transfers = self.exchange.completed()
+        told = (transfers,) if self.config.get("transfers", False) else ()
+        done: Completed = yield Call("complete", partial(self.engine.complete, sampled, *told))
+        for request, one in step.passes.items():
+            if request in self.follower.here and request not in dropped:
+                self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
+        for request, tokens in done.delivered.items():
+            if request in self.follower.here:
+                self.follower.here[request].tokens += tokens
+        self._must_end(transfers.failed)
+        for request, tables in done.sends.items():
+            self.exchange.ended(request, tables, self.follower.here[request].tokens[:-1])
+        for request, computed in transfers.received.items():
+            self.follower.loaded(request, computed)
+        self._explain()
+        self.follower.settle()
+        if self.config["drafts"] and "draft" not in self.lacks:
+            drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
+            yield Call("draft", partial(self.engine.draft, drafts))
+
+    @operation
+    def arrive(self, request: int, lost: int = 0) -> Calls:
+        """The transfer of KV cache into the blocks of a request is done; so many of its last blocks did not come.
+
+        The scheduler is told with the next step that is done, of those that were made when the transfer began or later.
+        """
+        self.exchange.arrives(request, lost)
+        self._empty = 0
+        yield None
+
+    @operation
+    def sent(self, request: int) -> Calls:
+        """Another server has read the blocks of a request that has ended. The scheduler is told with the next step that
+        is done.
+        """
+        self.note(self.exchange.leaves(request))
+        self._empty = 0
+        yield None
+
+    def _sampled(self, request: int, drafts: int, accept: int) -> list[int]:
+        """The drafts that are accepted, and one token."""
+        return self._next(request, 1 + min(accept, drafts))
+
+    def _next(self, request: int, count: int) -> list[int]:
+        """The next tokens of a request's text. A request that has ended meanwhile samples any."""
+        one = self.follower.here.get(request)
+        known = 0 if one is None else len(one.tokens)
+        return [token(n, self.forks[request]) for n in range(known, known + count)]
+
+    @operation
+    def reset(self, preempt: bool) -> Calls:
+        """The prefix cache is reset.
+
+        ``preempt``: the requests that run are preempted first, also while a step with them is in flight. What that step
+        computes for them does not count.
+        """
+        if len(self.flying) >= self.config["steps_in_flight"]:
+            raise Misuse("as many steps are in flight as may be", by_engine=True)
+        if preempt and self.waits_with_blocks():
+            raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
+        self._empty = 0
+        ran = [request for request, one in self.seen.requests.items() if one.status == "running"]
+        done = yield Call("reset", partial(self.engine.reset, preempt))
+        gone = [request for request in ran if self.seen.requests[request].status != "running"]
+        self._preempted(gone)
+        self._explain(preempted=gone)
+        self.law.engine_step("reset", bool(done))
+
+    def waits_with_blocks(self) -> bool:
+        """Somebody who does not run has blocks: a transfer, or a request whose transfer is done."""
+        waiting = (one for one in self.seen.requests.values() if one.status != "running")
+        return not self.exchange.is_quiet() or any(any(map(any, one.tables)) for one in waiting)
+
+    @operation
+    def audit(self) -> Calls:
+        """With no request, no step in flight and no transfer, every block is free."""
+        if self.follower.here or self.flying or not self.exchange.is_quiet():
+            raise Misuse("requests are there, or steps in flight, or transfers", by_engine=True)
+        pool = self.law.state.pool
+        if pool.available != pool.blocks.size:
+            held = sorted(b for b in pool.blocks.items() if pool.refs(b) > 0)
+            raise Finding(QUIESCENT, NOTHING_HELD, f"blocks {held} are not free")
+        yield None
+
+    # What no law says of a single call.
+
+    def _preempted(self, requests: Sequence[int]) -> None:
+        """What steps in flight compute for these requests does not count any more."""
+        for dropped in self._dropped:
+            dropped.update(requests)
+
+    def _must_go_on(self, step: Launched) -> None:
+        """A scheduler that makes one empty step after the other, while requests wait, will make no other."""
+        is_empty = not step.passes and not step.loads
+        under_way = any(one.passes for one in self.flying) or not self.exchange.is_quiet()
+        self._empty = self._empty + 1 if is_empty and not under_way else 0
+        if self._empty >= STILL and self.follower.here and self._fits_alone():
+            waiting = ", ".join(f"request {request}" for request in sorted(self.follower.here))
+            free = self.law.state.pool.available
+            waits = "waits" if len(self.follower.here) == 1 else "wait"
+            room = f"{free} of {self.config['blocks']} blocks are free"
+            detail = f"{waiting} {waits}, {room}, and the last {STILL} steps of the scheduler compute and load nothing"
+            raise Finding(PROGRESS, PROGRESS_SENTENCE, detail)
+
+    def _fits_alone(self) -> bool:
+        """The pool has room for the longest request, with its drafts and their states."""
+        config, drafts = self.config, self.config["drafts"]
+        places = -(-(config["max_length"] + drafts) // self.size)
+        states = sum(group["kind"] == MAMBA for group in config["layers"])
+        return bool(places * len(config["layers"]) + states * (drafts + 1) <= config["blocks"])
+
+    def _must_end(self, failed: Collection[int]) -> None:
+        """The requests that have ended have their last token, and only they. ``failed``: those that may end earlier."""
+        for request, one in self.follower.here.items():
+            has, ends = len(one.tokens), self.ends[request]
+            ended = request not in self.seen.requests
+            if (ended and has < ends and request not in failed) or has > ends or (has == ends and not ended):
+                what = "has ended" if ended else "has not ended"
+                detail = f"request {request} {what} with {has} of {ends} tokens, its prompt among them"
+                raise Finding(ENDS, ENDS_SENTENCE, detail)
+
+    def of_requests(self) -> Mapping[int, Json]:
+        """What a picture shows of each request that the scheduler has: also of one that waits without blocks."""
+        return {
+            request: {"status": one.status, "tokens": f"{len(one.text)} now, {self.ends[request]} at its end"}
+            for request, one in self.seen.requests.items()
+        }
+
+    # What the driver needs.
+
+    def _explain(self, step: Launched | None = None, preempted: Sequence[int] = ()) -> None:
+        self.follower.call(self.engine.moves, self.seen.requests, step, preempted)
+
+    def note(self, wrong: Misread | None) -> None:
+        if wrong is not None:
+            self.shadow.note(wrong_of(wrong, self.size, self.shadow.step))
+
+    def snapshot(self) -> BlockCacheSnapshot:
+        """The requests, their tables and the pool."""
+        return self.engine.snapshot()
+
+    def follow(self) -> None:
+        """Each operation explains what its calls have changed."""
+        self._pool = whole(self.seen.pool, self.size)
+
+    def project(self) -> Any:
+        """The law's state, with tables, counts and hashes as the engine shows them."""
+        return project(self.law.state, self.seen, self._pool, self.follower.here, self.stories)
+
+    def hidden(self, change: Change) -> bool:
+        """Nothing is hidden from a caller."""
+        del change
+        return False
+
+    def beyond_state(self) -> list[str]:
+        """What is wrong with the free queue, the prefix cache, or what the scheduler knows of its requests."""
+        return problems(self.law.state, self.seen, self._pool, self.follower.here)
+
+    def judge(self) -> None:
+        """Nothing to add: the invariants say everything."""
+
+    def waiting(self) -> Sequence[int]:
+        """The requests that have not ended."""
+        return list(self.follower.here)

@@ -1,0 +1,279 @@
+"""Stand-in workers: they keep tables as an engine's workers do, and compute what a step tells them to.
+
+A step is computed when it is completed, since only then the run says what was sampled. Nothing is lost by that: workers
+compute the steps in the order in which they were sent, and nobody else writes into the blocks.
+
+A pass writes the slots of its tokens first, in each layer, and then reads: a group with full attention all tokens up to
+the last one, a group with a window the last ``window`` tokens of each, a mamba group the state before the first token.
+Drafts that are refused are nobody's text. The layers of an EAGLE head are left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from conformance.driver.protocol import Json
+from conformance.stems.block_cache.memory import Memory, Misread
+from conformance.stems.block_cache.protocol import MAMBA, NEW, RUNNING, WINDOW, Launched, Load, Pass, Tables
+from conformance.stems.block_pool.protocol import NULL
+
+
+class Astray(Exception):
+    """A step computes tokens that nobody has given to the request."""
+
+
+@dataclass
+class Here:
+    """What the workers know of a request.
+
+    ``tables``: by group its blocks. ``text``, ``prefixes``: its tokens, and the number of each prefix. ``column``: the
+    place of its running mamba state in the table, -1 if it has none. ``accepted``: how many tokens its last pass has
+    kept, of a token and its drafts.
+    """
+
+    root: int
+    tables: list[list[int]]
+    text: list[int] = field(default_factory=list)
+    prefixes: list[int] = field(default_factory=list)
+    column: int = -1
+    accepted: int = 1
+
+
+@dataclass
+class Job:
+    """A pass that waits to be computed, with the tables that it was sent with.
+
+    ``refused``: drafts of passes before it that were refused after it was sent. The scheduler counted them as accepted.
+    """
+
+    request: int
+    told: Pass
+    tables: list[list[int]]
+    refused: int = 0
+
+
+class Work(NamedTuple):
+    """A pass with what is known when it is computed.
+
+    ``start``, ``known``, ``end``: it computes the tokens from ``start`` on; those up to ``known`` are the request's,
+    the drafts from there on up to ``end`` were accepted. ``refused``: drafts that were not.
+    """
+
+    job: Job
+    here: Here
+    start: int
+    known: int
+    end: int
+    refused: int
+
+
+class Workers:
+    """The workers of a run. ``config``: see ``BlockCacheEngine``."""
+
+    def __init__(self, config: Json) -> None:
+        self._size: int = config["block_size"]
+        self._groups: list[Json] = config["layers"]
+        self._aligned = bool(config["caching"])
+        self._transfers = bool(config.get("transfers", False))
+        self._memory = Memory(self._size, len(self._groups))
+        self._flying: deque[tuple[Launched, list[Job]]] = deque()
+        self.here: dict[int, Here] = {}
+        self.marks: dict[int, int] = {}
+        self.step = 0
+
+    def comes(self, request: int, mark: int) -> None:
+        """A request comes, whose text has a mark."""
+        self.marks[request] = mark
+
+    def launched(self, step: Launched) -> None:
+        """A step is sent to the workers."""
+        jobs = []
+        for request, told in step.passes.items():
+            here = self._table(request, told)
+            jobs.append(Job(request, told, [list(table) for table in here.tables]))
+        if step.passes or self._transfers:
+            self._flying.append((step, jobs))
+
+    def completed(self, sampled: Mapping[int, Sequence[int]], here: Collection[int]) -> Misread | None:
+        """The oldest step is computed. Returns the first slot that does not hold what a pass reads.
+
+        ``here``: the requests that have not ended. What a pass of another request computes is thrown away, so that
+        nobody minds what it reads; it writes all the more. Raises Astray if a pass computes tokens that the request
+        does not have.
+        """
+        step, jobs = self._flying.popleft()
+        self.step += 1
+        for source, target in step.copies:
+            self._memory.copy(source, target)
+        works = [self._work(job, sampled.get(job.request)) for job in jobs]
+        for work in works:
+            self._write(work)
+        states = [self._states(work) for work in works]
+        found = (*(self._read(work) for work in works), *states)
+        return next((each for each in found if each is not None and each.request in here), None)
+
+    # Transfers.
+
+    def received(self, request: int, load: Load, text: Sequence[int]) -> None:
+        """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks."""
+        prefixes = self._prefixes(request, text)
+        for group, table in enumerate(load.tables):
+            self._memory.write(group, table, load.first, prefixes[load.first :])
+
+    def sent(self, request: int, tables: Tables, text: Sequence[int]) -> Misread | None:
+        """Another server reads the tokens ``text`` in these blocks. Returns the first slot that does not hold its
+        token.
+        """
+        prefixes = self._prefixes(request, text)
+        for group, table in enumerate(tables):
+            if (wrong := self._memory.wrong(group, table, prefixes, 0)) is not None:
+                token, block = wrong
+                offset = token % self._size
+                holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
+                return Misread(request, token, group, block, offset, False, holds, writer, self.step)
+        return None
+
+    def _prefixes(self, request: int, text: Sequence[int]) -> list[int]:
+        prefixes = self._memory.prefixes(text, self._memory.root(self.marks[request]))
+        for at, prefix in enumerate(prefixes):
+            self._memory.named(prefix, request, at)
+        return prefixes
+
+    # Tables.
+
+    def _table(self, request: int, told: Pass) -> Here:
+        """What is known of a request, with its tables as the pass has them."""
+        if told.kind == RUNNING:
+            here = self.here[request]
+            for table, more in zip(here.tables, told.blocks, strict=True):
+                table.extend(more)
+            return here
+        if told.kind == NEW:
+            self.here[request] = Here(self._memory.root(self.marks[request]), [])
+        here = self.here[request]
+        here.tables = [list(table) for table in told.blocks]
+        return here
+
+    # What a pass computes.
+
+    def _work(self, job: Job, sampled: Sequence[int] | None) -> Work:
+        """The pass with the tokens that were sampled after it."""
+        told, here = job.told, self.here[job.request]
+        if told.kind == RUNNING:
+            start = told.start - job.refused
+        else:
+            start = told.start
+            here.column, here.accepted = -1, 1
+            self._know(job.request, here, told.text)
+        known = start + told.count - told.drafts
+        if len(here.text) < known:
+            raise Astray(f"request {job.request} computes its tokens up to {known}, and has {len(here.text)}")
+        kept = 0
+        if sampled is not None and told.samples:
+            kept = len(sampled) - 1
+            self._know(job.request, here, (*here.text[:known], *sampled))
+        self._refuse(job.request, told.drafts - kept)
+        return Work(job, here, start, known, known + kept, told.drafts - kept)
+
+    def _refuse(self, request: int, drafts: int) -> None:
+        """Drafts of a request are refused. The passes of the request that are in flight begin earlier by them."""
+        for _, jobs in self._flying:
+            for job in jobs:
+                if job.request == request and job.told.kind != RUNNING:
+                    return
+                job.refused += drafts if job.request == request else 0
+
+    def _know(self, request: int, here: Here, text: Sequence[int]) -> None:
+        """A request has this text."""
+        same = 0
+        for one, other in zip(here.text, text, strict=False):
+            if one != other:
+                break
+            same += 1
+        before = here.prefixes[same - 1] if same else here.root
+        more = self._memory.prefixes(text[same:], before)
+        for at, prefix in enumerate(more, start=same):
+            self._memory.named(prefix, request, at)
+        here.text[same:] = text[same:]
+        here.prefixes[same:] = more
+
+    def _write(self, work: Work) -> None:
+        """The slots of the pass's tokens get their prefixes; those of refused drafts get nobody's."""
+        prefixes = [*work.here.prefixes[work.start : work.end], *self._memory.refused(work.refused, work.job.request)]
+        for group, table in enumerate(work.job.tables):
+            if self._groups[group]["kind"] != MAMBA:
+                self._memory.write(group, table, work.start, prefixes)
+
+    def _read(self, work: Work) -> Misread | None:
+        """The first slot of attention layers that does not hold what the pass reads."""
+        prefixes = work.here.prefixes[: work.end]
+        for group, table in enumerate(work.job.tables):
+            kind = self._groups[group]["kind"]
+            if kind == MAMBA:
+                continue
+            first = max(0, work.start - self._groups[group]["window"] + 1) if kind == WINDOW else 0
+            wrong = self._memory.wrong(group, table, prefixes, first)
+            if wrong is not None:
+                return self._misread(work, group, wrong[1], wrong[0], False)
+        return None
+
+    def _misread(self, work: Work, group: int, block: int, token: int, is_state: bool) -> Misread:
+        offset = 0 if is_state else token % self._size
+        holds, writer = self._memory.holds(block, offset), self._memory.writer(block, offset)
+        return Misread(work.job.request, token, group, block, offset, is_state, holds, writer, self.step)
+
+    # Mamba states.
+
+    def _states(self, work: Work) -> Misread | None:
+        """Mamba layers read the state before the pass, and write the state after it; with drafts after each token.
+
+        Returns a state that is not the one after the request's own tokens.
+        """
+        groups = [at for at, group in enumerate(self._groups) if group["kind"] == MAMBA]
+        if not groups:
+            return None
+        here, old = work.here, work.here.column
+        column = (work.start + work.job.told.count - 1) // self._size if self._aligned else 0
+        if old < 0:
+            old = (work.start - 1) // self._size if self._aligned else 0
+        moved = self._aligned and old not in (-1, column)
+        wrong = None
+        for group in groups:
+            table = work.job.tables[group]
+            if moved:
+                self._memory.copy(_at(table, old + here.accepted - 1), _at(table, column))
+            wrong = wrong or self._state_read(work, group, _at(table, column + (0 if moved else here.accepted - 1)))
+            self._state_written(work, group, table, column)
+        self._accept(work, column)
+        return wrong
+
+    def _state_read(self, work: Work, group: int, block: int) -> Misread | None:
+        if work.start and self._memory.wrong_state(group, block, work.here.prefixes[work.start - 1]):
+            return self._misread(work, group, block, work.start, True)
+        return None
+
+    def _state_written(self, work: Work, group: int, table: Sequence[int], column: int) -> None:
+        """A pass with drafts leaves the state after each of its tokens in a block of its own."""
+        ends = [work.known + at for at in range(work.end - work.known + 1)]
+        for at, end in enumerate(ends):
+            self._memory.write_state(group, _at(table, column + at), work.here.prefixes[end - 1])
+        for at, prefix in enumerate(self._memory.refused(work.refused, work.job.request), start=len(ends)):
+            self._memory.write_state(group, _at(table, column + at), prefix)
+        aligned = work.end // self._size * self._size
+        if self._aligned and aligned >= work.known:
+            source, target = column + aligned - work.known, aligned // self._size - 1
+            self._memory.copy(_at(table, source), _at(table, target))
+
+    def _accept(self, work: Work, column: int) -> None:
+        """Where the running state is after the pass."""
+        here, aligned = work.here, work.end // self._size * self._size
+        here.column, here.accepted = column, work.end - work.known + 1
+        if self._aligned and aligned >= work.known and column == aligned // self._size - 1:
+            here.accepted = 1
+
+
+def _at(table: Sequence[int], place: int) -> int:
+    return table[place] if 0 <= place < len(table) else NULL

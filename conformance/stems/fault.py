@@ -1,0 +1,44 @@
+"""What a fault is: a known bug as a wrong transition of the law, and as a faulty part of our implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.driver.protocol import Json
+from conformance.engines import registry
+from conformance.stems.found import with_file
+from proofs.hints import Transition
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known bug, which shows in the stem ``stem``.
+
+    ``spec``: the wrong transitions, each in the place of the law's transition of this name. ``parts``: the faulty
+    parts of our implementation, as its maker for the stem takes them. ``search``: fields of ``proofs.hints.Hints`` for
+    the search of a path to the bug, where the stem's own hints do not lead there.
+    """
+
+    name: str
+    stem: str
+    sentence: str
+    spec: Mapping[str, Transition]
+    parts: Mapping[str, Any]
+    search: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, config: Json) -> Any:
+        """Our implementation with the faulty parts. It lacks ``bad``, since only the bug itself should be found."""
+        made = registry.own().load(None, None, "cpu").makers[self.stem]
+        return made(config, lacks=("bad",), **self.parts)  # type: ignore[call-arg]
+
+    def __reduce__(self) -> tuple[Callable[[str], Fault], tuple[str]]:
+        """A fault is pickled by its name, since its functions cannot be pickled."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> Fault:
+    faults = (fault for module in with_file("faults").values() for fault in module.FAULTS)
+    found: Fault = next(fault for fault in faults if fault.name == name)
+    return found

@@ -1,0 +1,66 @@
+"""Pictures of mamba state slots and of their owners."""
+
+from __future__ import annotations
+
+from conformance.driver.diff import ROLES as ROLE_NAMES
+from conformance.driver.diff import STATE_PLACES, Names
+from conformance.driver.protocol import Json
+from conformance.stems.mamba_slots.projection import owner_names
+from conformance.stems.panels import item, panel
+from spec.logic import Map
+from spec.states import ABSENT, FREE, GROUPED, HELD, ROLES, MambaSlots, has_buffer, leaving
+from spec.states import IDLE as GONE
+
+LOOKS = {FREE: "free", GROUPED: "pending", HELD: "held"}
+
+
+def panels(st: MambaSlots, names: Names) -> list[Json]:
+    """The state slots, who has which of them, and how many the engine counts as available."""
+    owners = (owner for owner in st.owners.items() if _slots(st.table, owner) or _slots(st.names, owner))
+    counts = {"available state slots": str(st.available), "groups that are open": str(st.group)}
+    return [
+        panel("pages", "Mamba state slots", (_slot(st, slot, names) for slot in st.slots.items())),
+        panel("owners", "Owners of state slots", (_owner(st, owner, names) for owner in owners)),
+        panel("counts", "Counts of states", [item("states", "states", counts)] if st.slots.size else []),
+    ]
+
+
+def _slot(st: MambaSlots, slot: int, names: Names) -> Json:
+    place, owner, role = st.place(slot), st.owner(slot), st.role(slot)
+    owned = place == HELD and st.table(owner, role) == slot
+    said = STATE_PLACES.get(place, "in no place")
+    if place == HELD:
+        said = f"held by {_named(st, owner, names)}, as its {_role(role)}" if owned else "held by nobody"
+    look = LOOKS.get(place, "lost") if place != HELD or owned else "lost"
+    wrong = ["place"] if look == "lost" else []
+    return item(f"state slot {slot}", f"state slot {slot}", {"place": said}, look, wrong=wrong)
+
+
+def _owner(st: MambaSlots, owner: int, names: Names) -> Json:
+    has, said = _slots(st.table, owner), _slots(st.names, owner)
+    facts = {"has": has or "nothing"}
+    if owner < st.limit and said != has:
+        still = " still" if st.phase(owner) == GONE else ""
+        facts["its record"] = f"{still} names {said or 'nothing'}".strip()
+    if has_buffer(st, owner) and not leaving(st, owner):
+        facts["next"] = f"its {_track(st.next(owner))} is written next"
+    return item(f"owner {owner}", _named(st, owner, names), facts)
+
+
+def _named(st: MambaSlots, owner: int, names: Names) -> str:
+    """The owner as the run names it; else by what its number stands for."""
+    said = names.owner(owner)
+    return owner_names(st, {})(owner) if said == Names().owner(owner) else said
+
+
+def _role(role: int) -> str:
+    return ROLE_NAMES.get(role, f"role {role}, which does not exist")
+
+
+def _track(number: int) -> str:
+    """A wrong state may name a track that does not exist."""
+    return {0: "first track", 1: "second track"}.get(number, f"track {number}, which does not exist,")
+
+
+def _slots(table: Map, owner: int) -> str:
+    return ", ".join(f"{ROLE_NAMES[k]} {table(owner, k)}" for k in ROLES if table(owner, k) != ABSENT)

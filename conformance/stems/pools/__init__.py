@@ -1,0 +1,1 @@
+"""What the stems of pools share: a caller with rows of slots, for ``allocator`` and ``swa_mapping``."""

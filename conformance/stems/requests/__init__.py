@@ -1,0 +1,1 @@
+"""What the stems of requests share: a scheduler and its clients, for ``session_trim`` and ``cache``."""

@@ -1,0 +1,35 @@
+"""What the room of a stem offers to those who drive engines: ``ROOM`` in the file ``room.py`` of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from conformance.driver.protocol import Json
+from conformance.stems.claims import Claims
+from conformance.stems.machine import StemMachine
+
+
+class Room(NamedTuple):
+    """How engines are driven on a stem, and what they must offer.
+
+    ``machine`` draws the runs, ``run`` makes a run on an engine, ``callers`` are the classes whose marked methods are
+    the operations of a run. ``claims``: which operations take which transition of the law. ``probes``: one
+    configuration of each kind in which an engine may be driven. ``config``: the type of a configuration. ``onward``
+    drives a run on after a law was broken (``conformance.driver.onward``).
+
+    ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
+    engine can lack. ``abilities``: what ``lacks`` may name beside calls.
+    """
+
+    machine: type[StemMachine]
+    run: Callable[..., Any]
+    callers: tuple[type, ...]
+    claims: Claims
+    probes: Sequence[Json]
+    config: Any
+    onward: Callable[[Any], Any]
+    protocol: type
+    reads: str = "snapshot"
+    never_lacking: frozenset[str] = frozenset()
+    abilities: frozenset[str] = frozenset()

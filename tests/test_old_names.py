@@ -1,0 +1,25 @@
+"""What users have written before names changed goes on working."""
+
+from __future__ import annotations
+
+import pytest
+
+import slotproof.plugin
+from conformance.story.pasted import assert_holds
+from conformance.telling import pasted
+
+
+@pytest.mark.parametrize("name", slotproof.plugin.OLD_NAMES)
+def test_an_old_name_of_the_plugin_stands_for_the_new_one(name: str) -> None:
+    found = getattr(slotproof.plugin, name)
+    assert found.__name__ in slotproof.plugin.__all__
+    assert found is getattr(slotproof.plugin, found.__name__)
+
+
+def test_an_unknown_name_is_still_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'PoolEngin'"):
+        _ = slotproof.plugin.PoolEngin
+
+
+def test_a_test_that_was_pasted_before_finds_what_it_calls() -> None:
+    assert assert_holds is pasted.assert_holds

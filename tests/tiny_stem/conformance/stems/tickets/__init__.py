@@ -1,0 +1,1 @@
+"""The stem ``tickets`` beside an engine: a desk that hands out tickets."""
