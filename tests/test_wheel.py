@@ -121,7 +121,10 @@ def test_the_report_has_the_findings(installed: Installed) -> None:
 
 
 def test_a_process_of_a_release_is_started(installed: Installed) -> None:
-    code = "from slotproof.conformance.search import replay as r; print(r.rows_elsewhere(['insert_under_reader'], 'sglang', '0'))"
+    code = (
+        "from slotproof.conformance.search.replay import rows_elsewhere; "
+        "print(rows_elsewhere(['insert_under_reader'], 'sglang', '0'))"
+    )
     done = installed.run("-c", code)
     assert "EngineError" in done.stderr
     assert "not a release number" in done.stderr
