@@ -1,9 +1,8 @@
 """Everything that differs between SGLang's releases: where a class is, what a call is named, what a release has.
 
 Each difference is one probe: a method that looks at the imported release itself, never at its version number. The
-other files of this folder ask a ``Release``, so a release whose classes moved is supported by a change of this file
-alone. (The fields of requests, nodes and pools have the same names in all releases and are read where they are
-needed.)
+other rooms of the engine ask a ``Release``, so a release whose classes moved is supported by a change in this room:
+here, or in ``serving`` for the code that serves requests, ``records`` for their fields, ``cores`` for the tree's core.
 """
 
 from __future__ import annotations
