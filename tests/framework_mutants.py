@@ -38,7 +38,15 @@ COPIED = (
 )
 TESTS = (
     *("test_logic", "test_tricks", "test_fitting", "test_memory", "test_drain", "test_theorems", "test_scope"),
-    *("test_unbounded", "test_readings", "test_proofs", "test_refuting", "test_minimal", "test_isolation"),
+    *(
+        "test_corners",
+        "test_unbounded",
+        "test_readings",
+        "test_proofs",
+        "test_refuting",
+        "test_minimal",
+        "test_isolation",
+    ),
 )
 LONGEST = 1_200  # seconds for the tests of one edit
 
