@@ -4,7 +4,6 @@ one. All of them are executed by pytest in a folder outside this repository.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces import trace_files
-from slotproof.documents import FINDINGS
+from slotproof.documents import kept_findings
 
 ROOT = Path(__file__).parents[1]
 # Engines of another package, the modules and the metadata of which are in one folder.
@@ -148,7 +147,7 @@ CASES = [
 
 def broken(name: str, release: str) -> Any:
     """The law and the kind of the kept finding."""
-    rows = json.loads(FINDINGS.read_text())["traces"][name]
+    rows = kept_findings()["traces"][name]
     return next((row["law"], row["kind"]) for row in rows if row["release"] == release)
 
 
