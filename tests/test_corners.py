@@ -16,7 +16,8 @@ from slotproof import corners as kept_traces
 from slotproof.codes import HOLDS, UNKNOWN
 from slotproof.proof_lines import Found, failures
 from slotproof.proving import code_of
-from spec.logic import Number, Seq, Step, but, requires
+from spec.blocks import UNWRITTEN, Blocks
+from spec.logic import Number, Seq, Step, Truth, but, requires
 from spec.rows import Rows
 from spec.tree import Tree
 
@@ -95,6 +96,17 @@ def test_an_update_that_lists_too_few_keys_is_seen(planted: Any) -> None:
     lawful = right("lock_ref", "restore_swa")
     found = planted("lock_ref", "restore_swa", restore_swa)
     assert any("restore_swa" in wrong for wrong in found.wrong)
+
+
+def test_a_listing_is_looked_at_beside_the_laws(planted: Any) -> None:
+    """A reset that lists no block wipes none; not every such update breaks a law."""
+
+    def reset(st: Blocks, done: Truth) -> Step[Blocks]:
+        return altered(lawful(st, done), content=st.content.where(lambda _: done, UNWRITTEN, list))
+
+    lawful = right("block_pool", "reset")
+    found = planted("block_pool", "reset", reset)
+    assert any("changes what it does not list" in wrong for wrong in found.wrong)
 
 
 def test_what_breaks_a_law_is_seen(planted: Any) -> None:

@@ -17,9 +17,9 @@ from spec import cache
 from spec.cache_drain import DRAIN, at_rest
 from spec.cache_state import CacheState
 from spec.finite import Seq
-from spec.logic import Descent, Measure
+from spec.logic import Descent, Measure, ite
 from spec.pool import some_open
-from spec.rows import RUNNING, allocated, full_pool, swa_pool
+from spec.rows import LEAVING, RUNNING, allocated, full_pool, swa_pool
 from spec.tree import path
 
 HINTS = hints_of("cache")
@@ -138,3 +138,17 @@ def test_a_wrong_way_to_rest_is_not_proved(wrong: str, claim: str) -> None:
     hints = replace(HINTS, drain=replace(DRAIN, descents=ways[wrong], measures=(*DRAIN.measures, level)))
     wanted = next(formula for formula in obligations.drains(hints) if formula.invariant == claim)
     assert "unsat" not in prover.solve(wanted.negated, prover.Limits(z3=400_000, cvc5=60_000))
+
+
+def test_a_call_that_makes_another_measure_greater_is_no_way_to_rest() -> None:
+    """Two calls that take turns could go on for ever: each makes a measure smaller that the other makes greater."""
+    finish = next(descent for descent in DRAIN.descents if descent.name == "finish")
+    leaving = Measure(lambda st, row: ite(st.rows.phase(row) == LEAVING, 1, 0), finish.lowers.domain)
+
+    def proved(*measures: Measure) -> bool:
+        hints = replace(HINTS, drain=replace(DRAIN, descents=(finish,), measures=measures))
+        wanted = next(f for f in obligations.drains(hints) if f.invariant == LOWERS.format("finish"))
+        return "unsat" in prover.solve(wanted.negated, prover.Limits(z3=4_000_000, cvc5=60_000))
+
+    assert proved(*DRAIN.measures)
+    assert not proved(*DRAIN.measures, leaving)
