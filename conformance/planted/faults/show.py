@@ -66,7 +66,7 @@ def show(fault: Fault, examples: int = RUNS, seed: int | None = None) -> Shown:
     reach, path = _reach(fault) if example else (None, None)
     for search in (Search(examples=examples, seed=s) for s in seeds):
         run = check(fault.stem, fault.make, search)
-        if run.verdict != CONFORMS:
+        if run.verdict != CONFORMS and run.law != ANSWERED:  # what only raises an exception has not shown the bug
             break
     return Shown(fault, invariant, example, reach, path, run, round(time.perf_counter() - start, 2))
 
