@@ -32,7 +32,7 @@ def room(file: str) -> str:
 
 
 class Moves:
-    """Counts the calls and returns that lead from one room to another, and the rooms that were entered."""
+    """Counts how often a call of a function is in another room than the call before, and what was entered."""
 
     def __init__(self) -> None:
         self.count, self.rooms, self.files = 0, set[str](), set[str]()

@@ -16,7 +16,7 @@ ORDER = (
 )
 
 
-def place(stem: str) -> tuple[int, str]:
+def _place(stem: str) -> tuple[int, str]:
     """Where a stem stands in lists."""
     return (ORDER.index(stem) if stem in ORDER else len(ORDER)), stem
 
@@ -26,7 +26,7 @@ def _has_hints(file: Path) -> bool:
 
 
 _LAWS = {path.name for path in (HERE.parent / "spec").glob("*.py")}
-STEMS = tuple(sorted((file.stem for file in HERE.glob("*.py") if file.name in _LAWS and _has_hints(file)), key=place))
+STEMS = tuple(sorted((file.stem for file in HERE.glob("*.py") if file.name in _LAWS and _has_hints(file)), key=_place))
 
 
 def hints_of(stem: str) -> Hints:

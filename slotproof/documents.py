@@ -48,7 +48,7 @@ from slotproof.codes import BROKEN, HOLDS
 from slotproof.finding_pages import left_over
 from slotproof.finding_pages import pages as finding_pages
 from slotproof.headlines import assumptions, theorems
-from slotproof.kept_findings import stems_of, unpacked
+from slotproof.kept_findings import stems_of_traces, unpacked
 from slotproof.minimal import listed
 from slotproof.output import write_text
 from slotproof.replays import merged, shown
@@ -142,7 +142,7 @@ def kept_findings() -> Json:
     if not FINDINGS.exists():
         raise UsageError("docs/findings.json is missing: run make engines first")
     found: Json = json.loads(FINDINGS.read_text("utf-8"))
-    return {"checks": found["checks"], "traces": unpacked(found, stems_of(found["traces"]))}
+    return {"checks": found["checks"], "traces": unpacked(found, stems_of_traces())}
 
 
 def kept_unneeded() -> list[Json]:

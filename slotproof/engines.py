@@ -19,7 +19,7 @@ from conformance.search.replay import row, rows_elsewhere
 from conformance.traces import trace_files
 from slotproof.codes import FAILED, USAGE
 from slotproof.documents import FINDINGS, needed_checkout, write
-from slotproof.kept_findings import packed, stems_of
+from slotproof.kept_findings import packed, stems_of_traces
 from slotproof.replays import as_json
 from slotproof.screen import Rows, broken, progress, say, show, table, write_json
 from slotproof.weigh import too_little
@@ -40,7 +40,7 @@ def run(json: Path | None) -> int:
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], **packed(found, stems_of(found))})
+    write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], **packed(found, stems_of_traces())})
     write_json(json, {"checks": checks, "traces": found})
     show(_verdicts(checks))
     few = [c for c in checks if c["verdict"] == NOT_ENOUGH]

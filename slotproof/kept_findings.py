@@ -7,7 +7,6 @@ order of ``slotproof engines``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from conformance.driver.protocol import Json
@@ -22,9 +21,9 @@ def _none_to_drive(stem: str) -> Json:
     return {**NOTHING, "step": 1, "detail": f"it has no {stem} to drive"}
 
 
-def stems_of(names: Iterable[str]) -> dict[str, str]:
-    """The stem of each of these kept traces."""
-    return {name: trace_files.load(name).trace.stem for name in names}
+def stems_of_traces() -> dict[str, str]:
+    """The stem of each kept trace."""
+    return {kept.name: kept.trace.stem for kept in trace_files.every()}
 
 
 def packed(found: dict[str, Rows], stems: dict[str, str]) -> Json:

@@ -13,8 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from proofs import registry
-from proofs.corners import of
+from proofs import corners, registry
 from proofs.counterexample import REACHABLE
 from proofs.fitting import ANSWERED
 from proofs.obligations import FRAME, PROOF, TRIVIAL
@@ -216,15 +215,15 @@ def _summary(found: Found, seconds: float, code: int) -> None:
     verdicts = found.verdicts
     proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
     kinds = Counter(v.kind for v in verdicts)
-    corners = sum(len(of(w.stem)) for w in found.walks)
-    met = corners - sum(len(w.missing) for w in found.walks)
+    kept = sum(len(corners.of(w.stem)) for w in found.walks)
+    met = kept - sum(len(w.missing) for w in found.walks)
     seen, killed = sum(bool(w["witness"]) for w in found.witnesses), sum(m["killed"] for m in found.mutants)
     say(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size: "
         f"{kinds[PROOF]} need a proof, {kinds[FRAME]} are frames (the call changes nothing that the law speaks about), "
         f"{kinds[TRIVIAL]} are true of every state; "
         f"{seen} of {len(found.witnesses)} transitions have a witness; {killed} of {len(found.mutants)} mutants are "
-        f"refuted by their law, alone, first, or with laws that it rests on; {met} of {corners} kinds of calls that "
+        f"refuted by their law, alone, first, or with laws that it rests on; {met} of {kept} kinds of calls that "
         f"engines make are met on random walks of {sum(w.calls for w in found.walks)} calls"
     )
     word = WORDS.get(code, "not everything is proved")

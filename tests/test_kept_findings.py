@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.driver.protocol import Json
 from slotproof.documents import FINDINGS
-from slotproof.kept_findings import NOTHING, packed, stems_of, unpacked
+from slotproof.kept_findings import NOTHING, packed, stems_of_traces, unpacked
 
 COLUMNS = [("ours", None), *(("sglang", f"0.5.{n}") for n in range(4)), ("vllm", "0.1")]
 SHOWN: list[Json] = [
@@ -35,7 +35,7 @@ def test_what_is_packed_is_unpacked_again(drawn: list[list[Json]]) -> None:
 
 def test_the_file_is_as_it_would_be_packed() -> None:
     kept = json.loads(FINDINGS.read_text("utf-8"))
-    stems = stems_of(kept["traces"])
+    stems = stems_of_traces()
     rows = unpacked(kept, stems)
     assert packed(rows, stems) == {key: kept[key] for key in ("subjects", "traces")}
     assert len(rows) * sum(map(len, kept["subjects"].values())) == sum(map(len, rows.values()))

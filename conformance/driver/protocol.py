@@ -1,8 +1,8 @@
-"""What an engine must implement to be driven beside the law: one Protocol for each stem. Those of pools of blocks that
-requests share stand beside their runs, in ``conformance/stems/block_pool/protocol.py``; the rest is here.
+"""What holds for every engine that is driven beside the law. What a stem asks of an engine is a Protocol in the room of
+the stem, in ``conformance/stems/STEM/protocol.py``.
 
-You implement only the Protocols of the stems that you want to check. ``toy.py`` is the smallest example. This file
-says what each call must do. It has no code that drives an engine; that is ``conformance.driver.lockstep``.
+You implement only the Protocols of the stems that you want to check. ``engines/toy.py`` is the smallest example. The
+Protocols say what each call must do; they have no code that drives an engine, that is ``conformance.driver.lockstep``.
 
 How an engine is driven: the driver makes a fresh engine for each run, from a configuration (a dict, see the docstring
 of each Protocol), reads one snapshot, and sends one call after another. The caller decides what is done: which row
@@ -125,21 +125,3 @@ class TellingEngine(Protocol):
         """Takes the events since the last call, the first time since the engine was made. ``None``: in this
         configuration the engine publishes none. Sent once after each call, after the snapshot.
         """
-
-
-# One pool of pages: the stem ``allocator``.
-
-
-# Two pools and the mapping between them: the stem ``swa_mapping``.
-
-
-# A radix tree with lock counts: the stem ``lock_ref``.
-
-
-# Request rows and streaming sessions: the stem ``session_trim``.
-
-
-# Mamba state slots: the stem ``mamba_slots``.
-
-
-# The whole cache: the stem ``cache``.

@@ -1,6 +1,6 @@
 """Adapters for allocator objects that have the method names and signatures of SGLang's allocators.
 
-``PoolAdapter`` makes a ``AllocatorEngine`` of one pool, ``PairAdapter`` a ``SwaMappingEngine`` of a full and an SWA
+``PoolAdapter`` makes an ``AllocatorEngine`` of one pool, ``PairAdapter`` a ``SwaMappingEngine`` of a full and an SWA
 pool. They turn plain integers into tensors and back. Any engine with such classes can use them, as our implementation
 does.
 """
@@ -131,7 +131,7 @@ class _Calls:
 
 
 class PoolAdapter(_Calls):
-    """One paged allocator: a ``AllocatorEngine``."""
+    """One paged allocator: an ``AllocatorEngine``."""
 
     def snapshot(self) -> AllocatorSnapshot:
         """The free list, the release list and the available size."""

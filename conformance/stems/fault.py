@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from conformance.driver.protocol import Json
@@ -38,7 +39,11 @@ class Fault:
         return _named, (self.name,)
 
 
+@cache
+def known_bugs() -> dict[str, Fault]:
+    """The known bugs of all stems, by name."""
+    return {fault.name: fault for module in with_file("faults").values() for fault in module.FAULTS}
+
+
 def _named(name: str) -> Fault:
-    faults = (fault for module in with_file("faults").values() for fault in module.FAULTS)
-    found: Fault = next(fault for fault in faults if fault.name == name)
-    return found
+    return known_bugs()[name]

@@ -14,6 +14,7 @@ from pathlib import Path
 from conformance.driver.naming import UsageError, unknown
 from conformance.driver.trace import Trace
 from conformance.engines import registry
+from conformance.traces import trace_schema
 
 LISTS = ("new", "worse", "incomparable", "known", "gone")  # the lists of findings of a check's report
 MOST_OF_REPORT = 1 << 28  # bytes
@@ -60,8 +61,6 @@ def load(name_or_path: str) -> Kept:
     finding; ``FILE#known.2`` is the second of its list ``known``. Raises ``UsageError``, which says what is wrong, and
     where.
     """
-    from conformance.traces import trace_schema  # it knows the operations of every run, and runs have traces
-
     name, _, finding = name_or_path.partition("#")
     kept = (path for path in _files() if path.stem == name_or_path)
     path = next(kept, Path(name))
@@ -104,8 +103,6 @@ def every() -> list[Kept]:
 
 def _read(path: Path, text: bytes) -> Kept:
     """The trace in the text of a file. Raises ``UsageError``, which says where the text is wrong."""
-    from conformance.traces import trace_schema
-
     try:
         data = trace_schema.read(text)
     except UsageError as error:

@@ -13,7 +13,7 @@ from impl.allocator import BaseTokenToKVPoolAllocator, PagedTokenToKVPoolAllocat
 
 
 def allocator(config: Json, device: str = "cpu", lacks: Collection[str] = (), **options: Any) -> PoolAdapter:
-    """The paged allocator, at page size 1 the token allocator, as a ``AllocatorEngine``."""
+    """The paged allocator, at page size 1 the token allocator, as an ``AllocatorEngine``."""
     return PoolAdapter(single(config, device, **options), config["page_size"], device, lacks)
 
 

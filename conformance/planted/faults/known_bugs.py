@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.stems.fault import Fault
-from conformance.stems.found import with_file
+from conformance.stems.fault import Fault, known_bugs
 
-ALL: tuple[Fault, ...] = tuple(fault for module in with_file("faults").values() for fault in module.FAULTS)
-FAULTS: dict[str, Fault] = {fault.name: fault for fault in ALL}
+FAULTS: dict[str, Fault] = known_bugs()
+ALL: tuple[Fault, ...] = tuple(FAULTS.values())
 
 __all__ = ["ALL", "FAULTS", "Fault"]
