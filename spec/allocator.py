@@ -411,7 +411,7 @@ def rolled_back_pages_are_free_again(was: Allocator, now: Allocator, chosen: Seq
 
     Every other page is where it was.
     """
-    return pool_effects.goes_back(was.now, now.now, chosen, was.group > 0)
+    return pool_effects.wait_or_rest(was.now, now.now, chosen, was.group > 0)
 
 
 @stem.change(only=("backup_state",))

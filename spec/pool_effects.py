@@ -88,13 +88,6 @@ def gives_back_swa(was: Pair, now: Pair, gone: Set, slots: Slots) -> Truth:
     return pages & all_named & gone_now & kept
 
 
-def waits_or_rests(was: Pool, now: Pool, gone: Set, later: Truth) -> Truth:
-    """The pages wait for the end of the group (``later``), or are where freed pages rest; all others are where they
-    were.
-    """
-    return was.pages.all(lambda p: now.place(p) == ite(gone.has(p), ite(later, PENDING, resting(was)), was.place(p)))
-
-
 def sorts(was: Pool, now: Pool) -> Truth:
     """No page is on the release list after the call."""
     return was.pages.all(lambda p: now.place(p) != RELEASED)
@@ -116,14 +109,14 @@ def passes_on(was: Pool, now: Pool, row: Number, to: Number, first: Number, last
     return was.indices.all(moved) & shaped
 
 
-def goes_back(was: Pool, now: Pool, chosen: Seq, waits: Truth) -> Truth:
-    """The pages that were handed out and given back wait, or are where freed pages rest; no page was handed out else.
+def wait_or_rest(was: Pool, now: Pool, gone: Set | Seq, waits: Truth) -> Truth:
+    """These pages wait for the end of the free group (``waits``), or are where freed pages rest.
 
-    ``waits``: a free group is open.
+    Every other page is where it was.
     """
 
     def goes_to(p: Number) -> Number:
-        return ite(chosen.has(p), ite(waits, PENDING, resting(was)), was.place(p))
+        return ite(gone.has(p), ite(waits, PENDING, resting(was)), was.place(p))
 
     return was.pages.all(lambda p: now.place(p) == goes_to(p))
 

@@ -621,7 +621,7 @@ def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone:
 @stem.change(only=("free_full",))
 def freed_page_waits_as_chosen(was: SwaMapping, now: SwaMapping, gone: Set, later: Truth) -> Truth:
     """Full pages that are given back alone wait for the end of the group (``later``), or can be handed out at once."""
-    return pool_effects.waits_or_rests(was.now.full, now.now.full, gone, later)
+    return pool_effects.wait_or_rest(was.now.full, now.now.full, gone, later)
 
 
 @stem.change(only=("merge_and_sort_free",))
@@ -660,8 +660,8 @@ def rolled_back_pages_are_free_again(was: SwaMapping, now: SwaMapping, full_page
 
     Every other page of both pools is where it was.
     """
-    full = pool_effects.goes_back(was.now.full, now.now.full, full_pages, was.group > 0)
-    return full & pool_effects.goes_back(was.now.swa, now.now.swa, swa_pages, was.group > 0)
+    full = pool_effects.wait_or_rest(was.now.full, now.now.full, full_pages, was.group > 0)
+    return full & pool_effects.wait_or_rest(was.now.swa, now.now.swa, swa_pages, was.group > 0)
 
 
 @stem.change(only=("backup_state",))
