@@ -84,7 +84,8 @@ class Call(NamedTuple):
 
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
     ``OutOfMemory``, and then the answer is ``REFUSAL``. ``declinable``: the engine's contract may exclude this call;
-    then it raises one of ``CLEAR_ERRORS`` with a message, and the answer is ``REFUSAL``.
+    then it raises one of ``CLEAR_ERRORS`` with a message, and the answer is ``REFUSAL``. ``unjudged``: the engine is in
+    the middle of something, and goes on with it; what it shows before this call is not judged.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Call(NamedTuple):
     risky: bool = False
     refusable: bool = False
     declinable: bool = False
+    unjudged: bool = False
 
 
 Calls = Generator[Call | None, Any, None]
@@ -275,7 +277,7 @@ class LockStep:
 
     def __init__(self, run: StemRun, config: Json) -> None:
         self.run, self.law = run, run.law
-        self.trace = Trace(self.law.stem.name, dict(config))
+        self.trace = Trace(getattr(run, "name", self.law.stem.name), dict(config))
         self.judged = 0
         self.listener = Listener(getattr(run.engine, "told", None))
         self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -317,7 +319,7 @@ class LockStep:
             answer = self._answer(call)
             self.run.seen = _sent_to_engine(Call("snapshot", self.run.snapshot))
             call = _sent(calls, answer)
-            if call is not None and call is not _END:
+            if call is not None and call is not _END and not call.unjudged:
                 self.judge(op)
         self.judge(op)
 
@@ -381,13 +383,15 @@ class LockStep:
 
         Where nothing differs, the observed state is the law's own. The provers show that this state keeps every law,
         so then all laws are evaluated only once in ``OFTEN`` judgements. Where something differs, the law's ledgers
-        say nothing about what the engine shows.
+        say nothing about what the engine shows; and of what no caller can tell only latent laws speak.
         """
         self.judged += 1
         if not differs and self.judged % OFTEN:
             return []
-        laws = self.law.stem.invariants.values()
-        return [law for law in laws if not (law.ledger and differs) and breaks(law, observed)]
+        laws = [law for law in self.law.stem.invariants.values() if not (law.ledger and differs)]
+        if differs and all(map(self.run.hidden, differs)):
+            laws = [law for law in laws if law.latent]
+        return [law for law in laws if breaks(law, observed)]
 
 
 def breaks(law: Invariant, state: Any) -> bool:

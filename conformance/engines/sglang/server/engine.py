@@ -1,0 +1,237 @@
+"""One server of SGLang as an engine of the room ``server``.
+
+The server's event loop runs in a greenlet of its own. It stops where it polls for messages, and after each watched call
+(``watching``); ``go_on`` lets it run to the next stop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import greenlet
+import torch
+
+from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.engines.sglang.releases import records
+from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.server.launching import Context, Launcher
+from conformance.engines.sglang.server.reading import ServerReader
+from conformance.engines.sglang.server.runner import runner_class
+from conformance.engines.sglang.server.sockets import Socket
+from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
+from conformance.engines.sglang.server.watching import Watch, watch_functions
+from conformance.stems.cache.protocol import CacheSnapshot
+from conformance.stems.requests.request import token
+from conformance.stems.server.protocol import POLL, Event, Known, Pass
+
+INPUT = "scheduler_input"  # the socket to which clients' messages come
+OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
+CAPACITY = 1 << 20  # of a session, in characters of its text
+
+
+class Servers:
+    """The servers that one release in this process can have."""
+
+    def __init__(self, release: Release) -> None:
+        imported = release.imported
+        self.release, self.running = release, None
+        runtime = imported.module("layers.logits_processor").LogitsProcessorOutput
+        output = imported.module(RUNNER).ModelRunnerOutput
+        self.launcher = Launcher(imported)
+        self.sockets: dict[str, Socket] = {}
+        place = Place(imported, self._socket, lambda base: runner_class(base, runtime, output, self._passed))
+        put_in_place(place)
+        watch_functions(imported)
+        self.now: SGLangServer | None = None
+
+    def make(self, config: Json) -> SGLangServer:
+        """A server of a configuration. ``Unsupported`` where the release refuses its flags."""
+        return SGLangServer(self, config)
+
+    def _socket(self, name: str) -> Socket:
+        self.sockets[name] = Socket(self._polled if name == INPUT else None)
+        return self.sockets[name]
+
+    def _polled(self) -> None:
+        assert self.now is not None, "a server polls while it runs"
+        self.now.polls()
+
+    def _passed(self, passes: list[Pass]) -> list[int]:
+        assert self.now is not None, "a server computes while it runs"
+        return self.now.passed(passes)
+
+
+class SGLangServer:
+    """See ``ServerEngine`` for what each call does."""
+
+    fragile = False
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, servers: Servers, config: Json) -> None:
+        self._servers, self.release = servers, servers.release
+        self._messages = self.release.imported.module("managers.io_struct")
+        self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
+        servers.now = self
+        try:
+            self.scheduler, self._context = self._launched(config)
+        finally:
+            servers.now = None
+        self._input = servers.sockets[INPUT]
+        self.requests: dict[int, Any] = {}
+        self.running: set[int] = set()
+        self._forks: dict[int, int] = {}
+        self._watch = Watch(self)
+        self._watch.watch(self.scheduler)
+        self._reader = ServerReader(self.release, self.scheduler, self)
+        self.shape = self._reader.shape(config)
+        self.ran = self._reader.ran
+        if self.release.locks(self.scheduler.tree_cache).counts_missing is False:
+            self.lacks = frozenset({"counts_missing"})
+        self._run = greenlet.getcurrent()
+        self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
+        self._batch = 0
+        first = self.go_on()
+        assert first.kind == POLL, "a server polls before it does anything else"
+
+    def _launched(self, config: Json) -> tuple[Any, Context]:
+        try:
+            return self._servers.launcher.launch(config["model"], config["flags"])
+        except (ValueError, AssertionError, NotImplementedError, SystemExit) as error:
+            raise Unsupported(f"the release refuses these flags: {error}") from error
+
+    # What a client sends.
+
+    def generate(
+        self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None = None
+    ) -> None:
+        """``TokenizedGenerateReqInput``, as the tokenizer's process sends it."""
+        self._forks[request] = fork
+        stops = {} if stop is None else {"stop_token_ids": [stop]}
+        sampling = self._sampling(max_new_tokens=longest, ignore_eos=False, **stops)
+        sampling.normalize(None)
+        message = self._messages.TokenizedGenerateReqInput(
+            rid=str(request),
+            input_text="",
+            input_ids=array("q", tokens),
+            input_embeds=None,
+            mm_inputs=None,
+            token_type_ids=None,
+            sampling_params=sampling,
+            return_logprob=False,
+            logprob_start_len=-1,
+            top_logprobs_num=0,
+            token_ids_logprob=None,
+            stream=False,
+            session_params=self._messages.SessionParams(id=str(session)) if session else None,
+        )
+        self._input.put(message)
+
+    def abort(self, request: int) -> None:
+        """``AbortReq``."""
+        self._input.put(self._messages.AbortReq(rid=str(request)))
+
+    def open(self, session: int) -> None:
+        """``OpenSessionReqInput`` of a streaming session."""
+        message = self._messages.OpenSessionReqInput
+        self._input.put(message(capacity_of_str_len=CAPACITY, session_id=str(session), streaming=True))
+
+    def close(self, session: int) -> None:
+        """``CloseSessionReqInput``."""
+        self._input.put(self._messages.CloseSessionReqInput(session_id=str(session)))
+
+    def flush(self) -> None:
+        """``FlushCacheReqInput``."""
+        self._input.put(self._messages.FlushCacheReqInput())
+
+    # The loop.
+
+    def go_on(self) -> Event:
+        """Lets the loop run to its next stop."""
+        servers = self._servers
+        servers.now, Watch.now, self._run = self, self._watch, greenlet.getcurrent()
+        try:
+            with servers.launcher.within(self._context):
+                event = self._loop.switch()
+        finally:
+            servers.now, Watch.now = None, None
+        if not isinstance(event, Event):
+            raise EngineError("the event loop of the server has ended")
+        return event
+
+    def _stop(self, event: Event) -> None:
+        # The loop runs in a mode of torch that holds for its thread, and the run has another one.
+        with torch.inference_mode(False), torch.enable_grad():
+            self._run.switch(event)
+
+    def polls(self) -> None:
+        """The loop reads its messages next."""
+        batch, self._batch = self._batch, 0
+        queue = {request.rid for request in self.scheduler.waiting_queue}
+        self.requests = {n: r for n, r in self.requests.items() if n in self.running or r.rid in queue}
+        self._stop(Event(POLL, {number: self._known(number) for number in self.requests}, batch=batch))
+
+    def passed(self, passes: list[Pass]) -> list[int]:
+        """A forward pass was launched: for each request the token that it samples."""
+        self._batch = len(passes)
+        self._stop(Event("passed", {one.request: self._known(one.request) for one in passes}, passes))
+        return [token(one.end, self._forks[one.request]) for one in passes]
+
+    def tell(self, kind: str, answer: Any, *whom: Any) -> None:
+        """The server did something (``Watch``)."""
+        if kind == "closed":
+            self._stop(Event(kind, session=int(whom[0])))
+        elif kind in OF_NOBODY:
+            if kind == "flushed" and answer:
+                self._reader.begin()
+            self._stop(Event(kind))
+        else:
+            numbers = [int(one.rid) for one in whom]
+            self._note(kind, whom)
+            self._stop(Event(kind, {number: self._known(number) for number in numbers}))
+            if kind == "left":
+                self._gone(numbers[0])
+
+    def _note(self, kind: str, whom: tuple[Any, ...]) -> None:
+        """Keeps who is there, and who has a row."""
+        if kind == "arrived":
+            here = {request.rid: request for request in self.scheduler.waiting_queue}
+            self.requests.update({int(one.rid): here[one.rid] for one in whom if one.rid in here})
+            return
+        for request in whom:
+            self.requests.setdefault(int(request.rid), request)
+            if kind == "extended":
+                self.running.add(int(request.rid))
+            elif kind == "left":
+                self.running.discard(int(request.rid))
+
+    def _gone(self, number: int) -> None:
+        if self.requests[number].finished():
+            del self.requests[number]
+
+    def _known(self, number: int) -> Known:
+        request = self.requests.get(number)
+        if request is None:
+            return Known([], [], 0, 0, 0, True)
+        sent = request.finished_len if request.finished() else None
+        if request.finished() and sent is None:
+            sent = len(request.output_ids)
+        return Known(
+            tokens=list(request.origin_input_ids),
+            sampled=list(request.output_ids),
+            session=0 if request.session is None else int(request.session.session_id),
+            prefix=records.prefix(request) if hasattr(request, "prefix_len") else 0,
+            sent=sent,
+            turned_away=request.to_finish is not None,
+        )
+
+    def queue(self) -> Mapping[str, int]:
+        """How many requests wait and run, for who looks at a server that stands still."""
+        return {"waiting": len(self.scheduler.waiting_queue), "running": len(self.scheduler.running_batch.reqs)}
+
+    # Snapshots.
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """The pools, the rows, the tree, and who holds what."""
+        return self._reader.read()

@@ -1,0 +1,102 @@
+"""A server of a release, started as its launcher starts one: from a list of launch flags.
+
+The release parses the flags, resolves them for the model, and publishes its configuration; then ``Scheduler`` is made.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.driver.exception_origin import StandIn
+from conformance.engines.importing import Imported
+
+# Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
+ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
+SOCKETS = ("tokenizer", "scheduler_input", "detokenizer", "rpc", "metrics")
+MODELS = Path(__file__).parent / "models"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a server has published, by object and name: settings, ranks and groups."""
+
+    values: Mapping[tuple[int, str], Any]
+
+
+class Launcher:
+    """Starts servers of one imported release. One process can have several; each runs in its own published context."""
+
+    def __init__(self, imported: Imported) -> None:
+        self._imported = imported
+        self._runtime = imported.module("runtime_context")
+
+    def launch(self, model: str, flags: Sequence[str]) -> tuple[Any, Context]:
+        """A ``Scheduler`` with these flags, and what it has published."""
+        arguments = self._imported.module("server_args")
+        with self._apart():
+            with _quiet():
+                settings = arguments.prepare_server_args(["--model-path", str(MODELS / model), *ALWAYS, *flags])
+            settings.resolve_once()
+            ranks = self._runtime.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
+            self._runtime.publish(settings, role="scheduler", ranks=ranks)
+            gc.freeze()  # the release collects all objects before it sizes its pools
+            scheduler = self._imported.module("managers.scheduler").Scheduler(settings, _ports())
+            return scheduler, self._now()
+
+    @contextmanager
+    def within(self, context: Context) -> Iterator[None]:
+        """While this lasts, the release reads what this server has published."""
+        with self._apart():
+            self._put(context)
+            yield
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """What is published before is published again afterwards."""
+        before = self._now()
+        try:
+            yield
+        finally:
+            self._put(before)
+
+    def _objects(self) -> tuple[Any, Any]:
+        context = self._runtime.get_context()
+        return context, context.parallel
+
+    def _now(self) -> Context:
+        found = {}
+        for at, each in enumerate(self._objects()):
+            for name in type(each).__slots__:
+                if hasattr(each, name) and name != "parallel":
+                    value = getattr(each, name)
+                    found[at, name] = dict(value) if name == "_stamp" or name == "_overrides" else value
+        return Context(found)
+
+    def _put(self, context: Context) -> None:
+        for at, each in enumerate(self._objects()):
+            for name in type(each).__slots__:
+                if (at, name) in context.values:
+                    setattr(each, name, context.values[at, name])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The release configures logging for its process when it parses its flags; here it is not its process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def _ports() -> StandIn:
+    """The names of its sockets, as ``PortArgs`` has them."""
+    return StandIn(nccl_port=1, instance_id="", **{f"{name}_ipc_name": name for name in SOCKETS})

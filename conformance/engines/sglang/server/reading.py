@@ -1,0 +1,120 @@
+"""Reads a server's memory: the objects are those of its scheduler, and ``driving`` knows how each is read."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines.adapters import PairAdapter, PoolAdapter
+from conformance.engines.sglang.driving.reading import TreeReader, text
+from conformance.engines.sglang.driving.windows import Windows
+from conformance.engines.sglang.releases import cores, records
+from conformance.engines.sglang.releases.release import Release
+from conformance.stems.cache.protocol import CacheSnapshot, LockHold
+from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+
+
+class Requests(Protocol):
+    """The requests of a server by number, and those that have a row."""
+
+    requests: dict[int, Any]
+    running: set[int]
+
+
+class ServerReader:
+    """Reads one server."""
+
+    def __init__(self, release: Release, scheduler: Any, known: Requests) -> None:
+        self._release, self._scheduler, self._known = release, scheduler, known
+        self.tree, self.rows = scheduler.tree_cache, scheduler.req_to_token_pool
+        self.page_size = int(scheduler.page_size)
+        allocator = scheduler.token_to_kv_pool_allocator
+        self.windowed = bool(scheduler.is_hybrid_swa)
+        self.components = ("full", "swa") if self.windowed else ("full",)
+        if scheduler.is_hybrid_ssm:
+            raise EngineError("a server of a model with states cannot be read yet")
+        adapter = PairAdapter if self.windowed else PoolAdapter
+        self._pools = adapter(allocator, self.page_size, released=release.release_list)
+        self.begin()
+
+    def begin(self) -> None:
+        """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
+        self._tree = TreeReader(self._release.nodes(self.tree, "unified", self.components), self.components, None)
+        self._windows = Windows(int(self._scheduler.sliding_window_size or 0))
+
+    @property
+    def ran(self) -> dict[str, str]:
+        """What runs: the core of its tree."""
+        return {"core": cores.of(self.tree)}
+
+    def shape(self, config: Json) -> Json:
+        """A configuration of the stem ``cache`` for what the server has built."""
+        seen, page = self._read_pools(), self.page_size
+        return {
+            "page_size": page,
+            "size": len(seen.full.free) + len(seen.full.released),
+            "size_swa": len(seen.swa.free) + len(seen.swa.released) if self.windowed else 1,
+            "rows": len(self.rows.free_slots),
+            "sessions": config["sessions"],
+            "window": int(self._scheduler.sliding_window_size or 1),
+            "need_sort": bool(getattr(self._scheduler.token_to_kv_pool_allocator, "need_sort", False)),
+            "components": list(self.components),
+        }
+
+    def read(self) -> CacheSnapshot:
+        """Pools, rows, the tree, and who holds what of it."""
+        pools = self._read_pools()
+        return CacheSnapshot(self._rows(pools), self._tree.read(pools), self._holds(), None)
+
+    def _read_pools(self) -> SwaMappingSnapshot:
+        found = self._pools.snapshot()
+        return found if isinstance(found, SwaMappingSnapshot) else SwaMappingSnapshot.without_swa(found)
+
+    @property
+    def _slots(self) -> dict[str, Any]:
+        """The slots of sessions, by name."""
+        found: dict[str, Any] = self._release.session_slots(self.tree, "unified")
+        return found
+
+    def _rows(self, pools: SwaMappingSnapshot) -> SessionTrimSnapshot:
+        requests = {n: self._row(self._known.requests[n]) for n in sorted(self._known.running)}
+        lent = {row.row for row in requests.values()}
+        sessions = {
+            int(name): self._row(slot)
+            for name, slot in self._slots.items()
+            if records.row(slot) is not None and records.row(slot) not in lent
+        }
+        free = [int(row) for row in self.rows.free_slots]
+        return SessionTrimSnapshot({n: row for n, row in requests.items() if row.row >= 0}, sessions, free, pools)
+
+    def _row(self, holder: Any) -> RowSnapshot:
+        row, lengths = records.row(holder), records.lengths(holder)
+        if row is None:
+            return RowSnapshot(-1, Lengths(*lengths), [])
+        slots = self.rows.req_to_token[row, : lengths.allocated].tolist()
+        return RowSnapshot(row, Lengths(*lengths), slots)
+
+    def _holds(self) -> dict[tuple[str, int], LockHold]:
+        slots = {("session", int(n)): slot for n, slot in self._slots.items() if records.row(slot) is not None}
+        holders = {("request", n): self._holder(self._known.requests[n]) for n in self._known.running}
+        self._windows.forget([records.receipt(holder) for holder in (slots | holders).values()])
+        found = {who: self._hold(holder) for who, holder in (slots | holders).items()}
+        return {who: hold for who, hold in found.items() if hold is not None}
+
+    def _holder(self, request: Any) -> Any:
+        """Who has the lock of a request: the slot of its session, where the request runs on its record."""
+        return next((slot for slot in self._slots.values() if records.shared(request, slot)), request)
+
+    def _hold(self, holder: Any) -> LockHold | None:
+        node = records.locked_node(holder)
+        if node is None or not self._tree.number(node):
+            return None
+        nodes = self._tree.path(node)
+        if not self.windowed or records.window_released(holder):
+            return LockHold(self._tree.number(node), None, text(nodes))
+        mark = records.window_token(holder)
+        tops = nodes[-1:] if mark is None else [n for n in nodes if n.mark == mark]
+        if mark is not None and self.ran["core"] == cores.RUST:
+            tops = [self._windows.top(records.receipt(holder), nodes)]
+        return LockHold(self._tree.number(node), self._tree.number(tops[0].handle) if tops else -1, text(nodes))

@@ -1,0 +1,53 @@
+"""Stands for the worker of a server: no token is computed, and the run says which token is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.driver.protocol import EngineError
+from conformance.stems.server.protocol import Pass
+
+
+def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Pass]], list[int]]) -> type:
+    """The release's ``ModelRunner`` without a device. ``logits``, ``output``: the release's types of what a forward
+    pass returns. ``passes`` is told what each pass computes, and says which token it samples for each request.
+    """
+
+    class Runner(base):  # type: ignore[misc]
+        """Its forward pass tells what is computed, and samples what the run says."""
+
+        def init_cuda_graphs(self, **_: Any) -> None:
+            """No graph is captured."""
+
+        def prewarm_sampling(self) -> None:
+            """Nothing is sampled before the first request."""
+
+        def forward(self, forward_batch: Any, **_: Any) -> Any:
+            """One pass over a batch."""
+            self.sampled = passes(passes_of(forward_batch))
+            return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
+
+        def sample(self, _logits: Any, forward_batch: Any) -> torch.Tensor:
+            """The tokens that the pass has sampled."""
+            if len(self.sampled) != forward_batch.batch_size:
+                raise EngineError("a batch is sampled that is not the one of the last pass")
+            return torch.tensor(self.sampled, dtype=torch.int64)
+
+    return Runner
+
+
+def passes_of(batch: Any) -> list[Pass]:
+    """What a forward pass computes of each request of its batch, as the scheduler has said."""
+    ends, rows = batch.seq_lens.tolist(), batch.req_pool_indices.tolist()
+    starts = [end - 1 for end in ends] if batch.forward_mode.is_decode() else list(batch.extend_prefix_lens_cpu)
+    tokens, slots, at, found = batch.input_ids.tolist(), batch.out_cache_loc.tolist(), 0, []
+    for name, row, start, end in zip(batch.rids, rows, starts, ends, strict=True):
+        upto = at + end - start
+        found.append(Pass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto])))
+        at = upto
+    if at != len(tokens):
+        raise EngineError(f"a batch has {len(tokens)} tokens, and its requests {at}")
+    return found

@@ -1,0 +1,207 @@
+"""What stands in the place of a part of SGLang when its real ``Scheduler`` runs on a CPU, name by name.
+
+``Scheduler.__init__`` of the release runs, with all of its ``init_*``, its own ``ServerArgs`` and its own builder of
+pools and tree, and so do its event loops. A release that has not one of the names below cannot be loaded as a server:
+the error names it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from conformance.driver.exception_origin import StandIn
+from conformance.driver.protocol import EngineError
+from conformance.engines.importing import Imported
+from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
+
+EVERYWHERE = "*"  # the name is set in each module of the release that has it
+SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
+RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
+
+
+@dataclass
+class Place:
+    """What the stand-ins of one process refer to. ``sockets`` is called with the name of a socket. ``runner`` makes the
+    class that stands for ``ModelRunner`` of that class. ``groups``: the parallel groups of this process, empty before
+    the first server.
+    """
+
+    imported: Imported
+    sockets: Callable[[str], Socket]
+    runner: Callable[[Any], type]
+    groups: dict[str, Any] = field(default_factory=dict)
+
+
+class Row(NamedTuple):
+    """One name of the release that is set. ``module``: where the release reads it. ``value`` makes what stands there.
+    ``reason``: why it cannot be the release's own. ``differs``: in what way what stands there is easier or harder.
+    """
+
+    module: str
+    name: str
+    value: Callable[[Place], Any]
+    reason: str
+    differs: str
+
+
+class ModelFiles(StandIn):
+    """The ``PretrainedConfig`` of a model: the fields that stand in its file.
+
+    The release asks for fields that a model may have with a default, so a field that is missing here is missing there.
+    """
+
+    def get_text_config(self) -> ModelFiles:
+        """The configuration of its language model: itself."""
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields."""
+        return dict(vars(self))
+
+
+class Toy(torch.nn.Module):
+    """A model without layers: nothing computes with it."""
+
+    def forward(self, *_: Any, pp_proxy_tensors: Any = None) -> Any:
+        """Not called: ``ModelRunner.forward`` is stood in for."""
+        raise EngineError(f"the toy model was asked to compute ({pp_proxy_tensors})")
+
+
+def _files(_: Place) -> Callable[..., ModelFiles]:
+    def get_config(path: Any, *_: Any, **__: Any) -> ModelFiles:
+        return ModelFiles(**json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
+
+    return get_config
+
+
+def _loaded(_: Place) -> Callable[..., Any]:
+    loader = StandIn(preloaded_weights_bytes=0)
+    return lambda **_: StandIn(loader=loader, model=Toy(), startup_weight_load=None, remote_instance_weight_info=None)
+
+
+def _backends(place: Place) -> Callable[..., Any]:
+    base = place.imported.module("layers.attention.base_attn_backend").AttentionBackend
+
+    class Backend(base):  # type: ignore[misc, valid-type]
+        """A backend of attention that computes nothing."""
+
+        def __init__(self, runner: Any) -> None:
+            self.kv_index_translator = runner.kv_index_translator
+
+    def build(*, model_runner: Any) -> Any:
+        one, other = Backend(model_runner), Backend(model_runner)
+        return StandIn(attn_backend=one, decode_attn_backend=other, decode_attn_backend_group=None)
+
+    return build
+
+
+def _states(_: Place) -> Callable[[Any], Any]:
+    """The states of a hybrid model, where its configuration has them."""
+    return lambda model: getattr(model.hf_config, "states", None)
+
+
+def _none(_: Place) -> Callable[..., None]:
+    return lambda *_, **__: None
+
+
+def _groups(place: Place) -> Callable[..., None]:
+    """The release's own ``init_parallel_runtime`` where the groups of this process are not there yet."""
+    runtime = place.imported.module("runtime_context")
+    real = place.imported.module("distributed.bootstrap").init_parallel_runtime
+
+    def init(**given: Any) -> None:
+        stamps = runtime.get_parallel()._stamp
+        if not place.groups:
+            before = dict(stamps)
+            store = torch.distributed.HashStore()
+            torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+            real(**given)
+            place.groups.update({name: each for name, each in stamps.items() if before.get(name) is not each})
+        stamps.update(place.groups)
+
+    return init
+
+
+OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config",
+                "glm5_next_config")  # fmt: skip
+NO_PACKAGE = "it needs a package that is not installed"
+ROWS: tuple[Row, ...] = (
+    Row(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
+    Row(EVERYWHERE, "resolve_hf_gguf_reference", _none, "it asks a hub for the model", "the model is on no hub"),
+    Row(EVERYWHERE, "get_generation_config", _none, NO_PACKAGE, "a model without one"),
+    Row(EVERYWHERE, "get_hf_text_config", lambda _: lambda files: files, NO_PACKAGE, "a model of text alone"),
+    Row(
+        EVERYWHERE,
+        "get_model_architecture",
+        lambda _: lambda model: (Toy, model.hf_config.architectures[0]),
+        "the code of a model needs transformers",
+        "the name is a real model's, the class a toy",
+    ),
+    Row(EVERYWHERE, "get_resolved_model_impl", _none, "as get_model_architecture", "a model of SGLang's own"),
+    Row(EVERYWHERE, "hybrid_gdn_config", _states, "it asks for classes of transformers", "the toy model's states"),
+    *(Row(EVERYWHERE, name, _none, "as hybrid_gdn_config", "no model of this kind") for name in OTHER_STATES),
+    Row(
+        "configs.load_config",
+        "orjson",
+        lambda _: SimpleNamespace(loads=json.loads),
+        NO_PACKAGE,
+        "Python's json reads what it reads",
+    ),
+    Row(RUNNER, "load_model_with_memory_saver", _loaded, "there are no weights", "a toy model"),
+    Row(RUNNER, "build_attention_backends", _backends, "attention needs a device", "computes nothing"),
+    Row(RUNNER, "configure_aux_hidden_state_capture", _none, "a toy has no hidden states", "nothing is captured"),
+    Row(
+        RUNNER,
+        "ModelRunner",
+        lambda place: place.runner(place.imported.module(RUNNER).ModelRunner),
+        "a forward pass needs a device",
+        "the release's class; forward reads and writes shadow memory, sample takes the tokens of the run, no graph is "
+        "captured",
+    ),
+    Row(
+        "distributed.bootstrap",
+        "init_parallel_runtime",
+        _groups,
+        "a second server of a process finds the groups of the first",
+        "the first server's call is the release's; its one process talks to nobody",
+    ),
+    Row(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
+    Row(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as above"),
+    Row(
+        CHANNELS,
+        "get_zmq_socket",
+        lambda place: lambda _context, _kind, name, _bind: place.sockets(name),
+        NO_PACKAGE,
+        "a message is copied, and there at the next poll",
+    ),
+    Row(SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"),
+    Row(SCHEDULER, "create_scheduler_watchdog", _none, "its thread would end a server that waits for the run", "none"),
+)
+
+
+def put_in_place(place: Place, rows: Sequence[Row] = ROWS) -> None:
+    """Sets every name of the table, once in a process. ``EngineError`` where the release has not one of them."""
+    for row in rows:
+        found = _modules(place, row)
+        if not found:
+            where = "no module" if row.module == EVERYWHERE else row.module
+            raise EngineError(f"sglang {place.imported.label}: {row.name} is to be stood in for; {where} has no such name")
+        value = row.value(place)
+        for module in found:
+            setattr(module, row.name, value)
+
+
+def _modules(place: Place, row: Row) -> list[Any]:
+    if row.module != EVERYWHERE:
+        known = [place.imported.module(row.module)]
+    else:
+        known = [module for name, module in list(sys.modules.items()) if name.startswith("sglang.")]
+    return [module for module in known if row.name in vars(module)]

@@ -1,0 +1,166 @@
+"""Tells which calls a server makes that change who has which memory, in order, and hands control back after each.
+
+What is watched are the release's own functions at the borders of a change: slots for a batch, a prefix put into the
+tree, the memory of a request given back. They run unchanged. Beside them each call to the pools and rows is watched:
+one that is made outside of all of them has no explanation.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from conformance.driver.protocol import EngineError
+from conformance.engines.importing import Imported
+
+
+class Watched(NamedTuple):
+    """A function of the release after which control goes back to the run.
+
+    ``module``, ``name``: where it is defined; a method has the name of its class before a dot. ``kind``: what it does,
+    as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the session, in its arguments.
+    """
+
+    module: str
+    name: str
+    kind: str
+    whom: Callable[..., tuple[Any, ...]]
+
+
+def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return tuple(batch.reqs)
+
+
+def _request(req: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return (req,)
+
+
+def _message(_: Any, message: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
+    return (message,)
+
+
+def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
+    return ()
+
+
+WATCHED: tuple[Watched, ...] = (
+    Watched("managers.scheduler", "Scheduler.handle_generate_request", "arrived", _message),
+    Watched("managers.scheduler", "Scheduler.flush_cache", "flushed", _nobody),
+    Watched("session.streaming_session", "StreamingSession.release_session", "closed", _message),
+    Watched("mem_cache.common", "match_kv_cache", "matched", _request),
+    Watched("mem_cache.allocation", "alloc_for_extend", "extended", _batch),
+    Watched("mem_cache.allocation", "alloc_for_decode", "decoded", _batch),
+    Watched("mem_cache.common", "checkpoint_kv_cache", "cached", _request),
+    Watched("mem_cache.common", "release_kv_cache", "left", _request),
+)
+# The calls that change the pools and the rows, by the attribute of the scheduler that has the object.
+CHANGING = {
+    "token_to_kv_pool_allocator": (
+        *("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "free", "free_swa", "free_full"),
+        *("free_segment", "free_segments", "free_swa_segment", "free_full_segments", "clear", "restore_state"),
+    ),
+    "req_to_token_pool": ("alloc", "free", "clear"),
+}
+# Calls to one object of a server that are watched, by the attribute of the scheduler that has it.
+TELLING = {
+    "token_to_kv_pool_allocator": {"free_group_begin": "group_begun", "free_group_end": "group_ended"},
+    "tree_cache": {"evict": "evicted", "evict_for_alloc": "evicted"},
+}
+
+
+class Told(Protocol):
+    """Who is told what a server did."""
+
+    def tell(self, kind: str, answer: Any, *whom: Any) -> None:
+        """Control goes to the run, and comes back when the run goes on. ``answer``: what the watched call returned."""
+
+
+class Watch:
+    """The watch of one server. ``told``: who is told. While the server runs, ``Watch.now`` is its watch."""
+
+    now: Watch | None = None
+
+    def __init__(self, told: Told) -> None:
+        self._told, self._depth = told, 0
+
+    def within(self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]]) -> Any:
+        """Makes a watched call. What it calls itself is a part of it. An exception goes on: nothing is told."""
+        self._depth += 1
+        try:
+            answer = call()
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            self._told.tell(kind, answer, *whom())
+        return answer
+
+    def changing(self, what: str) -> None:
+        """A call to pools or rows. ``EngineError`` outside of every watched call."""
+        if not self._depth:
+            raise EngineError(f"{what} was called where the law follows no call, so there is no verdict")
+
+    def watch(self, scheduler: Any) -> None:
+        """Watches the objects of this server."""
+        for attribute, names in CHANGING.items():
+            thing = getattr(scheduler, attribute)
+            for name in names:
+                if hasattr(thing, name):
+                    setattr(thing, name, self._checked(getattr(thing, name), f"{type(thing).__name__}.{name}"))
+        for attribute, kinds in TELLING.items():
+            thing = getattr(scheduler, attribute)
+            for name, kind in kinds.items():
+                if hasattr(thing, name):
+                    setattr(thing, name, self._telling(getattr(thing, name), kind))
+
+    def _checked(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.changing(what)
+            self._depth += 1
+            try:
+                return real(*args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return call
+
+    def _telling(self, real: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.within(lambda: real(*args, **kwargs), kind, _nobody)
+
+        return call
+
+
+def watch_functions(imported: Imported) -> None:
+    """Puts the watched functions of a release in place, in each module that has them by name; once in a process.
+
+    ``EngineError`` names the one that the release has not.
+    """
+    for one in WATCHED:
+        owner, _, name = one.name.rpartition(".")
+        module = imported.module(one.module)
+        home = getattr(module, owner, None) if owner else module
+        if home is None or name not in vars(home):
+            raise EngineError(f"sglang {imported.label}: no {one.name} in {one.module}, which a server is watched by")
+        real = vars(home)[name]
+        watched = _watched(real, one)
+        if owner:
+            setattr(home, name, watched)
+            continue
+        for full, known in list(sys.modules.items()):
+            if full.startswith("sglang.") and vars(known).get(name) is real:
+                setattr(known, name, watched)
+
+
+def _watched(real: Callable[..., Any], one: Watched) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        watch = Watch.now
+        if watch is None:
+            return real(*args, **kwargs)
+        return watch.within(lambda: real(*args, **kwargs), one.kind, lambda: one.whom(*args, **kwargs))
+
+    return call

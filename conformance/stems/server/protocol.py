@@ -1,0 +1,99 @@
+"""What an engine must implement to be driven as the room ``server``: a whole server, with its own scheduler.
+
+A client sends messages; the server decides everything else. While it runs, it tells what it did to its memory, one
+*event* at a time, and waits until the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from conformance.driver.protocol import Engine, Json
+from conformance.stems.cache.protocol import CacheSnapshot
+
+POLL = "poll"
+
+
+class Pass(NamedTuple):
+    """What a forward pass computes of a request: the tokens from ``start`` up to ``end`` of its text.
+
+    ``row``: the engine's number of its row. ``tokens``: the token ids that are computed. ``slots``: where their KV
+    cache is written.
+    """
+
+    request: int
+    row: int
+    start: int
+    end: int
+    tokens: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+class Known(NamedTuple):
+    """A request as the scheduler has it.
+
+    ``tokens``: its input. ``sampled``: its answer so far. ``session``: 0 if it has none, or was taken out of it.
+    ``prefix``: as many tokens of its text it has matched. ``sent``: as many tokens of its answer count, where it has
+    ended; ``None`` while it has not. ``turned_away``: the engine will abort it, and has replaced its input.
+    """
+
+    tokens: list[int]
+    sampled: list[int]
+    session: int
+    prefix: int
+    sent: int | None
+    turned_away: bool
+
+
+class Event(NamedTuple):
+    """What a server did.
+
+    ``kind``: ``arrived`` (requests came and wait), ``matched`` (a request that waits was matched), ``extended`` (the
+    requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a slot for one token
+    each), ``passed`` (a forward pass was launched), ``cached`` (a request that goes on put tokens into the tree),
+    ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
+    (a session ended), ``flushed``, ``group_begun``, ``group_ended``, or ``poll`` (the server reads its messages next).
+    ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
+    ``poll``, how many requests the step had that ended there.
+    """
+
+    kind: str
+    requests: Mapping[int, Known] = {}
+    passes: Sequence[Pass] = ()
+    session: int = 0
+    batch: int = 0
+
+
+class ServerEngine(Engine, Protocol):
+    """A server. Configuration: ``model`` and ``flags``, the launch flags of the server (see ``ServerConfig``).
+
+    ``shape``: a configuration of the stem ``cache`` for the memory that the server has built (see ``CacheEngine``).
+    """
+
+    shape: Json
+
+    def generate(self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None) -> None:
+        """A client sends a request. It is there at the next poll.
+
+        ``tokens``: the input, of a session's turn what follows its text. ``longest``: the most tokens of its answer.
+        At the position n of its text ``token(n, fork)`` is sampled. ``stop``: a token id that ends the answer.
+        """
+
+    def abort(self, request: int) -> None:
+        """A client takes a request back."""
+
+    def open(self, session: int) -> None:
+        """A client opens a streaming session."""
+
+    def close(self, session: int) -> None:
+        """A client closes a session."""
+
+    def flush(self) -> None:
+        """A client asks that the cache be emptied."""
+
+    def go_on(self) -> Event:
+        """The server runs on until it has done something to its memory, or polls."""
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """Reads everything as it is now, and changes nothing."""

@@ -1,0 +1,259 @@
+"""A run of the room ``server``: clients send messages, and the law of the stem ``cache`` follows what the server does.
+
+A server decides everything but its clients' messages. What it did to its memory it tells event by event, and waits;
+each event is explained as steps of the law, and judged. The explanations are those of the stem ``cache``, whose run
+(``CacheRun``) is a part of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from conformance.driver.diff import Change
+from conformance.driver.lockstep import INVARIANT, Call, Calls, Finding, Ignores, Operation, nothing
+from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
+from conformance.driver.protocol import Json, Misuse
+from conformance.driver.shadow import Shadow
+from conformance.stems.cache.protocol import CacheSnapshot
+from conformance.stems.cache.run import CacheRun
+from conformance.stems.requests.request import Request, token
+from conformance.stems.server.protocol import POLL, Event, Known, Pass, ServerEngine
+from spec.cache_state import CacheState
+
+COMPUTES_OWN = "pass_computes_own_tokens"
+COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
+MIDWAY = frozenset({"arrived", "matched"})  # the server goes on at once with what belongs to it, such as a lock
+
+
+class ServerRun:
+    """Messages to one server. A number of a request comes once."""
+
+    name = "server"
+
+    def __init__(self, engine: ServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+        self.engine, self.config = engine, config
+        self.cache = CacheRun(engine, engine.shape, strict, ignores)  # type: ignore[arg-type]
+        self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
+        self.lacks: Collection[str] = engine.lacks
+        self.forks: dict[int, int] = {}
+        self.sessions: set[int] = set()  # those that a client has opened
+        self.here: set[int] = set()  # the requests that the server has
+        self.batches = 0  # the steps with a batch
+        self.operations: Mapping[str, Operation] = operations_of(self)
+
+    # What a client sends.
+
+    @operation
+    def generate(
+        self,
+        request: int,
+        tokens: KeyTokens,
+        longest: Tokens,
+        session: int = 0,
+        fork: int = 0,
+        stop: int | None = None,
+    ) -> Calls:
+        """A client sends a request. ``stop``: the position whose token ends the answer, where it is sampled."""
+        if request in self.forks:
+            raise Misuse("a number of a request comes once")
+        if longest < 1:
+            raise Misuse("an answer has a token at least")
+        self.forks[request] = fork
+        ends = None if stop is None else token(stop, fork)
+        yield Call("generate", partial(self.engine.generate, request, session, list(tokens), longest, fork, ends))
+
+    @operation
+    def abort(self, request: int) -> Calls:
+        """A client takes a request back, whatever it does then."""
+        yield Call("abort", partial(self.engine.abort, request))
+
+    @operation
+    def open(self, session: int) -> Calls:
+        """A client opens a streaming session."""
+        if not self.cache.rows.sessions.has(session):
+            raise Misuse(f"there is no session {session}")
+        self.sessions.add(session)
+        yield Call("open", partial(self.engine.open, session))
+
+    @operation
+    def close(self, session: int) -> Calls:
+        """A client closes a session."""
+        self.sessions.discard(session)
+        yield Call("close", partial(self.engine.close, session))
+
+    @operation
+    def flush(self) -> Calls:
+        """A client asks that the cache be emptied."""
+        yield Call("flush", self.engine.flush)
+
+    # The server runs.
+
+    @operation
+    def turn(self) -> Calls:
+        """The server reads its messages, and makes one turn of its loop."""
+        midway = False
+        while True:
+            event = yield Call("go_on", self.engine.go_on, unjudged=midway)
+            if event.kind == POLL:
+                self._polls(event)
+                return
+            getattr(self, f"_{event.kind}")(event)
+            midway = event.kind in MIDWAY
+
+    def _arrived(self, event: Event) -> None:
+        """Requests came, and wait."""
+        for request, known in event.requests.items():
+            self.here.add(request)
+            session = 0 if known.turned_away else known.session
+            self.calls.requests[request] = Request(session, list(known.tokens), self.forks[request])
+            if known.turned_away:
+                self.calls.turned_away[request] = known.session
+
+    def _matched(self, event: Event) -> None:
+        """A request that waits was matched."""
+        for request, known in event.requests.items():
+            if request not in self.calls.row_of:
+                asked = self.calls.requests[request]
+                self.calls._given_up(asked)
+                self.cache.follow_tree()
+                self.calls._matched(asked, known.prefix)
+                self.cache.waits(request)
+            else:
+                self.cache.follow_tree()
+
+    def _extended(self, event: Event) -> None:
+        """A batch got slots for a prefill: new requests have rows, and locks on the nodes that they matched."""
+        for request in event.requests:
+            if request in self.calls.row_of:
+                self.calls._window_moved(request)
+        self.cache.follow_tree()
+        for request, known in event.requests.items():
+            if request not in self.calls.row_of:
+                asked = self.calls.requests[request]
+                self.calls.passes.begin(request, asked, known.prefix)
+                self.calls._begin(request, asked, known.prefix)
+            self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
+
+    def _decoded(self, event: Event) -> None:
+        """A batch got a slot for one token each. Windows have moved before."""
+        for request in event.requests:
+            self.calls._window_moved(request)
+        self.cache.follow_tree()
+        for request in event.requests:
+            self.calls.grow("decode", request, self.calls.view(request).lengths.allocated)
+
+    def _passed(self, event: Event) -> None:
+        """A forward pass was launched."""
+        self.batches += 1
+        done = []
+        for one in event.passes:
+            known = self.calls.requests[one.request]
+            self._computes_own(one, known)
+            if one.end >= len(known.tokens):
+                known.sampled = [token(n, known.fork) for n in range(len(known.tokens), one.end + 1)]
+            self.calls.passes.computed[one.request] = one.start
+            done.append((one.request, known, one.end))
+        self.calls.passes._pass(done)
+
+    def _computes_own(self, one: Pass, known: Request) -> None:
+        """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
+        of the row.
+        """
+        text = [known.tokens[n] if n < len(known.tokens) else token(n, known.fork) for n in range(one.start, one.end)]
+        view = self.calls.view(one.request)
+        told = []
+        if list(one.tokens) != text:
+            told.append(f"it computes the tokens {list(one.tokens)}, and the text has {text}")
+        if view.row != one.row or view.slots[one.start : one.end] != list(one.slots):
+            told.append(f"it writes the slots {list(one.slots)} of row {one.row}, and the row has "
+                        f"{view.slots[one.start : one.end]}, row {view.row}")  # fmt: skip
+        if told:
+            detail = f"request {one.request}, tokens {one.start} to {one.end - 1}: {'; '.join(told)}"
+            raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)
+
+    def _cached(self, event: Event) -> None:
+        """A request that goes on put what it has computed into the tree."""
+        for request in event.requests:
+            self.calls._shared(request, self.calls.row_of[request])
+
+    def _left(self, event: Event) -> None:
+        """A request gave up its row."""
+        for request, known in event.requests.items():
+            if request not in self.calls.row_of:
+                self.cache.withdrawn(request)
+                continue
+            asked = self.calls.requests[request]
+            answer = len(asked.sampled) if known.sent is None else known.sent
+            self.calls._left(request, asked.tokens + asked.sampled[:answer])
+            if known.sent is None:
+                again = [*known.tokens, *known.sampled]
+                self.calls.requests[request] = Request(asked.session, again, asked.fork)
+                self.calls.retracted.add(request)
+            else:
+                self.calls.passes.ended(request)
+                self.here.discard(request)
+
+    def _closed(self, event: Event) -> None:
+        """A session ended."""
+        self.cache.follow_tree()
+        if self.cache.rows.slot(event.session):
+            self.cache.close_slot(event.session)
+        self.calls.texts.pop(event.session, None)
+
+    def _evicted(self, _: Event) -> None:
+        """The tree made room."""
+        self.cache.follow_tree()
+
+    def _flushed(self, _: Event) -> None:
+        """The cache was emptied, if nothing ran."""
+        self.cache.follow_tree()
+
+    def _group_begun(self, _: Event) -> None:
+        self.law.caller_step("free_group_begin", True)
+
+    def _group_ended(self, _: Event) -> None:
+        self.law.caller_step("free_group_end")
+
+    def _polls(self, event: Event) -> None:
+        """The server reads its messages next. Requests that are gone were taken back while they waited."""
+        for request in [r for r in self.calls.requests if r not in event.requests]:
+            if request not in self.calls.row_of:
+                del self.calls.requests[request]
+                self.calls.turned_away.pop(request, None)
+
+    # What the driver needs: as in a run of ``cache``.
+
+    @property
+    def seen(self) -> CacheSnapshot:
+        """The last snapshot."""
+        return self.cache.seen
+
+    @seen.setter
+    def seen(self, snapshot: CacheSnapshot) -> None:
+        self.cache.seen = snapshot
+
+    def snapshot(self) -> CacheSnapshot:
+        """Everything, in one read."""
+        return self.cache.snapshot()
+
+    def follow(self) -> None:
+        """See ``CacheRun``."""
+        self.cache.follow()
+
+    def project(self) -> CacheState:
+        """See ``CacheRun``."""
+        return self.cache.project()
+
+    def hidden(self, change: Change) -> bool:
+        """See ``CacheRun``."""
+        return self.cache.hidden(change)
+
+    def beyond_state(self) -> list[str]:
+        """See ``CacheRun``."""
+        return self.cache.beyond_state()
+
+    def judge(self) -> None:
+        """See ``CacheRun``."""
+        self.cache.judge()
