@@ -26,7 +26,7 @@ from conformance.search.campaign.coverage import Known
 from conformance.search.campaign.store import DISTINCT, Looked, Store, replace_text
 from conformance.search.connection import Subject
 from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
-from conformance.stems.found import driven
+from conformance.stems.found import rooms
 from proofs.registry import hints_of
 from slotproof import weigh
 from slotproof.campaign_view import View, show
@@ -152,7 +152,7 @@ def report_of(options: Options) -> Json:
 
 def must_be_known(subject: Subject) -> None:
     """Raises ``UsageError`` or ``EngineError`` if there is no such engine, stem or option."""
-    choose(subject.stems, driven(), "stem")
+    choose(subject.stems, rooms(), "stem")
     registry.must_have(subject.engine, subject.options)
     registry.plugin(subject.engine)
 

@@ -29,7 +29,7 @@ from conformance.engines import registry
 from conformance.search.connection import DIED, EngineDied, Served, Subject, ToolError
 from conformance.search.enough import NOT_ENOUGH
 from conformance.search.served import run_in
-from conformance.stems.found import driven
+from conformance.stems.found import rooms
 from conformance.traces.compare import Status, compare, in_words
 from conformance.traces.outcome import How, Outcome
 from conformance.traces.trace_files import LISTS
@@ -98,7 +98,7 @@ def run(options: Options) -> int:
 def report_of(options: Options) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
-    choose(options.stems, driven(), "stem")
+    choose(options.stems, rooms(), "stem")
     registry.must_have(options.subject.engine, options.subject.options)
     with _bench(options) as bench:
         hello = bench.subject.hello

@@ -12,7 +12,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.search.check import Search, draw
 from conformance.search.connection import EngineDied, Served, Subject, ToolError
-from conformance.stems.found import driven
+from conformance.stems.found import rooms
 from conformance.stems.machine import Sink
 from conformance.traces import trace_files
 from slotproof.codes import HOLDS, USAGE
@@ -39,7 +39,7 @@ def _rows(plugin: registry.Plugin) -> Iterator[Json]:
     release: str = getattr(plugin, "newest")()  # noqa: B009
     judged = "judges it" if release in plugin.releases else f"judges {plugin.releases[-1]} and older ones"
     say(f"the newest release of {plugin.name} on the package index is {release}; `slotproof engines` {judged}")
-    for stem, why in reasons(Subject(plugin.name, release), getattr(plugin, "stems", driven())).items():
+    for stem, why in reasons(Subject(plugin.name, release), getattr(plugin, "stems", rooms())).items():
         yield {"subject": plugin.name, "release": release, "stem": stem, "loads": not why, "why": why}
 
 
@@ -56,7 +56,7 @@ def reasons(subject: Subject, stems: Collection[str]) -> dict[str, str]:
 
 
 def _in_order(stems: Collection[str]) -> list[str]:
-    return [stem for stem in driven() if stem in stems]
+    return [stem for stem in rooms() if stem in stems]
 
 
 def _reason(served: Served, stem: str) -> str:

@@ -5,12 +5,11 @@ which other runs are folded under it, and what it means that a known finding is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
-import spec
 from conformance.driver.lockstep import CHOICE, PROMISE, VIOLATION
 from conformance.driver.protocol import Json
+from conformance.stems.found import law_of
 from conformance.traces.outcome import How
 from slotproof.arguments import arguments_of, meaning
 
@@ -43,7 +42,7 @@ def arguments_in(row: Json) -> dict[str, str]:
 
 def transitions_of(stem: str) -> dict[str, Any]:
     """The transitions of a stem, by name."""
-    found: dict[str, Any] = import_module(f"{spec.__name__}.{stem}").stem.transitions
+    found: dict[str, Any] = law_of(stem).transitions
     return found
 
 

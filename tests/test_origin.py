@@ -157,7 +157,7 @@ def test_an_exception_of_the_engine_is_a_finding(does: Does) -> None:
 
 @pytest.mark.parametrize("does", SLOTPROOFS)
 @pytest.mark.parametrize("allowed", [{}, {"declinable": True}, {"refusable": True}])
-def test_an_exception_of_ours_is_no_verdict(does: Does, allowed: dict[str, bool]) -> None:
+def test_an_exception_of_ours_is_no_verdict(does: Does, allowed: dict[str, Any]) -> None:
     with pytest.raises(EngineError) as caught:
         _sent_to_engine(Call("alloc", does, **allowed))
     said = str(caught.value)

@@ -85,7 +85,8 @@ class Call(NamedTuple):
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
     ``OutOfMemory``, and then the answer is ``REFUSAL``. ``declinable``: the engine's contract may exclude this call;
     then it raises one of ``CLEAR_ERRORS`` with a message, and the answer is ``REFUSAL``. ``unjudged``: the engine is in
-    the middle of something, and goes on with it; what it shows before this call is not judged.
+    the middle of something, and goes on with it; what it shows before this call is not judged. ``law``: the name of the
+    law that an exception breaks, and its sentence.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Call(NamedTuple):
     refusable: bool = False
     declinable: bool = False
     unjudged: bool = False
+    law: tuple[str, str] = (ANSWERED, ANSWERED_SENTENCE)
 
 
 Calls = Generator[Call | None, Any, None]
@@ -418,7 +420,7 @@ def _sent_to_engine(call: Call) -> Any:
         if call.declinable and isinstance(error, CLEAR_ERRORS) and message_of(error).strip():
             return REFUSAL
         what = f"{call.name} raised {type(error).__name__}: {first_line(message_of(error))}"
-        raise Finding(ANSWERED, ANSWERED_SENTENCE, what) from error
+        raise Finding(*call.law, what) from error
 
 
 def _sent(calls: Calls, answer: Any) -> Any:

@@ -16,7 +16,7 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
-from conformance.stems.found import driven
+from conformance.stems.found import rooms
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
@@ -132,7 +132,7 @@ def makers(found: Any, place: str, stems: Collection[str]) -> dict[str, Callable
     try:
         told_stems = _stems_of(found, place)
     except EngineError:
-        told_stems = [stem for stem in stems if stem in driven()]
+        told_stems = [stem for stem in stems if stem in rooms()]
         if not told_stems:
             raise
     return dict.fromkeys(told_stems, found)
@@ -140,9 +140,9 @@ def makers(found: Any, place: str, stems: Collection[str]) -> dict[str, Callable
 
 def _of_dict(found: Mapping[Any, Any], place: str) -> dict[str, Callable[[Json], Any]]:
     for stem, make in found.items():
-        if stem not in driven():
-            near = close(str(stem), driven())
-            hint = f"did you mean {near}?" if near else f"stems are {', '.join(driven())}"
+        if stem not in rooms():
+            near = close(str(stem), rooms())
+            hint = f"did you mean {near}?" if near else f"stems are {', '.join(rooms())}"
             raise EngineError(f"{place} has an entry for {stem!r}, which is no stem: {hint}")
         if not callable(make):
             raise EngineError(f"{place}[{stem!r}] is of type {type(make).__name__}: expected a maker, a function")
@@ -190,7 +190,7 @@ def _stem_by_annotation(make: Callable[[Json], Any]) -> list[str] | None:
 
 def _which(place: str) -> str:
     example = EXAMPLE.format(place)
-    return f"{place}: which stem is it for? Name it, for example `{example}`; stems: {', '.join(driven())}"
+    return f"{place}: which stem is it for? Name it, for example `{example}`; stems: {', '.join(rooms())}"
 
 
 def from_source(make: Callable[[Json], Any], source: Path, name: str) -> Callable[[Json], Any]:

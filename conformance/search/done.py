@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-import spec
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import CONFORMS, UNSUPPORTED, VIOLATION, Finding, Law
 from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.search.enough import NOT_ENOUGH, Effort
+from conformance.stems.found import law_of
 from conformance.stems.machine import Sink
 from conformance.traces.outcome import Outcome, outcome
 
@@ -59,7 +58,7 @@ class Done:
         enough = none_wanted or gravest == VIOLATION or effort.enough
         verdict = gravest or (CONFORMS if sink.runs else UNSUPPORTED)
         verdict = verdict if enough else NOT_ENOUGH
-        names = import_module(f"{spec.__name__}.{self.stem}").stem.transitions
+        names = law_of(self.stem).transitions
         return {
             **{"stem": self.stem, "verdict": verdict, "enough": enough, "runs": sink.runs, "steps": sink.steps},
             "refused": sum(n for (_, outcome), n in sink.counts.items() if outcome == "refused"),

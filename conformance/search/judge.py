@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import spec
 from conformance.driver.clock import Clock
 from conformance.driver.lockstep import LATENT, VIOLATION
 from conformance.driver.protocol import Json
@@ -28,6 +26,7 @@ from conformance.search.harm import harm
 from conformance.search.hunt import Difference, Hunt, Hunted, Limits
 from conformance.search.ran import Ran
 from conformance.stems import exclusions
+from conformance.stems.found import law_of
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.telling.tell import tell
 from conformance.traces import known, trace_files
@@ -138,7 +137,7 @@ def listed_of(asked: Json) -> list[Known]:
 
 def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
     """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
-    stems, waiting = set(), [import_module(f"{spec.__name__}.{stem}").stem]
+    stems, waiting = {stem}, [law_of(stem)]
     while waiting:
         found = waiting.pop()
         stems.add(found.name)

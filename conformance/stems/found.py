@@ -1,7 +1,12 @@
-"""The rooms of the stems, found by their folders: what a stem has for a purpose is a file of one name in its room."""
+"""The rooms of the stems, found by their folders: what a stem has for a purpose is a file of one name in its room.
+
+Beside the rooms of stems there are rooms for whole servers, which are held against the law of a stem: the package of
+such a room names the stem (``FOLLOWS``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,12 +22,23 @@ SPEC = str(__package__).rpartition("conformance")[0] + "spec"  # in a wheel our 
 
 @cache
 def with_file(name: str) -> dict[str, ModuleType]:
-    """For each stem whose room has a file of this name, its module."""
-    return {stem: import_module(f"{__package__}.{stem}.{name}") for stem in _stems_with(name)}
+    """For each room that has a file of this name, its module."""
+    return {room: import_module(f"{__package__}.{room}.{name}") for room in _having(name, (*STEMS, *servers()))}
 
 
-def _stems_with(name: str) -> list[str]:
-    return [stem for stem in STEMS if (HERE / stem / f"{name}.py").is_file()]
+def _having(name: str, rooms: Iterable[str]) -> list[str]:
+    return [room for room in rooms if (HERE / room / f"{name}.py").is_file()]
+
+
+@cache
+def servers() -> tuple[str, ...]:
+    """The rooms for whole servers."""
+    return tuple(sorted({path.parent.name for path in HERE.glob("*/room.py")} - {*STEMS}))
+
+
+def rooms() -> list[str]:
+    """Everything on which engines can be driven: stems, and whole servers."""
+    return [*driven(), *servers()]
 
 
 def room_of(stem: str) -> Any:
@@ -32,10 +48,11 @@ def room_of(stem: str) -> Any:
 
 def driven() -> list[str]:
     """The stems on which engines are driven. No room is imported."""
-    return _stems_with("room")
+    return _having("room", STEMS)
 
 
-def law_of(stem: str) -> Stem:
-    """The law of a stem."""
+def law_of(room: str) -> Stem:
+    """The law of a stem, or of the stem that a room for whole servers follows."""
+    stem = import_module(f"{__package__}.{room}").FOLLOWS if room in servers() else room
     found: Stem = import_module(f"{SPEC}.{stem}").stem
     return found

@@ -61,7 +61,7 @@ class SGLangPlugin:
 
     name: str = "sglang"
     releases: tuple[str, ...] = RELEASES
-    stems: tuple[str, ...] = ("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache")
+    stems: tuple[str, ...] = ("allocator", "swa_mapping", "lock_ref", "session_trim", "mamba_slots", "cache", "server")
     folder: Path | None = Path(__file__).parent
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS

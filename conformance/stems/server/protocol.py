@@ -55,7 +55,8 @@ class Event(NamedTuple):
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, or ``poll`` (the server reads its messages next).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
-    ``poll``, how many requests the step had that ended there.
+    ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
+    has, and ``waiting`` are those of them that wait, in the order of the queue.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Event(NamedTuple):
     passes: Sequence[Pass] = ()
     session: int = 0
     batch: int = 0
+    waiting: Sequence[int] = ()
 
 
 class ServerEngine(Engine, Protocol):
@@ -73,7 +75,9 @@ class ServerEngine(Engine, Protocol):
 
     shape: Json
 
-    def generate(self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None) -> None:
+    def generate(
+        self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None
+    ) -> None:
         """A client sends a request. It is there at the next poll.
 
         ``tokens``: the input, of a session's turn what follows its text. ``longest``: the most tokens of its answer.
@@ -94,6 +98,16 @@ class ServerEngine(Engine, Protocol):
 
     def go_on(self) -> Event:
         """The server runs on until it has done something to its memory, or polls."""
+
+    def grants_alone(self, request: int) -> bool:
+        """Whether the server's own admission takes this request, if no other one waits. It is asked on a copy of the
+        server; nothing changes.
+        """
+
+    def idle_problems(self) -> list[str]:
+        """What the server's own check of its memory says when it is idle; empty where all is well, or nothing is
+        checked.
+        """
 
     def cache_snapshot(self) -> CacheSnapshot:
         """Reads everything as it is now, and changes nothing."""

@@ -7,7 +7,7 @@ each event is explained as steps of the law, and judged. The explanations are th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,25 @@ from conformance.driver.diff import Change
 from conformance.driver.lockstep import INVARIANT, Call, Calls, Finding, Ignores, Operation, nothing
 from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse
-from conformance.driver.shadow import Shadow
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import Request, token
-from conformance.stems.server.protocol import POLL, Event, Known, Pass, ServerEngine
+from conformance.stems.server.protocol import POLL, Event, Pass, ServerEngine
 from spec.cache_state import CacheState
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
+GOES_ON = "clients_never_stop_a_server"
+GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
+SERVES = "waiting_requests_are_served"
+SERVES_SENTENCE = (
+    "When requests wait and none runs, then a server goes on: soon one of them is admitted, unless the memory that idle "
+    "sessions hold leaves no room for the first."
+)
+AGREES = "idle_check_agrees"
+AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds nothing amiss where the law holds."
+MOST_TURNS = 400
+STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
 MIDWAY = frozenset({"arrived", "matched"})  # the server goes on at once with what belongs to it, such as a lock
 
 
@@ -40,7 +50,9 @@ class ServerRun:
         self.forks: dict[int, int] = {}
         self.sessions: set[int] = set()  # those that a client has opened
         self.here: set[int] = set()  # the requests that the server has
+        self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
         self.batches = 0  # the steps with a batch
+        self._still = 0  # the turns since the last batch
         self.operations: Mapping[str, Operation] = operations_of(self)
 
     # What a client sends.
@@ -91,14 +103,23 @@ class ServerRun:
     # The server runs.
 
     @operation
-    def turn(self) -> Calls:
-        """The server reads its messages, and makes one turn of its loop."""
+    def turn(self, times: int = 1) -> Calls:
+        """The server reads its messages, and makes so many turns of its loop; fewer where nothing is left to do."""
+        if not 1 <= times <= MOST_TURNS:
+            raise Misuse(f"a server makes 1 to {MOST_TURNS} turns at a time")
+        for _ in range(times):
+            event = yield from self._turn()
+            if not event.requests:
+                return
+
+    def _turn(self) -> Generator[Call | None, Any, Event]:
+        """One turn of the loop: what the server does, event by event."""
         midway = False
         while True:
-            event = yield Call("go_on", self.engine.go_on, unjudged=midway)
+            event: Event = yield Call("go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE))
             if event.kind == POLL:
                 self._polls(event)
-                return
+                return event
             getattr(self, f"_{event.kind}")(event)
             midway = event.kind in MIDWAY
 
@@ -222,6 +243,23 @@ class ServerRun:
             if request not in self.calls.row_of:
                 del self.calls.requests[request]
                 self.calls.turned_away.pop(request, None)
+        self.here = set(event.requests)
+        self._still = 0 if event.batch or not event.waiting or self.calls.row_of else self._still + 1
+        if self._still >= STILL:
+            self._still = 0
+            self._stands_still(event.waiting[0])
+        if not event.requests and (amiss := self.engine.idle_problems()):
+            raise Finding(AGREES, AGREES_SENTENCE, "; ".join(amiss), kind=INVARIANT)
+
+    def _stands_still(self, request: int) -> None:
+        """Raises ``Finding`` if the server would admit the first request that waits, and does not."""
+        if self.engine.grants_alone(request):
+            detail = f"for {STILL} turns nothing ran, and request {request}, alone in the queue, is admitted"
+            raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
+        held = [session for session in self.cache.rows.sessions.items() if self.cache.rows.slot(session)]
+        if not held:
+            detail = f"for {STILL} turns nothing ran, no session holds memory, and request {request} is not admitted"
+            raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
 
     # What the driver needs: as in a run of ``cache``.
 

@@ -7,7 +7,7 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import greenlet
@@ -16,7 +16,8 @@ import torch
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.server.launching import Context, Launcher
+from conformance.engines.sglang.server.forking import forked
+from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
@@ -31,12 +32,26 @@ OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
 
+@cache
+def servers(release: Release) -> Servers:
+    """The servers of a release in this process. ``Unsupported`` where its real scheduler cannot run here, and why."""
+    try:
+        return Servers(release)
+    except EngineError as error:
+        raise Unsupported(str(error)) from error
+
+
+def make_server(release: Release, config: Json) -> SGLangServer:
+    """A server of a configuration. ``Unsupported`` where the release refuses its flags, or no server runs here."""
+    return SGLangServer(servers(release), config)
+
+
 class Servers:
-    """The servers that one release in this process can have."""
+    """What the servers of one release in this process share."""
 
     def __init__(self, release: Release) -> None:
         imported = release.imported
-        self.release, self.running = release, None
+        self.release = release
         runtime = imported.module("layers.logits_processor").LogitsProcessorOutput
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
@@ -45,10 +60,6 @@ class Servers:
         put_in_place(place)
         watch_functions(imported)
         self.now: SGLangServer | None = None
-
-    def make(self, config: Json) -> SGLangServer:
-        """A server of a configuration. ``Unsupported`` where the release refuses its flags."""
-        return SGLangServer(self, config)
 
     def _socket(self, name: str) -> Socket:
         self.sockets[name] = Socket(self._polled if name == INPUT else None)
@@ -75,7 +86,7 @@ class SGLangServer:
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
         servers.now = self
         try:
-            self.scheduler, self._context = self._launched(config)
+            self.scheduler, self._context = servers.launcher.launch(config["model"], config["flags"])
         finally:
             servers.now = None
         self._input = servers.sockets[INPUT]
@@ -92,14 +103,9 @@ class SGLangServer:
         self._run = greenlet.getcurrent()
         self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
         self._batch = 0
+        self._stopped: Exception | None = None
         first = self.go_on()
         assert first.kind == POLL, "a server polls before it does anything else"
-
-    def _launched(self, config: Json) -> tuple[Any, Context]:
-        try:
-            return self._servers.launcher.launch(config["model"], config["flags"])
-        except (ValueError, AssertionError, NotImplementedError, SystemExit) as error:
-            raise Unsupported(f"the release refuses these flags: {error}") from error
 
     # What a client sends.
 
@@ -150,10 +156,15 @@ class SGLangServer:
     def go_on(self) -> Event:
         """Lets the loop run to its next stop."""
         servers = self._servers
+        if self._stopped is not None:
+            raise self._stopped
         servers.now, Watch.now, self._run = self, self._watch, greenlet.getcurrent()
         try:
             with servers.launcher.within(self._context):
                 event = self._loop.switch()
+        except Exception as error:
+            self._stopped = error
+            raise
         finally:
             servers.now, Watch.now = None, None
         if not isinstance(event, Event):
@@ -168,9 +179,10 @@ class SGLangServer:
     def polls(self) -> None:
         """The loop reads its messages next."""
         batch, self._batch = self._batch, 0
-        queue = {request.rid for request in self.scheduler.waiting_queue}
-        self.requests = {n: r for n, r in self.requests.items() if n in self.running or r.rid in queue}
-        self._stop(Event(POLL, {number: self._known(number) for number in self.requests}, batch=batch))
+        waiting = [int(request.rid) for request in self.scheduler.waiting_queue]
+        self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
+        here = {number: self._known(number) for number in self.requests}
+        self._stop(Event(POLL, here, batch=batch, waiting=waiting))
 
     def passed(self, passes: list[Pass]) -> list[int]:
         """A forward pass was launched: for each request the token that it samples."""
@@ -226,9 +238,28 @@ class SGLangServer:
             turned_away=request.to_finish is not None,
         )
 
-    def queue(self) -> Mapping[str, int]:
-        """How many requests wait and run, for who looks at a server that stands still."""
-        return {"waiting": len(self.scheduler.waiting_queue), "running": len(self.scheduler.running_batch.reqs)}
+    # What a server says of itself.
+
+    def grants_alone(self, request: int) -> bool:
+        """``get_new_batch_prefill`` with this request alone in the queue, in a forked process."""
+
+        def ask() -> bool:
+            with self._servers.launcher.within(self._context), self._watch.off():
+                self.scheduler.waiting_queue = [self.requests[request]]
+                plan = self.scheduler.get_new_batch_prefill(self.scheduler.running_batch)
+                return plan.batch_to_run is not None
+
+        return forked(ask)
+
+    def idle_problems(self) -> list[str]:
+        """``SchedulerInvariantChecker``, as ``on_idle`` asks it."""
+        with self._servers.launcher.within(self._context):
+            if not self.scheduler.is_fully_idle():
+                return []
+            leaks, words = self.scheduler.invariant_checker._check_all_pools(
+                self.scheduler.pool_stats_observer.get_pool_stats()
+            )
+        return list(words) if leaks else []
 
     # Snapshots.
 

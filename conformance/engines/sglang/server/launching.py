@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.driver.exception_origin import StandIn
-from conformance.engines.importing import Imported
+from conformance.driver.protocol import EngineError, Unsupported
+from conformance.engines.importing import Imported, line_of
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -37,17 +39,34 @@ class Launcher:
         self._runtime = imported.module("runtime_context")
 
     def launch(self, model: str, flags: Sequence[str]) -> tuple[Any, Context]:
-        """A ``Scheduler`` with these flags, and what it has published."""
-        arguments = self._imported.module("server_args")
+        """A ``Scheduler`` with these flags, and what it has published.
+
+        Raises ``Unsupported`` where the release refuses the flags, and ``EngineError`` where ``Scheduler.__init__``
+        fails: it names the ``init_`` method.
+        """
         with self._apart():
-            with _quiet():
-                settings = arguments.prepare_server_args(["--model-path", str(MODELS / model), *ALWAYS, *flags])
-            settings.resolve_once()
+            self._put(self._read(*self._fresh()))
+            settings = self._settings(model, flags)
             ranks = self._runtime.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
             self._runtime.publish(settings, role="scheduler", ranks=ranks)
             gc.freeze()  # the release collects all objects before it sizes its pools
-            scheduler = self._imported.module("managers.scheduler").Scheduler(settings, _ports())
+            try:
+                scheduler = self._imported.module("managers.scheduler").Scheduler(settings, _ports())
+            except Exception as error:
+                label = f"sglang {self._imported.label}"
+                raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error
             return scheduler, self._now()
+
+    def _settings(self, model: str, flags: Sequence[str]) -> Any:
+        """``ServerArgs`` of these flags, resolved."""
+        try:
+            with _quiet():
+                arguments = self._imported.module("server_args")
+                found = arguments.prepare_server_args(["--model-path", str(MODELS / model), *ALWAYS, *flags])
+            found.resolve_once()
+        except (ValueError, AssertionError, NotImplementedError, SystemExit) as error:
+            raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error
+        return found
 
     @contextmanager
     def within(self, context: Context) -> Iterator[None]:
@@ -69,9 +88,19 @@ class Launcher:
         context = self._runtime.get_context()
         return context, context.parallel
 
+    def _fresh(self) -> tuple[Any, Any]:
+        """As they are in a process that has published nothing."""
+        context, parallel = (type(each) for each in self._objects())
+        new = context(parallel=parallel())
+        return new, new.parallel
+
     def _now(self) -> Context:
+        return self._read(*self._objects())
+
+    @staticmethod
+    def _read(*objects: Any) -> Context:
         found = {}
-        for at, each in enumerate(self._objects()):
+        for at, each in enumerate(objects):
             for name in type(each).__slots__:
                 if hasattr(each, name) and name != "parallel":
                     value = getattr(each, name)
@@ -83,6 +112,13 @@ class Launcher:
             for name in type(each).__slots__:
                 if (at, name) in context.values:
                     setattr(each, name, context.values[at, name])
+
+
+def _method(error: Exception) -> str:
+    """The method that ``Scheduler.__init__`` called and that failed."""
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    after = names[names.index("__init__") + 1 :] if "__init__" in names else []
+    return after[0] if after else "__init__"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 
-class NothingArrived(Exception):  # noqa: N818 - stands for ``zmq.ZMQError``, by which a socket says this
+class NothingArrived(Exception):
     """A socket has no message."""
 
 

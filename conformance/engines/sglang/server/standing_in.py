@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
+IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
+ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
@@ -113,7 +117,9 @@ def _none(_: Place) -> Callable[..., None]:
 
 
 def _groups(place: Place) -> Callable[..., None]:
-    """The release's own ``init_parallel_runtime`` where the groups of this process are not there yet."""
+    """The release's own ``init_parallel_runtime`` where the groups of this process are not there yet. The groups of one
+    process have no network.
+    """
     runtime = place.imported.module("runtime_context")
     real = place.imported.module("distributed.bootstrap").init_parallel_runtime
 
@@ -121,15 +127,22 @@ def _groups(place: Place) -> Callable[..., None]:
         stamps = runtime.get_parallel()._stamp
         if not place.groups:
             before = dict(stamps)
-            store = torch.distributed.HashStore()
-            torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-            real(**given)
+            torch.distributed.init_process_group(ALONE, store=FakeStore(), rank=0, world_size=1)
+            with mock.patch.object(torch.distributed, "new_group", _group_alone):
+                real(**given)
             place.groups.update({name: each for name, each in stamps.items() if before.get(name) is not each})
         stamps.update(place.groups)
 
     return init
 
 
+def _group_alone(ranks: Any = None, *_: Any, backend: str = "", **__: Any) -> Any:
+    """A group of this process alone, for any backend."""
+    del backend
+    return _NEW_GROUP(ranks, backend=ALONE)
+
+
+_NEW_GROUP = torch.distributed.new_group
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config",
                 "glm5_next_config")  # fmt: skip
 NO_PACKAGE = "it needs a package that is not installed"
@@ -157,6 +170,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(RUNNER, "load_model_with_memory_saver", _loaded, "there are no weights", "a toy model"),
     Row(RUNNER, "build_attention_backends", _backends, "attention needs a device", "computes nothing"),
+    Row(RUNNER, "dist_barrier_after_load", _none, "it waits for other processes by gloo", "there is one process"),
     Row(RUNNER, "configure_aux_hidden_state_capture", _none, "a toy has no hidden states", "nothing is captured"),
     Row(
         RUNNER,
@@ -189,11 +203,15 @@ ROWS: tuple[Row, ...] = (
 
 def put_in_place(place: Place, rows: Sequence[Row] = ROWS) -> None:
     """Sets every name of the table, once in a process. ``EngineError`` where the release has not one of them."""
+    for name in IMPORTED:
+        place.imported.module(name)
     for row in rows:
         found = _modules(place, row)
         if not found:
             where = "no module" if row.module == EVERYWHERE else row.module
-            raise EngineError(f"sglang {place.imported.label}: {row.name} is to be stood in for; {where} has no such name")
+            raise EngineError(
+                f"sglang {place.imported.label}: {row.name} is to be stood in for; {where} has no such name"
+            )
         value = row.value(place)
         for module in found:
             setattr(module, row.name, value)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import EngineError
@@ -100,6 +101,15 @@ class Watch:
         """A call to pools or rows. ``EngineError`` outside of every watched call."""
         if not self._depth:
             raise EngineError(f"{what} was called where the law follows no call, so there is no verdict")
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """While this lasts, nothing is told."""
+        before, Watch.now, self._depth = Watch.now, None, self._depth + 1
+        try:
+            yield
+        finally:
+            Watch.now, self._depth = before, self._depth - 1
 
     def watch(self, scheduler: Any) -> None:
         """Watches the objects of this server."""

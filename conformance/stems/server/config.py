@@ -1,0 +1,37 @@
+"""The configuration of a run of the room ``server``: a model, and the launch flags of a server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
+
+from conformance.stems.configs import EXPECTED, Sessions, exact
+
+MOST_FLAGS = 64
+
+
+def _words(flags: list[Any]) -> list[Any]:
+    """Flags are texts, and not too many."""
+    if len(flags) > MOST_FLAGS or not all(isinstance(flag, str) and flag for flag in flags):
+        raise PydanticCustomError(EXPECTED, f"at most {MOST_FLAGS} launch flags and their values, each a text")
+    return flags
+
+
+@exact
+class ServerConfig(TypedDict):
+    """A server.
+
+    ``model``: the name of a small model that the engine knows, such as ``windowed`` (layers with a sliding window, and
+    others) or ``full``. ``flags``: the launch flags of the server, as its command line has them. ``sessions``: how many
+    streaming sessions clients open at a time.
+    """
+
+    model: str
+    flags: Annotated[list[str], AfterValidator(_words)]
+    sessions: Sessions
+
+
+CONFIG = ServerConfig

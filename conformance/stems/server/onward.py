@@ -1,0 +1,76 @@
+"""Drives a server on after a law was broken, as clients would, to see whether a request reads wrong contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from conformance.driver.onward import Move, send
+from conformance.driver.shadow import Wrong
+from conformance.stems.requests.request import Request, token
+from conformance.stems.server.protocol import POLL, Event
+from conformance.stems.server.run import ServerRun
+
+STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
+
+
+class OnwardServer:
+    """A server without the law: of its events only the forward passes are followed."""
+
+    def __init__(self, run: ServerRun) -> None:
+        self.run, self.engine, self.shadow = run, run.engine, run.shadow
+        self.passes = run.calls.passes
+        self.texts = [request.text for request in run.calls.requests.values()]
+        self.known = dict(run.calls.requests)
+        self.number = 1 + max(run.forks, default=0)
+        self.moves: dict[str, Callable[[], Move]] = {
+            "begin": lambda: iter(()),
+            "decode": self.turn,
+            "again": self.again,
+            "stranger": self.stranger,
+        }
+
+    def turn(self) -> Move:
+        """The server makes a turn of its loop."""
+        yield from self._turn()
+
+    def again(self) -> Move:
+        """A client sends a text that was there before, and the server makes some turns."""
+        if self.texts:
+            yield from self._comes(list(self.texts[self.number % len(self.texts)]), 0)
+
+    def stranger(self) -> Move:
+        """A client sends a text that shares nothing with any other."""
+        fork = STRANGER + self.number
+        yield from self._comes([token(n, 0) + fork * 10_000 for n in range(6)], fork)
+
+    def _comes(self, tokens: list[int], fork: int) -> Move:
+        number, self.number = self.number, self.number + 1
+        self.run.forks[number] = fork
+        self.known[number] = Request(0, tokens, fork)
+        send(self.run, lambda: self.engine.generate(number, 0, tokens, 3, fork, None))
+        yield f"a client sends request {number} with {len(tokens)} tokens", None
+        for _ in range(3):
+            yield from self._turn()
+
+    def _turn(self) -> Iterator[tuple[str, Wrong | None]]:
+        kind = ""
+        while kind != POLL:
+            event: Event = send(self.run, self.engine.go_on)
+            kind = event.kind
+            self._follow(event)
+            wrong, self.shadow.wrong = self.shadow.wrong, None
+            yield f"the server goes on ({kind})", wrong
+
+    def _follow(self, event: Event) -> None:
+        """Forward passes write and read shadow memory."""
+        done = []
+        for number, known in event.requests.items():
+            self.known.setdefault(number, Request(0, known.tokens, self.run.forks.get(number, 0)))
+        for one in event.passes:
+            asked = self.known[one.request]
+            if one.end >= len(asked.tokens):
+                asked.sampled = [token(n, asked.fork) for n in range(len(asked.tokens), one.end + 1)]
+            self.passes.computed[one.request] = one.start
+            done.append((one.request, asked, one.end))
+        if done:
+            self.passes._pass(done)

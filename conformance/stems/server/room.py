@@ -1,0 +1,25 @@
+"""The room for whole servers."""
+
+from __future__ import annotations
+
+from conformance.stems.room import Room
+from conformance.stems.server.claims import CLAIMS, PROBES
+from conformance.stems.server.config import CONFIG
+from conformance.stems.server.onward import OnwardServer
+from conformance.stems.server.protocol import ServerEngine
+from conformance.stems.server.rules import ServerMachine
+from conformance.stems.server.run import ServerRun
+
+ROOM = Room(
+    machine=ServerMachine,
+    run=ServerRun,
+    callers=(ServerRun,),
+    claims=CLAIMS,
+    probes=PROBES,
+    config=CONFIG,
+    onward=OnwardServer,
+    protocol=ServerEngine,
+    reads="cache_snapshot",
+    never_lacking=frozenset({"generate", "abort", "go_on"}),
+    abilities=frozenset({"counts_missing"}),
+)
