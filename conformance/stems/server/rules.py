@@ -24,7 +24,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {  # what is drawn beside size
 }
 SESSION_FLAG = "--enable-streaming-session"
 MODELS = ("windowed", "full")
-SIZES = ((1, 16), (1, 12), (4, 8), (2, 12))  # each: tokens of a page, and pages
+SIZES = ((1, 16), (1, 20), (4, 8), (2, 12))  # each: tokens of a page, and pages
 CONFIG = {
     "model": st.integers(0, len(MODELS) - 1),
     "size": st.integers(0, len(SIZES) - 1),
@@ -42,6 +42,7 @@ def flags(drawn: Json) -> list[str]:
     page, pages = SIZES[drawn["size"]]
     found = [
         *("--page-size", str(page), "--max-total-tokens", str(page * pages)),
+        *("--context-length", str(page * pages * 3 // 4)),  # a text fits into the pool beside what it needs at its end
         *("--max-running-requests", str(drawn["rows"]), "--attention-backend", "triton"),
     ]
     for name, each in OPTIONS.items():

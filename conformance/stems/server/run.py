@@ -27,8 +27,8 @@ GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
 SERVES = "waiting_requests_are_served"
 SERVES_SENTENCE = (
-    "When requests wait and none runs, then a server goes on: soon one of them is admitted, unless the memory that idle "
-    "sessions hold leaves no room for the first."
+    "When requests wait and none runs, then a server goes on: soon one of them is admitted, unless the memory that "
+    "idle sessions hold leaves no room for the first."
 )
 AGREES = "idle_check_agrees"
 AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds nothing amiss where the law holds."
