@@ -16,7 +16,7 @@ from conformance.driver.protocol import Told, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, cached_pages
 from conformance.engines.sglang.releases import cores, records
-from conformance.engines.sglang.releases.records import MATCHED, STATE
+from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
 
 # The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
@@ -79,7 +79,7 @@ class SGLangMemory:
     @property
     def ran(self) -> dict[str, str]:
         """What runs, as the tree shows it: the core of a unified tree."""
-        return {"core": cores.of(self.tree)} if hasattr(self.tree, "tree_components") else {}
+        return cores.shown(self.tree)
 
     # KV events.
 
@@ -116,12 +116,11 @@ class SGLangMemory:
         Some releases put this copy off: a match only notes the slot of the node's state, and the batch that takes the
         request copies it. The scheduler makes this batch at once; in between it does nothing else.
         """
-        if self.state_slots is None or not records.has(request, MATCHED):
+        if self.state_slots is None:
             return
-        source, own = records.read(request, MATCHED), records.read(request, STATE)
+        source = records.take_matched(request)
         if source is not None:
-            self.rows.mamba_pool.copy_from(source, own.view(1))
-        records.write(request, **{MATCHED: None})
+            self.rows.mamba_pool.copy_from(source, records.read(request, STATE).view(1))
 
     def copies(self) -> list[tuple[int, int]]:
         """The copies of states since the last time that somebody asked, each as the slots read and written."""
