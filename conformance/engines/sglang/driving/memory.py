@@ -18,16 +18,7 @@ from conformance.engines.sglang.driving.reading import TreeReader, cached_pages
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-
-# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
-# PureSWARadixCache has one pool, for the windows of all layers; what is locked in it is the whole path, as a full part.
-COMPONENTS = {
-    "unified": (("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")),
-    "swa_radix": (("full", "swa"),),
-    "mamba_radix": (("full", "mamba"),),
-    "radix": (("full",),),
-    "pure_swa": (("full",),),
-}
+from conformance.engines.sglang.trees import LOCKED
 
 
 @dataclass
@@ -51,7 +42,7 @@ class SGLangMemory:
     core: str = cores.DEFAULT
 
     def __post_init__(self) -> None:
-        if self.components not in COMPONENTS.get(self.kind, ()):
+        if (self.kind, self.components) not in LOCKED:
             raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
         if self.kind == "pure_swa" and self.page_size > 1:
             raise Unsupported("the pool of a model whose layers all have a window has pages of one token")
