@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driven import Variant, some
+from driven import Variant, between, some
 
 from conformance.driver.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
@@ -44,7 +44,7 @@ SHOWS = {
     "nested_state_group_forgets": "...VV",
     "clear_in_state_group": "...VV",
 }
-RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
+RELEASES = between("0.5.10", "0.5.14")  # the letters of ``SHOWS``
 Kind = tuple[bool, bool, bool]  # of a track buffer: buffered, doubled, lazy
 LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", UNSUPPORTED: "."}
 
