@@ -48,6 +48,7 @@ from conformance.stems.session_trim.protocol import (
     TreePage,
 )
 from conformance.stems.swa_mapping.protocol import SwaMappingEngine, SwaMappingSnapshot
+from conformance.stems.trees import Trees
 
 __all__ = [
     "Admission",
@@ -96,6 +97,7 @@ __all__ = [
     "Told",
     "Transfers",
     "TreePage",
+    "Trees",
     "TurnedAway",
     "Unsupported",
     "load",

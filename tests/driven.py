@@ -16,8 +16,10 @@ import pytest
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError
+from conformance.engines.sglang import RELEASES
 from conformance.engines.sglang.releases import download
 
+NEWEST = RELEASES[-1]  # of SGLang
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"  # `make soak`: everything, with many more random runs
 T = TypeVar("T")
 
@@ -50,6 +52,11 @@ def found(lock: LockStep, law: str, op: str = "finish") -> Finding:
 def done(lock: LockStep) -> dict[str, int]:
     """How often each transition was done."""
     return {name: n for (name, outcome), n in lock.law.counts.items() if outcome == "done"}
+
+
+def between(first: str, last: str = NEWEST) -> tuple[str, ...]:
+    """SGLang's releases from ``first`` to ``last``."""
+    return RELEASES[RELEASES.index(first) : RELEASES.index(last) + 1]
 
 
 def some(releases: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from driven import driven, have, sampled
+from driven import NEWEST, driven, have, sampled
 
 from benchmarks import __main__ as main
 from benchmarks import engines, events, lockstep, runs, schedulers, shadow, startup, tables, transitions
@@ -141,7 +141,7 @@ def test_each_case_is_measured_once() -> None:
 @pytest.mark.engine
 def test_calls_of_allocators_are_measured_beside_a_release() -> None:
     """Where its Triton kernels are interpreted, a call that needs them has no peer; every other call has one."""
-    said = driven("0.5.23", ALLOCATORS, str(have("0.5.23")))
+    said = driven(NEWEST, ALLOCATORS, str(have(NEWEST)))
     assert len(said) == 14
     for row in said:
         assert row["own_us"] > 0, row
@@ -188,7 +188,7 @@ ALLOCATORS = """
 
 @pytest.mark.engine
 def test_calls_of_prefix_caches_are_measured() -> None:
-    said = driven("0.5.23", TREES, str(have("0.5.23")))
+    said = driven(NEWEST, TREES, str(have(NEWEST)))
     assert [(row["call"], row["page_size"]) for row in said] == [(call, page) for page in PAGES for call in WORKS]
     for row in said:
         assert set(row["ratios"]) == {"its core rust", "its core python"}

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from driven import Variant, some
+from driven import Variant, between, some
 
 from conformance.driver.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.engines.ours.mamba_slots import mamba_slots
+from conformance.engines.registry import every_tree
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import replay
 from conformance.search.check import Search, check
@@ -43,7 +44,7 @@ SHOWS = {
     "nested_state_group_forgets": "...VV",
     "clear_in_state_group": "...VV",
 }
-RELEASES = ("0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.14")
+RELEASES = between("0.5.10", "0.5.14")  # the letters of ``SHOWS``
 Kind = tuple[bool, bool, bool]  # of a track buffer: buffered, doubled, lazy
 LETTERS = {VIOLATION: "V", LATENT: "L", CONFORMS: "-", UNSUPPORTED: "."}
 
@@ -282,6 +283,7 @@ def test_owners_are_named_as_users_know_them() -> None:
 def drawn(make: Callable[[Json], Any], *exclude: Exclusion, kind: Kind, size: int) -> MambaSlotsMachine:
     """A machine that has started on a pool of this size, with this kind of track buffer."""
     known = {"make": staticmethod(make), "run_class": MambaSlotsRun, "sink": Sink(), "exclude": exclude}
+    known["trees"] = every_tree()
     made: MambaSlotsMachine = type("Drawn", (MambaSlotsMachine,), known)()
     made.start(config={"size": size, "tree": 0, "buffer": BUFFERS.index(kind)})
     return made

@@ -555,6 +555,125 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
     )
 
 
+# Probes of a release: questions whose answer says which release it is, or what a release has. In the folder of an
+# engine they stand in one place.
+KNOWS_RELEASES = {"sglang": "releases", "vllm": "release.py"}
+OF_OURS = "asks our own class what it has; of a release it reads the source"
+NO_PROBES = {  # what looks like a probe, by file and function, and is none
+    **dict.fromkeys((f"sglang/replacing/compat.py {name}" for name in ("compared", "_short", "_takes")), OF_OURS),
+    "sglang/replacing/dropin.py over": "asks our own class which members of the release's class it has",
+    "vllm/recording.py _cache": "finds what a call is given by the names of its arguments",
+    "vllm/recording.py _partial": "finds what a call is given by the names of its arguments",
+}
+ASKS = ("hasattr", "getattr_static", "signature", "getsource", "getmembers", "fields", "dir", "issubclass", "has")
+TABLES = ("__dataclass_fields__", "__abstractmethods__", "__annotations__", "__dict__", "parameters")
+LACKS = ("AttributeError", "ImportError", "ModuleNotFoundError")
+VERSION = re.compile(r"\d+(\.\d+)+\w*")
+
+
+def probe(node: ast.AST) -> str:
+    """What a piece of code asks an object about what it has; empty if it asks nothing."""
+    if isinstance(node, ast.Call):
+        asked = last_name(node.func)
+        return asked if asked in ASKS or (asked == "getattr" and len(node.args) > 2) else ""
+    if isinstance(node, ast.ExceptHandler):
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        return next((f"except {name}" for name in map(last_name, caught) if name in LACKS), "")
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        if any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
+            tables = (last_name(one.func if isinstance(one, ast.Call) else one) for one in sides[1:])
+            return next((f"in {name}" for name in tables if name in (*TABLES, "vars")), "")
+        texts = [n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)]
+        names = [name for side in sides for n in ast.walk(side) if (name := last_name(n))]
+        if any(isinstance(text, str) and VERSION.fullmatch(text) for text in texts) or any(
+            "version" in name.lower() for name in names
+        ):
+            return "a version"
+    return ""
+
+
+def placed(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Each piece of code, with the innermost function around it."""
+    for child in ast.iter_child_nodes(tree):
+        yield inside, child
+        yield from placed(child, child.name if isinstance(child, ast.FunctionDef) else inside)
+
+
+def probes(engine: str, root: Path = ROOT) -> dict[str, list[str]]:
+    """The probes in an engine's folder outside of the place that knows its releases, by file and function. Scripts
+    show one finding with the engine alone, so they have nothing of ours to ask.
+    """
+    engines = root / "conformance" / "engines"
+    apart = [engines / engine / name for name in (KNOWS_RELEASES[engine], "scripts")]
+    found: dict[str, list[str]] = {}
+    for path in sorted((engines / engine).rglob("*.py")):
+        if any(path.is_relative_to(one) for one in apart):
+            continue
+        for inside, node in placed(tree_of(path)):
+            if what := probe(node):
+                place = f"{path.relative_to(engines).as_posix()} {inside}".strip()
+                found.setdefault(place, []).append(f"{where(path, node, root)} {what}")
+    return found
+
+
+@pytest.mark.parametrize("engine", KNOWS_RELEASES)
+def test_an_engine_probes_its_releases_in_one_place(engine: str) -> None:
+    found = probes(engine)
+    assert [line for place, lines in found.items() if place not in NO_PROBES for line in lines] == []
+    assert {place for place in NO_PROBES if place.startswith(f"{engine}/")} <= {*found}, "an exception for nothing"
+
+
+PROBES = """
+hasattr(x, "y")
+getattr(x, "y", None)
+try:
+    x.y
+except AttributeError:
+    pass
+try:
+    import x
+except (KeyError, ImportError):
+    pass
+inspect.signature(x.y)
+"y" in x.__dataclass_fields__
+"y" not in inspect.signature(x).parameters
+"y" in {f.name for f in fields(x)}
+"y" in vars(x)
+issubclass(x, y)
+release.imported.has("y")
+x.label >= "0.5.12"
+Version(x.label) < y
+sglang.__version__ == y
+"""
+NONE = """
+getattr(x, name)
+vars(x).update(y=1)
+isinstance(x, int)
+"swa" in components
+release.has_unified_tree
+x.size >= 3
+try:
+    x.y
+except KeyError:
+    raise AttributeError(name)
+"""
+
+
+def test_a_planted_probe_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "conformance" / "engines" / "sglang"
+    for name, text in {"driving/one.py": PROBES, "releases/two.py": PROBES, "driving/none.py": NONE}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (lines,) = probes("sglang", tmp_path).values()
+    seen = [line.removeprefix("conformance/engines/sglang/driving/one.py:") for line in lines]
+    assert sorted({int(line.split()[0]) for line in seen}) == [2, 3, 6, 10, *range(12, 22)]
+    (folder / "driving" / "one.py").write_text("def asks(x):\n    return hasattr(x, 'y')\n")
+    assert probes("sglang", tmp_path) == {
+        "sglang/driving/one.py asks": ["conformance/engines/sglang/driving/one.py:2 hasattr"]
+    }
+
+
 # The names of our packages: in a wheel they are below ``slotproof`` (docs/adr/0011-names-in-site-packages.md).
 
 MODULE = re.compile(r"(spec|proofs|impl|conformance)\.(?!py$)[\w.]*")

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from driven import have
+from driven import NEWEST, have
 
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
+from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.download import WHEELS
 from conformance.search.connection import Subject
 from conformance.traces import trace_files
@@ -82,7 +83,7 @@ def test_an_engine_names_the_stems_of_its_releases(plugin: Any) -> None:
 @pytest.mark.engine
 def test_a_release_whose_tree_has_moved_does_not_load(tmp_path: Path) -> None:
     source = tmp_path / "moved"
-    shutil.copytree(have("0.5.23").resolve(), source, copy_function=os.symlink)
+    shutil.copytree(have(NEWEST).resolve(), source, copy_function=os.symlink)
     tree = source / "sglang" / "srt" / "mem_cache" / "unified_radix_cache.py"
     tree.rename(tree.with_name("elsewhere.py"))
     found = newest.reasons(Subject("sglang", source=source), getattr(registry.plugin("sglang"), "stems"))  # noqa: B009
@@ -95,11 +96,11 @@ def test_a_release_whose_tree_has_moved_does_not_load(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_a_release_whose_block_pool_has_moved_does_not_load(tmp_path: Path) -> None:
     try:
-        root = WHEELS.release("0.33.0")
+        root = WHEELS.release(RELEASES[-1])
     except EngineError as error:
         pytest.skip(str(error))
     stems = ("block_pool", "block_cache")
-    assert newest.reasons(Subject("vllm", "0.33.0"), stems) == dict.fromkeys(stems, "")
+    assert newest.reasons(Subject("vllm", RELEASES[-1]), stems) == dict.fromkeys(stems, "")
     source = tmp_path / "moved"
     shutil.copytree(root.resolve(), source, copy_function=os.symlink)
     pool = source / "vllm" / "v1" / "core" / "block_pool.py"

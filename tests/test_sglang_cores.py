@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from driven import driven, have
+from driven import NEWEST, driven, have
 
 NO_RUST = "sglang 0.5.18 has no Rust core of its tree"
 START = """
@@ -86,7 +86,7 @@ BROKEN = """
             "sglang 0.5.18 has no Rust core of its tree",
         ),
         ("0.5.20", "python", "rust", "rust and python"),
-        ("0.5.23", "rust", "rust", "rust and python"),
+        (NEWEST, "rust", "rust", "rust and python"),
     ],
 )
 def test_the_core_that_runs_is_read_off_the_tree(release: str, default: str, rust: str, both: str) -> None:
@@ -96,15 +96,15 @@ def test_the_core_that_runs_is_read_off_the_tree(release: str, default: str, rus
 
 @pytest.mark.engine
 def test_a_core_that_is_asked_for_and_falls_back_is_an_error_with_the_releases_reason() -> None:
-    (said,) = driven("0.5.23", START + FALLS_BACK, str(have("0.5.23")))
+    (said,) = driven(NEWEST, START + FALLS_BACK, str(have(NEWEST)))
     assert said["default"] == "python"
     for core in ("rust", "both"):
-        assert said[core].startswith("sglang 0.5.23: core rust was asked for and core python was built: PyTorch ")
+        assert said[core].startswith(f"sglang {NEWEST}: core rust was asked for and core python was built: PyTorch ")
 
 
 @pytest.mark.engine
 def test_a_rust_core_shows_full_lock_counts_and_whether_other_parts_are_held() -> None:
-    (said,) = driven("0.5.23", START + SHOWN, str(have("0.5.23")))
+    (said,) = driven(NEWEST, START + SHOWN, str(have(NEWEST)))
     assert said["held"] == {"full": [2, None, False], "swa": [None, True, False], "mamba": [None, True, False]}
     assert said["above"] == {"full": [2, None, False], "swa": [None, False, False], "mamba": [None, None, True]}
     assert said["beside"] == {"full": [0, None, False], "swa": [None, False, False], "mamba": [None, False, False]}
@@ -114,6 +114,6 @@ def test_a_rust_core_shows_full_lock_counts_and_whether_other_parts_are_held() -
 
 @pytest.mark.engine
 def test_a_core_that_forgets_a_release_disagrees_with_the_other() -> None:
-    (said,) = driven("0.5.23", START + BROKEN, str(have("0.5.23")))
+    (said,) = driven(NEWEST, START + BROKEN, str(have(NEWEST)))
     assert str(said).startswith("cores_agree: snapshot: rust has node [1, 2]")
     assert "python has" in str(said)

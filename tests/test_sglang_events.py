@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from driven import driven, have, some
+from driven import NEWEST, between, driven, have, some
 
 # A tree that grows, splits, and is evicted, with two adapters (the high part of a token id is the adapter's). With a
 # wrong queue, events are lost, said twice, or have another parent.
@@ -77,7 +77,7 @@ DRIVE = """
 TREES = [("radix", ("full",)), ("swa_radix", ("full", "swa")), ("mamba_radix", ("full", "mamba"))]
 TREES += [("unified", ("full",)), ("unified", ("full", "swa")), ("unified", ("full", "swa", "mamba"))]
 SILENT = {"0.5.12": {"unified"}}  # trees that publish no events
-OURS = ("0.5.14", "0.5.23")  # releases in which our cache stands in
+OURS = ("0.5.14", NEWEST)  # releases in which our cache stands in
 # What the tree of a release, with each core that it has, and our cache say of the same inserts, evictions and resets.
 # Each in turn with pairs of tokens (drafts of EAGLE) and without, with hashes of its own for each space and without.
 SAME = """
@@ -158,7 +158,7 @@ def test_our_cache_says_what_the_tree_of_the_release_says(release: str) -> None:
 @pytest.mark.parametrize(
     ("release", "tree"),
     [
-        *((release, "own") for release in some(("0.5.12", "0.5.13", "0.5.15", "0.5.18", "0.5.20", "0.5.23"))),
+        *((release, "own") for release in some(between("0.5.12"))),
         *((release, "slotproof") for release in OURS),
     ],
 )

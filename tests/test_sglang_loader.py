@@ -13,7 +13,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
-from driven import sampled
+from driven import NEWEST, sampled
 
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry, wheels
@@ -510,18 +510,18 @@ def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> Non
 def test_the_page_of_cores_is_what_a_release_answers() -> None:
     pytest.importorskip("triton")
     try:
-        download.release("0.5.23")
+        download.release(NEWEST)
     except EngineError as error:
         pytest.skip(str(error))
-    code = """
+    code = f"""
     import runpy, sys
-    sys.argv = ["rust_core", "0.5.23"]
+    sys.argv = ["rust_core", "{NEWEST}"]
     runpy.run_module("conformance.engines.sglang.releases.cores_page", run_name="__main__")
     """
     answered = ast.literal_eval(run_python(code).stdout)
     page = (Path(__file__).parents[1] / "docs" / "cores.md").read_text("utf-8")
     table = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
-    last = [cell.strip() for cell in table[0]].index("0.5.23")
+    last = [cell.strip() for cell in table[0]].index(NEWEST)
     shown = {row[0].strip(): row[last].strip() for row in table[2:]}
     assert shown == answered
     assert {"python", "rust"} <= set(shown.values())

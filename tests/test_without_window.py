@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from driven import Variant, done, driven, found, some
+from driven import NEWEST, Variant, done, driven, found, some
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import Json
@@ -204,7 +204,7 @@ TREES = {
     "0.5.11": {"UnifiedRadixCache", "RadixCache", "MambaRadixCache"},
     "0.5.15": {"UnifiedRadixCache", "RadixCache", "MambaRadixCache"},
     "0.5.18": {"UnifiedRadixCache", "RadixCache"},
-    "0.5.23": {"UnifiedRadixCache"},
+    NEWEST: {"UnifiedRadixCache"},
 }
 
 

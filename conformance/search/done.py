@@ -12,6 +12,7 @@ from conformance.driver.trace import Trace
 from conformance.search.enough import NOT_ENOUGH, Effort
 from conformance.stems.found import law_of
 from conformance.stems.machine import Sink
+from conformance.stems.trees import Trees
 from conformance.traces.outcome import Outcome, outcome
 
 
@@ -30,11 +31,15 @@ TELLING = 0.15  # the part of the time that is kept for the story and the harm o
 
 
 class Done:
-    """Counts what is done on a stem. ``clock``: the time that the search may take, from the first operation on."""
+    """Counts what is done on a stem. ``clock``: the time that the search may take, from the first operation on.
+    ``trees``: see ``Search``.
+    """
 
-    def __init__(self, stem: str, make: Callable[[Json], Any], sink: Sink, clock: Clock) -> None:
+    def __init__(
+        self, stem: str, make: Callable[[Json], Any], sink: Sink, clock: Clock, trees: Trees | None = None
+    ) -> None:
         self.stem, self.sink, self.clock = stem, sink, clock
-        self.effort = Effort(stem, make, sink)
+        self.effort = Effort(stem, make, sink, trees)
 
     @property
     def running(self) -> Clock:

@@ -70,7 +70,7 @@ class Alone:
         self.make = Ran(loaded.makers[self.stem])
         self.listed = listed_of(asked)
         self.sink = Sink(before=self._before)
-        self.done = Done(self.stem, self.make, self.sink, clock)
+        self.done = Done(self.stem, self.make, self.sink, clock, loaded.trees)
         self.sink.late = self.done.is_late
         self.cut_short = False
 
@@ -123,7 +123,13 @@ class Alone:
         return result
 
     def _check(self, examples: int, seed: int | None) -> Result:
-        search = Search(examples, seed, strict=self.asked["strict"], exclude=excluded(self.stem, self.listed))
+        search = Search(
+            examples,
+            seed,
+            strict=self.asked["strict"],
+            exclude=excluded(self.stem, self.listed),
+            trees=self.loaded.trees,
+        )
         return check(self.stem, self.make, search, self.sink)
 
     def _told(self, result: Result) -> list[Json]:
@@ -162,7 +168,9 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     stem = asked["stem"]
     with Connection(asked["base"], asked.get("limit")) as base:
         first = asked.get("first", False)
-        limits = Limits(asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first)
+        limits = Limits(
+            asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, trees=loaded.trees
+        )
         kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]
         make = Ran(loaded.makers[stem])

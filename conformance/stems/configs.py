@@ -9,10 +9,12 @@ ends within 5 s: the time of a step grows with the number of slots, and with the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, PlainValidator, with_config
+from pydantic import AfterValidator, PlainValidator, ValidationInfo, with_config
 from pydantic_core import PydanticCustomError
+
+from conformance.stems.trees import Trees
 
 # Types of errors: the message says what was expected, or what an object lacks.
 EXPECTED, INCOMPLETE = "expected", "incomplete"
@@ -39,9 +41,25 @@ FewRows = Annotated[int, whole(1, 8)]
 Groups = Annotated[int, whole(1, 8)]
 Sessions = Annotated[int, whole(0, 8)]
 Requests = Annotated[int, whole(1, 8)]
-Tree = Literal["unified", "swa_radix", "mamba_radix", "radix"]
-LockedTree = Literal["unified", "swa_radix", "mamba_radix", "radix", "pure_swa"]
 exact = with_config(extra="forbid", strict=True)
+
+
+def _declared(key: str) -> PlainValidator:
+    """Accepts the kinds of trees that engines declare. ``key``: a field of ``Trees``, which stand in the context."""
+
+    def check(value: Any, asked: ValidationInfo) -> str:
+        assert isinstance(asked.context, Trees), "a configuration is checked against what engines declare"
+        known = asked.context.names(key)
+        if not isinstance(value, str) or value not in known:
+            raise PydanticCustomError(EXPECTED, f"one of {', '.join(known)}")
+        return value
+
+    return PlainValidator(check, json_schema_input_type=str)
+
+
+LockedTree = Annotated[str, _declared("locked")]
+ServedTree = Annotated[str, _declared("served")]
+StatefulTree = Annotated[str, _declared("stateful")]
 
 
 def _one_of(*known: list[str]) -> AfterValidator:

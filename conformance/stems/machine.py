@@ -25,6 +25,7 @@ from conformance.driver.lockstep import Finding, Law, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
 from conformance.stems.exclusions import looks_past
+from conformance.stems.trees import Trees
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -108,8 +109,8 @@ class StemMachine(RuleBasedStateMachine):
 
     ``make`` builds an engine from a configuration or raises ``Unsupported``. ``run_class`` is the stem's run.
     ``exclude``: the known differences to avoid. ``page_sizes``: in tokens. ``parts``: what requests and nodes
-    have, see ``Search``. ``run`` is ``None`` before the start, and stays so where the engine supports no drawn
-    configuration.
+    have, see ``Search``. ``trees``: the kinds of trees to draw from. ``run`` is ``None`` before the start, and stays so
+    where the engine supports no drawn configuration.
     """
 
     make: ClassVar[Callable[[Json], Any]]
@@ -119,6 +120,7 @@ class StemMachine(RuleBasedStateMachine):
     exclude: ClassVar[Collection[StrEnum]] = ()
     page_sizes: ClassVar[tuple[int, ...]] = (1, 2, 4)
     parts: ClassVar[tuple[str, ...] | None] = None
+    trees: ClassVar[Trees]
 
     run: Any = None
     lock: LockStep

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from conformance.driver.protocol import Json
 from conformance.stems.claims import Claims
 from conformance.stems.machine import StemMachine
+from conformance.stems.trees import Trees
 
 
 class Room(NamedTuple):
@@ -15,8 +16,8 @@ class Room(NamedTuple):
 
     ``machine`` draws the runs, ``run`` makes a run on an engine, ``callers`` are the classes whose marked methods are
     the operations of a run. ``claims``: which operations take which transition of the law. ``probes``: one
-    configuration of each kind in which an engine may be driven. ``config``: the type of a configuration. ``onward``
-    drives a run on after a law was broken (``conformance.driver.onward``).
+    configuration of each kind in which an engine with these trees may be driven. ``config``: the type of a
+    configuration. ``onward`` drives a run on after a law was broken (``conformance.driver.onward``).
 
     ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
     engine can lack. ``abilities``: what ``lacks`` may name beside calls.
@@ -26,7 +27,7 @@ class Room(NamedTuple):
     run: Callable[..., Any]
     callers: tuple[type, ...]
     claims: Claims
-    probes: Sequence[Json]
+    probes: Callable[[Trees], Sequence[Json]]
     config: Any
     onward: Callable[[Any], Any]
     protocol: type

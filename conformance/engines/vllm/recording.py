@@ -7,14 +7,14 @@ that say for which request it is done. Nothing of what they do or return changes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from conformance.engines.vllm import release
 from conformance.engines.vllm.reading import number, numbers
 from conformance.stems.block_cache.protocol import Move
 
 Function = Callable[..., Any]
-REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
 
 
 class Recorder:
@@ -36,13 +36,12 @@ class Recorder:
         watched |= {"cache_full_blocks": self._cache, "cache_partial_block": self._partial}
         watched |= {"evict_blocks": self._evict, "reset_prefix_cache": self._reset}
         watched |= {"move_block_hashes": self._move, "unpin_blocks": self._unpin}
-        for name, wrapped in watched.items():
-            if hasattr(pool, name):
-                setattr(pool, name, wrapped(getattr(pool, name)))
+        for name in release.calls_of(pool, watched):
+            setattr(pool, name, watched[name](getattr(pool, name)))
         for at, single in enumerate(manager.coordinator.single_type_managers):
-            for name in _for_a_request(single):
+            for name in release.calls_for_requests(single):
                 setattr(single, name, self._on_behalf(getattr(single, name), at))
-        for name in _for_a_request(manager):
+        for name in release.calls_for_requests(manager):
             setattr(manager, name, self._on_behalf(getattr(manager, name), None))
 
     def _on_behalf(self, function: Function, group: int | None) -> Function:
@@ -60,7 +59,7 @@ class Recorder:
         def named(*args: Any, **kwargs: Any) -> Any:
             if args:
                 return wrapped(*args, **kwargs)
-            name = next(name for name in REQUESTS if name in kwargs)
+            name = next(name for name in release.REQUESTS if name in kwargs)
             return wrapped(kwargs.pop(name), **kwargs)
 
         return named
@@ -82,7 +81,7 @@ class Recorder:
 
     def _touch(self, function: Function) -> Function:
         def touch(blocks: Any) -> Any:
-            held = list(_flat(blocks))
+            held = list(release.flat(blocks))
             if held:
                 self._note("touch", numbers(held))
             return function(blocks)
@@ -154,20 +153,3 @@ class Recorder:
             return function(given, *args, **kwargs)
 
         return unpin_blocks
-
-
-def _flat(blocks: Any) -> Iterator[Any]:
-    """The blocks of a list, or of the lists of all groups."""
-    for block in blocks:
-        if hasattr(block, "block_id"):
-            yield block
-        else:
-            yield from block
-
-
-def _for_a_request(manager: Any) -> Iterator[str]:
-    """The methods of a manager whose first argument is a request and that may change blocks."""
-    for name, function in inspect.getmembers(type(manager), inspect.isfunction):
-        first = list(inspect.signature(function).parameters)[1:2]
-        if not name.startswith(("_", "get_num")) and first and first[0] in REQUESTS:
-            yield name

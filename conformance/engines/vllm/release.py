@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, cached_property
 from pathlib import Path
@@ -84,6 +84,7 @@ ANSWERS = {
 }
 NEEDED = {"BlockPool": ("v1.core.block_pool",), "AsyncScheduler": ("v1.core.sched.async_scheduler",)}
 UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.core.single_type_kv_cache_manager"
+REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
 
 
 class Release:
@@ -321,7 +322,8 @@ class Release:
     def connector(self, scheduler: Any, setup: Setup) -> Connector:
         """The connector of a scheduler with transfers."""
         made: Connector = scheduler.connector
-        made.status, made.size, made.reoffers = self.status, setup.block_size, setup.reoffers
+        made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
+        made.size, made.reoffers = setup.block_size, setup.reoffers
         return made
 
     def transferred(self, received: Sequence[str], sent: Sequence[str], lost: Sequence[int]) -> Any:
@@ -367,6 +369,31 @@ class Release:
     @cached_property
     def _outputs(self) -> Any:
         return self.imported.module("v1.outputs")
+
+
+# What a scheduler of any release has: who records its calls asks here.
+
+
+def calls_of(pool: Any, names: Iterable[str]) -> list[str]:
+    """Those of the calls that a pool has."""
+    return [name for name in names if hasattr(pool, name)]
+
+
+def calls_for_requests(manager: Any) -> Iterator[str]:
+    """The methods of a manager whose first argument is a request and that may change blocks."""
+    for name, function in inspect.getmembers(type(manager), inspect.isfunction):
+        first = list(inspect.signature(function).parameters)[1:2]
+        if not name.startswith(("_", "get_num")) and first and first[0] in REQUESTS:
+            yield name
+
+
+def flat(blocks: Any) -> Iterator[Any]:
+    """The blocks of a list, or of the lists of all groups."""
+    for block in blocks:
+        if hasattr(block, "block_id"):
+            yield block
+        else:
+            yield from block
 
 
 @cache

@@ -28,7 +28,7 @@ class Connector:
     supports_divergent_local_hybrid_hits = False
     requires_kv_delivery = False
 
-    status: Any  # the enumeration RequestStatus of the release
+    unread: Sequence[Any]  # the statuses with which a request ends whose blocks no other server reads
 
     size: int  # the tokens of a block
 
@@ -90,8 +90,7 @@ class Connector:
         failed none does, nor of one that was preempted before its last token came.
         """
         sends = self.asked.pop(request.request_id).sends and any(block_ids)
-        unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
-        if sends and request.status not in unread:
+        if sends and request.status not in self.unread:
             self._sends[int(request.request_id)] = tuple(tuple(map(int, each)) for each in block_ids)
             return True, None
         return False, None

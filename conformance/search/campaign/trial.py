@@ -109,7 +109,13 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     replayed = [[file, _shows(Trace(**trace), make, progress)] for file, trace in asked["replay"]]
     examples: int = asked["examples"]
     limits = Limits(
-        examples, asked["seconds"], asked["seed"], together=examples, avoid=True, steered=bool(asked["steer"])
+        examples,
+        asked["seconds"],
+        asked["seed"],
+        together=examples,
+        avoid=True,
+        steered=bool(asked["steer"]),
+        trees=loaded.trees,
     )
     hunt = Hunt(stem, make, lambda _: Outcome(), limits, progress, mine.seen)
     hunt.sink.after, hunt.sink.beginning, hunt.sink.worth = mine.after, mine.beginning, mine.worth

@@ -6,8 +6,10 @@ from itertools import product
 
 from conformance.driver.protocol import Json
 from conformance.stems.claims import SESSIONS, SESSIONS_WITH_STATES, STATES, Claim, Where, own_way, taken_by
+from conformance.stems.configs import WINDOWED
 from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 from conformance.stems.session_trim import claims as rows
+from conformance.stems.trees import Trees
 
 TRACKED = Where(
     "mamba states and a track buffer of two slots, not lazy",
@@ -58,16 +60,15 @@ CLAIMS: dict[str, Claim] = {
     "state_restore": taken_by("admit", where=SESSIONS_WITH_STATES),
     "state_close": taken_by("close", where=SESSIONS_WITH_STATES),
 }
-KINDS: tuple[Json, ...] = tuple(
-    {"components": ["full", *swa, "mamba"], "tree": tree, "buffered": buffered, "doubled": doubled, "lazy": lazy}
-    for (tree, swa), (buffered, doubled, lazy) in product(
-        (("unified", ["swa"]), ("unified", []), ("mamba_radix", [])), (TWO, LAZY, ONE, NO_BUFFER)
-    )
-)
-WITHOUT_STATES: tuple[Json, ...] = tuple(
-    probe if "components" in probe else {**probe, "components": ["full", "swa"]} for probe in rows.PROBES
-)
-PROBES: tuple[Json, ...] = (
-    *WITHOUT_STATES,
-    *({**rows.SIZES, **kind, "page_size": size, "size_mamba": 10} for kind in KINDS for size in (1, 4)),
-)
+
+
+def probes(trees: Trees) -> list[Json]:
+    """One configuration for each kind of rows; with states for each tree, kind of track buffer and page size."""
+    without = [{"components": WINDOWED, **probe} for probe in rows.probes(trees)]
+    stateful = [(kind, parts) for kind, parts in dict.fromkeys(trees.locked) if "mamba" in parts]
+    with_states = [
+        {"components": [*parts], "tree": kind, "buffered": buffered, "doubled": doubled, "lazy": lazy}
+        for (kind, parts), (buffered, doubled, lazy) in product(stateful, (TWO, LAZY, ONE, NO_BUFFER))
+    ]
+    sized = [{**rows.SIZES, **kind, "page_size": size, "size_mamba": 10} for kind in with_states for size in (1, 4)]
+    return [*without, *sized]

@@ -14,10 +14,10 @@ from conformance.stems.configs import (
     FewPages,
     FewRows,
     PageSize,
+    ServedTree,
     Sessions,
     States,
     Tokens,
-    Tree,
     exact,
 )
 
@@ -38,7 +38,7 @@ class CacheConfig(TypedDict):
     sessions: Sessions
     window: Tokens
     need_sort: bool
-    tree: NotRequired[Tree]
+    tree: NotRequired[ServedTree]
     components: CacheComponents
     prefill_aware: NotRequired[bool]
     size_mamba: NotRequired[States]

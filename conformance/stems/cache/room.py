@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.stems.cache.claims import CLAIMS, PROBES
+from conformance.stems.cache.claims import CLAIMS, probes
 from conformance.stems.cache.config import CONFIG
 from conformance.stems.cache.protocol import CacheEngine
 from conformance.stems.cache.rules import CacheMachine
@@ -17,7 +17,7 @@ ROOM = Room(
     run=CacheRun,
     callers=(RequestCalls, CacheRun),
     claims=CLAIMS,
-    probes=PROBES,
+    probes=probes,
     config=CONFIG,
     onward=OnwardRows,
     protocol=CacheEngine,

@@ -12,7 +12,8 @@ class LockRefConfig(TypedDict):
     """A tree.
 
     ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``size_mamba``:
-    states. ``components``: what the nodes of the tree have. ``kind``: which of two trees, for an engine that has both.
+    states. ``components``: what the nodes of the tree have. ``kind``: which of the trees that the engine
+    declares (``conformance.stems.trees``).
     """
 
     page_size: PageSize

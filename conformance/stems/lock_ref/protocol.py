@@ -81,9 +81,7 @@ class LockRefEngine(Engine, Protocol):
 
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
     ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
-    engine that has several trees: ``unified`` (any components), ``radix`` and ``pure_swa`` (``full`` alone; the latter
-    over the one pool of a model whose layers all have a window), ``swa_radix`` (``full`` and ``swa``) or
-    ``mamba_radix`` (``full`` and ``mamba``).
+    engine that has several trees: one of those that it declares (``conformance.stems.trees``).
 
     Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
     (see ``pin``).

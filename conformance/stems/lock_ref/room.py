@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.stems.lock_ref.claims import CLAIMS, PROBES
+from conformance.stems.lock_ref.claims import CLAIMS, probes
 from conformance.stems.lock_ref.config import CONFIG
 from conformance.stems.lock_ref.onward import OnwardTree
 from conformance.stems.lock_ref.protocol import LockRefEngine
@@ -15,7 +15,7 @@ ROOM = Room(
     run=LockRefRun,
     callers=(LockRefRun,),
     claims=CLAIMS,
-    probes=PROBES,
+    probes=probes,
     config=CONFIG,
     onward=OnwardTree,
     protocol=LockRefEngine,

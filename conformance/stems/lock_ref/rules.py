@@ -15,22 +15,12 @@ from conformance.stems.lock_ref.exclusions import LockRefExclusion as Exclusion
 from conformance.stems.lock_ref.projection import common_length
 from conformance.stems.lock_ref.run import HANDLES, BadCall, Caller, LockRefRun
 from conformance.stems.machine import StemMachine
+from conformance.stems.trees import LOCKED
 from spec import tree
 
-# Trees with a window come more often: their locks have most to go wrong.
-TREES = (
-    *(("unified", ["full", "swa"]),) * 4,
-    *(("unified", ["full", "swa", "mamba"]),) * 4,
-    *(("swa_radix", ["full", "swa"]),) * 3,
-    *(("unified", ["full", "mamba"]),) * 2,
-    ("unified", ["full"]),
-    ("radix", ["full"]),
-    ("pure_swa", ["full"]),
-    ("mamba_radix", ["full", "mamba"]),
-)
 CONFIG = {
     "page_size": st.integers(0, 1),
-    "tree": st.integers(0, len(TREES) - 1),
+    "tree": st.integers(0, LOCKED - 1),  # which of the trees that the engine declares
     "size": st.integers(6, 16),  # pages
     "size_swa": st.integers(6, 16),
     "size_mamba": st.integers(2, 5),
@@ -68,11 +58,13 @@ class LockRefMachine(StemMachine):
     def start(self, config: Json) -> None:
         """Makes an engine of a drawn size and kind, and the law."""
         sizes = [size for size in self.page_sizes if size in PAGE_SIZES]
-        trees = [tree for tree in TREES if self.parts is None or tuple(tree[1]) == self.parts]
+        trees = [tree for tree in self.trees.locked if self.parts is None or tree[1] == self.parts]
+        if not trees:
+            return
         kind, components = trees[config["tree"] % len(trees)]
         known = {name: config[name] for name in ("size", "size_swa", "size_mamba", "window")}
-        known |= {"kind": kind, "components": components, "page_size": sizes[config["page_size"] % len(sizes)]}
-        kinds = dict.fromkeys((kind, tuple(parts), size) for kind, parts in trees for size in sizes)
+        known |= {"kind": kind, "components": [*components], "page_size": sizes[config["page_size"] % len(sizes)]}
+        kinds = dict.fromkeys((kind, parts, size) for kind, parts in trees for size in sizes)
         of_kind = [{"kind": kind, "components": [*parts], "page_size": size} for kind, parts, size in kinds]
         self.begin_one_of(known, [{**known, **more, **kind} for more in ({}, MOST) for kind in of_kind])
 

@@ -6,7 +6,8 @@ from itertools import product
 
 from conformance.driver.protocol import Json
 from conformance.stems.claims import Claim, Where, own_way, taken_by
-from conformance.stems.mamba_slots.rules import BUFFERS, REQUESTS, SESSIONS, TREES
+from conformance.stems.mamba_slots.rules import BUFFERS, REQUESTS, SESSIONS
+from conformance.stems.trees import Trees
 
 TRACKED = Where("a track buffer of two slots, not lazy", lambda c: bool(c["doubled"]) and not c["lazy"])
 LAZY = Where("a lazy track buffer", lambda c: bool(c["lazy"]))
@@ -31,7 +32,11 @@ CLAIMS: dict[str, Claim] = {
     "close": taken_by("close"),
 }
 SIZES: Json = {"size": 9, "requests": REQUESTS, "sessions": SESSIONS}
-PROBES: tuple[Json, ...] = tuple(
-    {**SIZES, "tree": tree, "buffered": buffered, "doubled": doubled, "lazy": lazy}
-    for tree, (buffered, doubled, lazy) in product(TREES, dict.fromkeys(BUFFERS))
-)
+
+
+def probes(trees: Trees) -> list[Json]:
+    """One configuration for each tree and kind of track buffer."""
+    return [
+        {**SIZES, "tree": tree, "buffered": buffered, "doubled": doubled, "lazy": lazy}
+        for tree, (buffered, doubled, lazy) in product(trees.stateful, dict.fromkeys(BUFFERS))
+    ]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from typing_extensions import TypedDict
 
-from conformance.stems.configs import Requests, Sessions, States, exact
+from conformance.stems.configs import Requests, Sessions, StatefulTree, States, exact
 
 
 @exact
 class MambaSlotsConfig(TypedDict):
     """State slots.
 
-    ``size``: state slots. ``requests``, ``sessions``: how many there are. ``tree``: which tree, for an engine that has
-    several. ``buffered``: a request has a track buffer. ``doubled``: of two slots. ``lazy``: the second slot exists
-    only around a tracking boundary.
+    ``size``: state slots. ``requests``, ``sessions``: how many there are. ``tree``: which of the trees that the engine
+    declares (``conformance.stems.trees``). ``buffered``: a request has a track buffer. ``doubled``: of two slots.
+    ``lazy``: the second slot exists only around a tracking boundary.
     """
 
     size: States
     requests: Requests
     sessions: Sessions
-    tree: Literal["mamba_radix", "unified", "unified_swa"]
+    tree: StatefulTree
     buffered: bool
     doubled: bool
     lazy: bool

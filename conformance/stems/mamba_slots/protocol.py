@@ -48,9 +48,10 @@ class MambaSlotsSnapshot:
 class MambaSlotsEngine(Engine, Protocol):
     """A pool of mamba state slots, with requests, sessions and a tree that own them.
 
-    Configuration: ``size`` (state slots), ``requests``, ``sessions`` (how many), ``tree`` (which tree, for an engine
-    that has several: ``mamba_radix``, ``unified`` or ``unified_swa``). The track buffer of a request: ``buffered`` (it
-    has one), ``doubled`` (of two slots), ``lazy`` (the second slot exists only around a tracking boundary).
+    Configuration: ``size`` (state slots), ``requests``, ``sessions`` (how many), ``tree`` (for an engine that
+    has several: one of those that it declares, ``conformance.stems.trees``). The track buffer of a request:
+    ``buffered`` (it has one), ``doubled`` (of two slots), ``lazy`` (the second slot exists only around a tracking
+    boundary).
     """
 
     def match(self, request: int, tokens: list[int], session: int, again: bool) -> Key | None:

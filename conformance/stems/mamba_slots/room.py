@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.stems.mamba_slots.claims import CLAIMS, PROBES
+from conformance.stems.mamba_slots.claims import CLAIMS, probes
 from conformance.stems.mamba_slots.config import CONFIG
 from conformance.stems.mamba_slots.onward import OnwardStates
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine
@@ -15,7 +15,7 @@ ROOM = Room(
     run=MambaSlotsRun,
     callers=(MambaSlotsRun,),
     claims=CLAIMS,
-    probes=PROBES,
+    probes=probes,
     config=CONFIG,
     onward=OnwardStates,
     protocol=MambaSlotsEngine,

@@ -16,9 +16,9 @@ from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion as Exclusion
 from conformance.stems.mamba_slots.run import BadCall, MambaSlotsRun
+from conformance.stems.trees import STATEFUL
 
 REQUESTS, SESSIONS = 3, 2
-TREES = ("mamba_radix", "unified", "unified_swa")
 TWO, LAZY, ONE, NO_BUFFER = (True, True, False), (True, True, True), (True, False, False), (False, False, False)
 BUFFERS = (
     TWO,
@@ -29,7 +29,7 @@ BUFFERS = (
 )  # each: buffered, doubled, lazy; TWO is the default of engines, so it comes twice
 CONFIG = {
     "size": st.sampled_from((7, 4, 5, 6, 7, 8, 9)),
-    "tree": st.integers(0, len(TREES) - 1),
+    "tree": st.integers(0, STATEFUL - 1),  # which of the trees that the engine declares
     "buffer": st.integers(0, len(BUFFERS) - 1),
 }
 TEXTS = ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 7, 8], [9, 10])
@@ -48,9 +48,10 @@ class MambaSlotsMachine(StemMachine):
         """Makes an engine of a drawn size and kind, and the law. A kind that the engine does not support is replaced
         by the next one.
         """
-        kinds = [(tree, buffer) for buffer in BUFFERS for tree in TREES]
+        trees = self.trees.stateful
+        kinds = [(tree, buffer) for buffer in BUFFERS for tree in trees]
         rows = REQUESTS + SESSIONS
-        first = config["buffer"] * len(TREES) + config["tree"]
+        first = config["buffer"] * len(trees) + config["tree"] % max(1, len(trees))
         size = max(config["size"], rows if self.excludes(Exclusion.MORE_ROWS) else 0)
         for tree, buffer in (*kinds[first:], *kinds[:first]):
             known = {"size": size, "requests": REQUESTS, "sessions": SESSIONS, "tree": tree}

@@ -8,7 +8,7 @@ avoids known differences of the engine. Each run ends with ``quiesce``: everythi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from random import Random
 from typing import Any, get_args
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from conformance.driver.protocol import Json
+from conformance.stems.configs import WINDOWED
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.calls import BadCall, RequestCalls
 from conformance.stems.session_trim.exclusions import SessionTrimExclusion as Exclusion
@@ -32,7 +33,7 @@ CONFIG = {
     "size_swa": st.integers(3, 10),
     "window": st.integers(1, 5),  # tokens
     "need_sort": st.booleans(),
-    "tree": st.sampled_from(("unified", "swa_radix")),
+    "tree": st.sampled_from((False, True)),  # the newest that the engine has for the model, or the oldest
     "windowed": st.sampled_from((True, True, True, False)),  # the model has sliding-window layers
 }
 sessions, lengths = st.sampled_from((1, 0, 1, 2)), st.sampled_from((5, 2, 3, 1, 8, 0))
@@ -66,37 +67,38 @@ class RequestRules(StemMachine):
         """The drawn configuration, and then those of every other kind, for an engine that does not support it. Their
         order depends on the drawn one alone.
         """
-        kinds = product(range(len(self.page_sizes)), ("unified", "swa_radix"), (True, False), (False, True))
+        kinds = product(range(len(self.page_sizes)), (False, True), (True, False), (False, True))
         rest = [
-            {**config, "page_size": page_size, "tree": tree, "windowed": windowed, "need_sort": sorts}
-            for page_size, tree, windowed, sorts in kinds
+            {**config, "page_size": page_size, "tree": older, "windowed": windowed, "need_sort": sorts}
+            for page_size, older, windowed, sorts in kinds
         ]
-        Random(crc32(json.dumps(config, sort_keys=True).encode())).shuffle(rest)
+        named = {**config, "tree": self.trees.serving(WINDOWED, config["tree"])}
+        Random(crc32(json.dumps(named, sort_keys=True).encode())).shuffle(rest)
         return [self.drawn(one) for one in (config, *rest)]
 
     def set_up(self, config: Json) -> bool:
         """Starts a run of a drawn size. False if the engine does not support it.
 
-        A model without sliding-window layers is told by its ``components``, and has an older tree of its own. In some
-        runs it is replaced by one that has no other layers, where the engine has such models.
+        A model without sliding-window layers is told by its ``components``. In some runs it is replaced by one that has
+        no other layers, where the engine has such models.
         """
         page_size = self.page_sizes[config["page_size"] % len(self.page_sizes)]
         known = {"rows": ROWS, **config, "page_size": page_size, "sessions": SESSIONS}
         known["window"] = self.scaled(config["window"], page_size)
+        parts: Sequence[str] = WINDOWED
         if not known.pop("windowed"):
             if self._all_sliding(known) and self._begin_sliding(known, config["window"]):
                 return True
             parts = known["components"] = known.get("components", ["full"])
-            older = "mamba_radix" if "mamba" in parts else "radix"
-            known["tree"] = "unified" if known["tree"] == "unified" else older
-        return self.begin(known)
+        known["tree"] = self.trees.serving(parts, known["tree"])
+        return known["tree"] is not None and self.begin(known)
 
     def _all_sliding(self, known: Json) -> bool:
         """The model of a drawn configuration without sliding-window layers is to have no other layers."""
         if self.parts is not None:
             return self.parts == ("swa",)
         stateful = "mamba" in known.get("components", ())
-        return not stateful and known["tree"] != "unified" and (known["size"] + known["need_sort"]) % 2 == 0
+        return not stateful and known["tree"] and (known["size"] + known["need_sort"]) % 2 == 0
 
     def _begin_sliding(self, known: Json, window: int) -> bool:
         """Starts a run of a model whose layers all have a sliding window: of the drawn size, or else with pages of one

@@ -8,6 +8,8 @@ from conformance.driver.protocol import Json
 from conformance.stems.claims import SLIDING, WINDOWED, Claim, own_way, taken_by
 from conformance.stems.configs import FULL
 from conformance.stems.configs import SLIDING as ALL_SLIDING
+from conformance.stems.configs import WINDOWED as WINDOWED_PARTS
+from conformance.stems.trees import Trees
 
 NO_TREE = "An engine without a prefix cache keeps nothing of a row that leaves."
 NO_SESSIONS = "To an engine without streaming sessions each turn is a new request."
@@ -39,14 +41,14 @@ CLAIMS: dict[str, Claim] = {
     "free_group_end": taken_by("end_group"),
 }
 SIZES: Json = {"size": 8, "size_swa": 8, "rows": 3, "sessions": 2, "window": 2, "need_sort": False}
-KINDS: tuple[Json, ...] = (
-    {"tree": "unified"},
-    {"tree": "swa_radix"},
-    {"tree": "unified", "components": FULL},
-    {"tree": "radix", "components": FULL},
-    {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": False},
-    {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": True},
+SLIDING_KINDS: tuple[Json, ...] = tuple(
+    {"components": ALL_SLIDING, "sessions": 0, "prefill_aware": aware} for aware in (False, True)
 )
-PROBES: tuple[Json, ...] = tuple(
-    {**SIZES, **kind, "page_size": page_size} for page_size, kind in product((1, 4), KINDS)
-)
+
+
+def probes(trees: Trees) -> list[Json]:
+    """One configuration for each page size and kind of model, over each tree that a server may have for it."""
+    windowed = [{"tree": kind} for kind, parts in trees.served if parts == tuple(WINDOWED_PARTS)]
+    full = [{"tree": kind, "components": FULL} for kind, parts in trees.served if parts == tuple(FULL)]
+    kinds: list[Json] = [*windowed, *full, *SLIDING_KINDS]
+    return [{**SIZES, **kind, "page_size": page_size} for page_size, kind in product((1, 4), kinds)]

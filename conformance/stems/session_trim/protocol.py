@@ -100,10 +100,10 @@ class SessionTrimEngine(Engine, Protocol):
     the tree: ``cache`` does that, in a call of its own.
 
     Configuration: ``page_size``, ``window`` (tokens), ``size``, ``size_swa`` (pages), ``rows`` (how many requests can
-    run), ``sessions`` (numbered from 1), ``need_sort`` (see ``AllocatorEngine``), and ``tree`` (``unified`` or another
-    name: which of several trees, for an engine that has them). ``components``, where there, has ``full`` and, for a
-    model with sliding-window layers, ``swa``; without this key the model has such layers. Without them there is one
-    pool, whose snapshot is ``SwaMappingSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor
+    run), ``sessions`` (numbered from 1), ``need_sort`` (see ``AllocatorEngine``), and ``tree`` (for an engine that has
+    several: one of those that it declares, ``conformance.stems.trees``). ``components``, where there, has ``full`` and,
+    for a model with sliding-window layers, ``swa``; without this key the model has such layers. Without them there is
+    one pool, whose snapshot is ``SwaMappingSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor
     moves in ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.
 
     Beside calls, ``lacks`` may name four abilities: ``abort_chunked`` (an abort between two chunks of a prompt),

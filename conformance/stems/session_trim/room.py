@@ -6,7 +6,7 @@ from conformance.stems.requests.calls import RequestCalls
 from conformance.stems.requests.lacking import ABILITIES, NEVER_LACKING
 from conformance.stems.requests.onward import OnwardRows
 from conformance.stems.room import Room
-from conformance.stems.session_trim.claims import CLAIMS, PROBES
+from conformance.stems.session_trim.claims import CLAIMS, probes
 from conformance.stems.session_trim.config import CONFIG
 from conformance.stems.session_trim.protocol import SessionTrimEngine
 from conformance.stems.session_trim.rules import SessionTrimMachine
@@ -17,7 +17,7 @@ ROOM = Room(
     run=SessionTrimRun,
     callers=(RequestCalls, SessionTrimRun),
     claims=CLAIMS,
-    probes=PROBES,
+    probes=probes,
     config=CONFIG,
     onward=OnwardRows,
     protocol=SessionTrimEngine,

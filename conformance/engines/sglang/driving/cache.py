@@ -18,6 +18,7 @@ from conformance.engines.sglang.driving.undoing import Undoing
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, marks, records
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
+from conformance.engines.sglang.trees import TREES
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.configs import is_all_sliding, swa_size
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
@@ -32,8 +33,6 @@ from conformance.stems.session_trim.protocol import (
 )
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
-# The tree that releases without the unified one have for these components.
-OLDER = {("full",): "radix", ("full", "swa"): "swa_radix", ("full", "mamba"): "mamba_radix"}
 STATES_A_ROW = 3  # the states that SGLang has for each row, beside its track buffer (_calculate_mamba_ratio)
 
 
@@ -52,7 +51,7 @@ def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGL
 def _kind(release: Release, config: Json, components: tuple[str, ...]) -> str:
     """The kind of tree that the configuration names; in a release without the unified tree the older one."""
     if not release.has_unified_tree:
-        return OLDER[components]
+        return TREES.serving(components, older=True) or "unified"
     return str(config.get("tree", "unified"))
 
 

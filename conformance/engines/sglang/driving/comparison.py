@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from conformance.driver.protocol import EngineError, Misuse, Unsupported
+from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.tree import LockRefEngine
-from conformance.engines.sglang.releases import cores
-from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases import allocators, cores
+from conformance.engines.sglang.releases.release import Release, building_unified
 from conformance.engines.sglang.replacing import droptree
 
 COMPONENTS = ("full", "swa")
@@ -89,8 +89,7 @@ class Comparison:
         maps rows that its kernels have allocated, and ``alloc`` of its two pools hands out single tokens alone.
         """
         need = count * allocator.page_size
-        pools = [getattr(allocator, name, None) for name in ("full_attn_allocator", "swa_attn_allocator")]
-        found = [pool.alloc(need) for pool in pools if pool is not None] or [allocator.alloc(need)]
+        found = [side.alloc(need) for side in allocators.sides(allocator)]
         if any(slots is None for slots in found):
             raise EngineError(f"{self.label}: the pool of the benchmark has no {count} pages left")
         full: Tensor = found[0]
@@ -104,14 +103,12 @@ class Comparison:
         """
         wanted = list(paths)
         size = (len(wanted) + 1) * span
-        try:
+        with building_unified(self.label):
             memory = SGLangMemory(self.release, "unified", COMPONENTS, 1, size=size, size_swa=size, window=window)
             engine = LockRefEngine(memory)
             for path in wanted:
                 tokens = [node for node in path for _ in range(span)]
                 engine.insert(tokens, protected=len(tokens) - span)
-        except (Misuse, Unsupported, AttributeError, ImportError) as error:
-            raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
         tree = LockTree(self.release, memory.tree)
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
@@ -123,15 +120,13 @@ class Comparison:
         """
         plain = Release(self.release.imported, publishing=False)
         own = droptree.with_our_tree(plain, debug=False)
-        known = [cores.RUST, cores.PYTHON] if plain.imported.has(cores.RUST_PACKAGE) else [cores.DEFAULT]
-        wanted = [("Slotproof", own, cores.DEFAULT), *((f"its core {core}", plain, core) for core in known)]
+        known = [(f"its core {core}", plain, core) for core in cores.known(plain.imported)]
+        wanted = [("Slotproof", own, cores.DEFAULT), *known]
         return [(name, self._tree(release, core, tokens, page_size)) for name, release, core in wanted]
 
     def _tree(self, release: Release, core: str, tokens: int, page_size: int) -> PrefixTree:
-        try:
+        with building_unified(self.label):
             memory = SGLangMemory(
                 release, "unified", ("full",), page_size, size=tokens, size_swa=0, window=WINDOW, core=core
             )
-        except (Misuse, Unsupported, AttributeError, ImportError) as error:
-            raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
         return PrefixTree(release, memory)

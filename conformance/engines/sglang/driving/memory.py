@@ -16,18 +16,9 @@ from conformance.driver.protocol import Told, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, cached_pages
 from conformance.engines.sglang.releases import cores, records
-from conformance.engines.sglang.releases.records import MATCHED, STATE
+from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-
-# The components that each kind of tree may have. SWARadixCache and MambaRadixCache are older trees of one kind each. A
-# PureSWARadixCache has one pool, for the windows of all layers; what is locked in it is the whole path, as a full part.
-COMPONENTS = {
-    "unified": (("full",), ("full", "swa"), ("full", "mamba"), ("full", "swa", "mamba")),
-    "swa_radix": (("full", "swa"),),
-    "mamba_radix": (("full", "mamba"),),
-    "radix": (("full",),),
-    "pure_swa": (("full",),),
-}
+from conformance.engines.sglang.trees import LOCKED
 
 
 @dataclass
@@ -51,7 +42,7 @@ class SGLangMemory:
     core: str = cores.DEFAULT
 
     def __post_init__(self) -> None:
-        if self.components not in COMPONENTS.get(self.kind, ()):
+        if (self.kind, self.components) not in LOCKED:
             raise Unsupported(f"SGLang has no tree of kind {self.kind} with the components {self.components}")
         if self.kind == "pure_swa" and self.page_size > 1:
             raise Unsupported("the pool of a model whose layers all have a window has pages of one token")
@@ -79,7 +70,7 @@ class SGLangMemory:
     @property
     def ran(self) -> dict[str, str]:
         """What runs, as the tree shows it: the core of a unified tree."""
-        return {"core": cores.of(self.tree)} if hasattr(self.tree, "tree_components") else {}
+        return cores.shown(self.tree)
 
     # KV events.
 
@@ -116,12 +107,11 @@ class SGLangMemory:
         Some releases put this copy off: a match only notes the slot of the node's state, and the batch that takes the
         request copies it. The scheduler makes this batch at once; in between it does nothing else.
         """
-        if self.state_slots is None or not records.has(request, MATCHED):
+        if self.state_slots is None:
             return
-        source, own = records.read(request, MATCHED), records.read(request, STATE)
+        source = records.take_matched(request)
         if source is not None:
-            self.rows.mamba_pool.copy_from(source, own.view(1))
-        records.write(request, **{MATCHED: None})
+            self.rows.mamba_pool.copy_from(source, records.read(request, STATE).view(1))
 
     def copies(self) -> list[tuple[int, int]]:
         """The copies of states since the last time that somebody asked, each as the slots read and written."""

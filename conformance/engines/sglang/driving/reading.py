@@ -12,7 +12,7 @@ from typing import Any
 
 from conformance.driver.protocol import Key
 from conformance.engines.sglang.releases import marks, records
-from conformance.engines.sglang.releases.nodes import Nodes, TreeNode, ident_of
+from conformance.engines.sglang.releases.nodes import Nodes, TreeNode, ident_of, is_handle
 from conformance.engines.sglang.releases.records import NEXT_TRACK, STATE, TRACKS
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodeSnapshot
@@ -49,7 +49,7 @@ class TreeReader:
 
     def path(self, handle: Any) -> list[TreeNode]:
         """The nodes from this one up to below the root; empty for the root, and for what is no node of the tree."""
-        if not (isinstance(handle, int) or hasattr(handle, "id")):
+        if not is_handle(handle):
             return []
         known = {node.ident: node for node in self.walk()}
         found, node = [], known.get(ident_of(handle))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-CALLS = ("alloc", "alloc_extend", "alloc_decode")  # of an allocator of slots
+from conformance.engines.sglang.releases import allocators
 
 
 class Answered(Exception):
@@ -53,7 +53,7 @@ def granted(allocator: Any, call: Callable[[], object], fragile: bool) -> bool:
 @contextmanager
 def _replaced(allocator: Any, rehearse: Callable[..., Any]) -> Iterator[None]:
     """While this lasts, the calls that allocate are rehearsed."""
-    names = [name for name in CALLS if hasattr(allocator, name)]
+    names = allocators.calls(allocator)
 
     def stand_in(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -78,6 +78,4 @@ def _replaced(allocator: Any, rehearse: Callable[..., Any]) -> Iterator[None]:
 
 
 def _has_empty_list(allocator: Any) -> bool:
-    names = [name for name in ("full_attn_allocator", "swa_attn_allocator") if hasattr(allocator, name)]
-    sides: list[Any] = [getattr(allocator, name) for name in names] or [allocator]
-    return any(len(side.free_pages) == 0 for side in sides)
+    return any(len(side.free_pages) == 0 for side in allocators.sides(allocator))

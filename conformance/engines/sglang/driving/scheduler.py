@@ -20,7 +20,7 @@ from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.prebuilt import DecodeServer
 from conformance.engines.sglang.driving.rehearsal import granted
 from conformance.engines.sglang.releases import marks, records
-from conformance.engines.sglang.releases.records import MATCHED, NEXT_TRACK, STATE, TRACKED, TRACKS
+from conformance.engines.sglang.releases.records import NEXT_TRACK, STATE, TRACKED, TRACKS
 from conformance.stems.session_trim.protocol import Admission
 
 ENDLESS = 1 << 20  # the longest answer of a request: it ends when the driver says so
@@ -135,8 +135,8 @@ class Scheduler:
     def _take_copy_back(self, request: Any) -> None:
         """The scheduler frees the copy of a state that a match has made for a request that it does not admit."""
         slots = self.memory.state_slots
-        if slots is not None and records.has(request, MATCHED):
-            records.write(request, **{MATCHED: None})
+        if slots is not None:
+            records.take_matched(request)
         state = None if slots is None or request.session is not None else records.read(request, STATE)
         if state is not None:
             slots.free(state.unsqueeze(-1))
@@ -152,8 +152,8 @@ class Scheduler:
         length = records.prefix(request)
         if not length:
             return -1
-        if hasattr(request, "prefix_indices"):
-            return int(request.prefix_indices[-1])
+        if (slots := records.prefix_slots(request)) is not None:
+            return int(slots[-1])
         if (row := records.row(request)) is not None:
             return int(self.memory.rows.req_to_token[row, length - 1])
         return int(self.cache.prefix_device_indices(request)[-1])
@@ -352,7 +352,7 @@ def track(memory: SGLangMemory, request: Any) -> None:
     records.write(request, **{TRACKED: records.committed(request) // memory.page_size * memory.page_size})
     # Which slot was written, and how long the text of the other one is, where a release keeps that.
     kept = {"mamba_last_track_idx": written, "mamba_prev_track_seqlen": None if memory.buffers.lazy else before}
-    records.write(request, **{name: value for name, value in kept.items() if records.has(request, name)})
+    records.write_known(request, **kept)
     if not memory.buffers.lazy:
         records.write(request, **{NEXT_TRACK: memory.rows.get_mamba_ping_pong_other_idx(written)})
 

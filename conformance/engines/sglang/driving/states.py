@@ -21,20 +21,18 @@ from conformance.engines.sglang.driving.scheduler import OUT_OF_STATES, after_bo
 from conformance.engines.sglang.driving.served_states import ServedStates
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
+from conformance.engines.sglang.trees import WITH_STATES
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
 
 TOKENS, WINDOW = 512, 4  # of each pool and of the window, so that slots of tokens are never lacking
-TREES = {
-    "mamba_radix": ("mamba_radix", ("full", "mamba")),
-    "unified": ("unified", ("full", "mamba")),
-    "unified_swa": ("unified", ("full", "swa", "mamba")),
-}
 NO_STATES_FOR_ROWS = "Not enough space for mamba"  # how the assertion of a batch that lacks state slots begins
 
 
 def state_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGLangMemory:
     """The memory of a server with so many state slots; Unsupported if the release has no such tree or buffers."""
-    kind, components = TREES[config["tree"]]
+    if config["tree"] not in WITH_STATES:
+        raise Unsupported(f"SGLang has no tree of kind {config['tree']} with states")
+    kind, components = WITH_STATES[config["tree"]]
     return SGLangMemory(
         release,
         kind,

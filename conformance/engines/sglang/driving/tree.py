@@ -123,8 +123,8 @@ class LockRefEngine:
     def _matched(self, tokens: list[int], **more: Any) -> Match:
         found = self.sglang.match(self.tree, tokens, **more)
         slots = self.sglang.matched_slots(self.tree, found)
-        length = getattr(found, "device_prefix_len", len(slots))
-        return Match(int(length), self.memory.reader.number(found.last_device_node), slots)
+        length = self.sglang.matched_length(found, slots)
+        return Match(length, self.memory.reader.number(found.last_device_node), slots)
 
     def _shared(self, tokens: list[int], protected: int) -> list[int]:
         """The tree's slots of the first tokens: the caller has them since its match, and holds them."""

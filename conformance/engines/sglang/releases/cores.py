@@ -26,6 +26,16 @@ def of(tree: Any) -> str:
     return RUST if f".{RUST_PACKAGE}." in f"{core.__module__}." else PYTHON
 
 
+def shown(tree: Any) -> dict[str, str]:
+    """The core of a unified tree; nothing for a tree of another kind, which has no cores."""
+    return {"core": of(tree)} if hasattr(tree, "tree_components") else {}
+
+
+def known(imported: Imported) -> tuple[str, ...]:
+    """The cores between which the release can choose; the default alone where there is no Rust core."""
+    return (RUST, PYTHON) if imported.has(RUST_PACKAGE) else (DEFAULT,)
+
+
 def build(imported: Imported, make: Callable[[Any], Any], params: Any, core: str) -> Any:
     """A unified tree with the core of this name, made from the release's parameters. Raises EngineError if the release
     has no such core, cannot build it, or builds the other one; the message has the release's own reason.

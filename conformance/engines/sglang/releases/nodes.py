@@ -45,6 +45,11 @@ class Nodes(Protocol):
         """The ``evictable`` or the ``protected`` size of a component, in tokens (mamba: states)."""
 
 
+def is_handle(handle: Any) -> bool:
+    """A release may name a node by this: by its object, or by its number."""
+    return isinstance(handle, int) or hasattr(handle, "id")
+
+
 def ident_of(handle: Any) -> int:
     """The release's number of a node, of which a release's call has returned the object or the number."""
     return int(handle if isinstance(handle, int) else handle.id)

@@ -30,7 +30,7 @@ def read(holder: Any, name: str) -> Any:
     return getattr(kv if hasattr(kv, name) else holder, name)
 
 
-def has(holder: Any, name: str) -> bool:
+def _has(holder: Any, name: str) -> bool:
     """Whether the release keeps such a field."""
     return hasattr(holder, name) or hasattr(getattr(holder, "kv", None), name)
 
@@ -40,6 +40,20 @@ def write(holder: Any, **fields: Any) -> None:
     kv = getattr(holder, "kv", None)
     for name, value in fields.items():
         setattr(kv if hasattr(kv, name) else holder, name, value)
+
+
+def write_known(holder: Any, **fields: Any) -> None:
+    """Sets those of the fields that the release keeps."""
+    write(holder, **{name: value for name, value in fields.items() if _has(holder, name)})
+
+
+def take_matched(request: Any) -> Any:
+    """The state of the node that a request has matched, which nobody has copied yet, and it is forgotten; ``None``:
+    there is none, as in a release that copies at once.
+    """
+    source = read(request, MATCHED) if _has(request, MATCHED) else None
+    write_known(request, **{MATCHED: None})
+    return source
 
 
 def shared(request: Any, slot: Any) -> bool:
@@ -71,7 +85,7 @@ def lengths(holder: Any) -> Lengths:
 
 def cursor(holder: Any) -> int:
     """The token before which the slots of the window were freed."""
-    if not has(holder, "component_evicted_seqlens"):
+    if not _has(holder, "component_evicted_seqlens"):
         return int(read(holder, "swa_evicted_seqlen"))
     cursors = read(holder, "component_evicted_seqlens").items()
     return next((int(to) for part, to in cursors if part.name == WINDOW), 0)
@@ -84,7 +98,13 @@ def gap(holder: Any) -> int:
 
 def prefix(request: Any) -> int:
     """How many tokens of its input a request has matched."""
-    return len(request.prefix_indices) if hasattr(request, "prefix_indices") else int(request.prefix_len)
+    slots = prefix_slots(request)
+    return int(request.prefix_len) if slots is None else len(slots)
+
+
+def prefix_slots(request: Any) -> Any:
+    """The slots of the prefix that a request has matched; ``None``: the release keeps only how many they are."""
+    return getattr(request, "prefix_indices", None)
 
 
 def limit_input(request: Any, upto: int) -> None:

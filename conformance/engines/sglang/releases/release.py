@@ -12,7 +12,8 @@ import inspect
 import logging
 import re
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.driver.exception_origin import StandIn
-from conformance.driver.protocol import EngineError, Unsupported
+from conformance.driver.protocol import EngineError, Misuse, Unsupported
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases import cores, importing, marks, native_hash
 from conformance.engines.sglang.releases.cores import DEFAULT
@@ -63,6 +64,15 @@ TREES = {
 TREE_BUILDERS = ("mem_cache.registry", "managers.scheduler")  # where a server decides which tree it builds
 ONE_LOCK = ("radix", "pure_swa")  # trees with one component, whose callers free what the tree has already
 TREE_COMPONENTS = ("mem_cache.unified_cache.components", "mem_cache.unified_cache_components")
+RESULTS = {
+    "match": "MatchResult",
+    "insert": "InsertResult",
+    "evict": "EvictResult",
+    "lock": "IncLockRefResult",
+    "unlock": "DecLockRefResult",
+    "held": "TreeLock",
+}
+SERVED = ("checkpoint", "cache_finished_req")  # the calls by which requests reach a tree, by generation
 NATIVE_HASH = "mem_cache.cpp_utils.native_hash"
 EVENTS = ("kv_events", "kv_event_queue")  # what a tree that publishes KV events has
 EVENT_TYPES, RECORDING = "disaggregation.kv_events", "mem_cache.events"
@@ -326,9 +336,11 @@ class Release:
 
     def locks(self, tree: Any) -> Locks:
         """Locks on a tree, taken and given back as the release's callers do."""
-        if hasattr(tree, "release_swa"):
-            return WholeLocks(tree)
-        return Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
+        return self.locks_over(tree, whole=hasattr(tree, "release_swa"))
+
+    def locks_over(self, tree: Any, whole: bool) -> Locks:
+        """Locks on a tree. ``whole``: the tree returns a lock as one object, not as parts of a receipt."""
+        return WholeLocks(tree) if whole else Receipts(tree, self.tree_base.DecLockRefParams, self.session_slot)
 
     def component(self, name: str) -> Any:
         """The ``ComponentType`` of a component's name; tables of a unified tree have it as key."""
@@ -338,10 +350,7 @@ class Release:
         """The cache through which requests reach the tree. A unified tree has sessions itself; others are wrapped. A
         server whose model has only sliding-window layers refuses sessions.
         """
-        if kind in ("unified", "pure_swa"):
-            return tree
-        name, module = next(found for found in SESSION_CACHES if self.imported.has(found[1]))
-        return self.imported.find_class(name, (module,))(tree)
+        return tree if kind in ("unified", "pure_swa") else self.session_keeper(tree)
 
     @staticmethod
     def session_slots(session_cache: Any, kind: str) -> dict[Any, Any]:
@@ -369,6 +378,11 @@ class Release:
         named = getattr(match, "device_indices", None)
         slots = tree.path_device_indices(match.last_device_node) if named is None else named
         return [int(slot) for slot in slots]
+
+    @staticmethod
+    def matched_length(match: Any, slots: Sequence[int]) -> int:
+        """How many tokens a match has on the device: some releases say so, in others it is the number of its slots."""
+        return int(getattr(match, "device_prefix_len", len(slots)))
 
     def insert(self, tree: Any, tokens: Sequence[int], cursor: int, **more: Any) -> Any:
         """``insert`` of a row whose SWA slots before the token ``cursor`` were freed."""
@@ -431,6 +445,17 @@ class Release:
         return self.imported.find_class("SessionSlot", modules) if modules else None
 
     @cached_property
+    def session_keeper(self) -> Any:
+        """The release's class that keeps the rows of sessions."""
+        name, module = next(found for found in SESSION_CACHES if self.imported.has(found[1]))
+        return self.imported.find_class(name, (module,))
+
+    @cached_property
+    def wraps_trees(self) -> bool:
+        """The keeper of sessions is a tree itself, around another; in other releases it is a part of the tree."""
+        return issubclass(self.session_keeper, self.tree_base.BasePrefixCache)
+
+    @cached_property
     def _components(self) -> Any:
         name = next(found for found in TREE_COMPONENTS if self.imported.has(found))
         return self.imported.module(name)
@@ -441,6 +466,24 @@ class Release:
         return self.imported.module("mem_cache.base_prefix_cache")
 
     @cached_property
+    def tree_interface(self) -> Any:
+        """The class that a tree is derived from; EngineError if requests reach it by calls that are not known."""
+        interface = self.tree_base.BasePrefixCache
+        if not any(call in interface.__abstractmethods__ for call in SERVED):
+            raise EngineError(f"sglang {self.label}: a tree has none of the calls {', '.join(SERVED)}")
+        return interface
+
+    @cached_property
+    def tree_results(self) -> dict[str, Any]:
+        """The types of what a tree returns, see ``impl.prefix_cache.Types``; ``None`` for one that is not there."""
+        return {field: getattr(self.tree_base, name, None) for field, name in RESULTS.items()}
+
+    @staticmethod
+    def kept_window(params: Any, window: int) -> int:
+        """How many tokens a tree with these parameters keeps of a window of so many."""
+        return int(getattr(params, "swa_retain_window", window))
+
+    @cached_property
     def _radix_key(self) -> Any:
         return self.imported.module("mem_cache.radix_cache").RadixKey
 
@@ -448,6 +491,15 @@ class Release:
         """Raises EngineError if the kernels of this process cannot read tensors of ``device``."""
         if torch.device(device).type == "cpu" and not self.interpreted:
             raise EngineError("CPU tensors need TRITON_INTERPRET=1 in the environment before the start")
+
+
+@contextmanager
+def building_unified(label: str) -> Iterator[None]:
+    """What is done in this block needs a unified tree: EngineError if the release has none that can be built."""
+    try:
+        yield
+    except (Misuse, Unsupported, AttributeError, ImportError) as error:
+        raise EngineError(f"{label} has no unified radix tree that can be built: {error}") from error
 
 
 @cache

@@ -13,22 +13,12 @@ from typing import Any, cast
 
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.sglang.releases.cores import DEFAULT
-from conformance.engines.sglang.releases.locking import Locks, Receipts, WholeLocks
+from conformance.engines.sglang.releases.locking import Locks
 from conformance.engines.sglang.releases.nodes import Nodes, TreeNode
-from conformance.engines.sglang.releases.release import SESSION_CACHES, Release, TrackBuffers
+from conformance.engines.sglang.releases.release import Release, TrackBuffers
 from conformance.stems.lock_ref.protocol import NodePart
 from conformance.stems.requests.request import MARK
 from impl.prefix_cache import CacheNode, PrefixCache, Types
-
-RESULTS = {
-    "match": "MatchResult",
-    "insert": "InsertResult",
-    "evict": "EvictResult",
-    "lock": "IncLockRefResult",
-    "unlock": "DecLockRefResult",
-    "held": "TreeLock",
-}
-SERVED = ("checkpoint", "cache_finished_req")  # the calls by which requests reach a tree, by generation
 
 
 def with_our_tree(release: Release, *, debug: bool = True) -> Release:
@@ -65,7 +55,7 @@ class WithOurTree:
             raise Unsupported(f"our cache behind SGLang's interface has no parts of {components} ({kind})")
         params = self._release.tree_params(rows, allocator, page_size, window, buffers)
         params.enable_kv_cache_events &= self._release.event_types is not None
-        tokens = getattr(params, "swa_retain_window", window) if "swa" in components else 0
+        tokens = self._release.kept_window(params, window) if "swa" in components else 0
         return self._class(params, self._types, self._sessions, window=tokens, debug=self._debug)
 
     @staticmethod
@@ -81,44 +71,34 @@ class WithOurTree:
 
     def locks(self, tree: Any) -> Locks:
         """Locks on our cache, taken and given back as the release's callers do."""
-        if self._types.held is not None:
-            return WholeLocks(tree)
-        return Receipts(tree, self._release.tree_base.DecLockRefParams, self._release.session_slot)
+        return self._release.locks_over(tree, whole=self._types.held is not None)
 
     def session_cache(self, tree: Any, kind: str) -> Any:
         """The cache through which requests reach the tree: older releases wrap a tree for that."""
         del kind
-        return tree if self._sessions is not None else self._keeper(tree)
+        return self._release.session_keeper(tree) if self._release.wraps_trees else tree
 
     def session_slots(self, session_cache: Any, kind: str) -> dict[Any, Any]:
         """The slot of each session."""
         del kind
-        found: dict[Any, Any] = (session_cache.session if self._sessions is not None else session_cache).slots
+        found: dict[Any, Any] = (session_cache if self._release.wraps_trees else session_cache.session).slots
         return found
 
     @cached_property
     def _class(self) -> Any:
-        interface = self._release.tree_base.BasePrefixCache
-        asked = [call for call in SERVED if call in interface.__abstractmethods__]
-        if not asked:
-            raise EngineError(f"sglang {self._release.label}: a tree has none of the calls {', '.join(SERVED)}")
+        interface = self._release.tree_interface
         return type(PrefixCache.__name__, (PrefixCache, interface), {"__doc__": PrefixCache.__doc__})
 
     @cached_property
     def _types(self) -> Types:
-        found: dict[str, Any] = {field: getattr(self._release.tree_base, name, None) for field, name in RESULTS.items()}
-        return Types(**found, window_part=self._release.component("swa"), events=self._release.event_types)
-
-    @cached_property
-    def _keeper(self) -> Any:
-        """The release's class that keeps the rows of sessions."""
-        name, module = next(found for found in SESSION_CACHES if self._release.imported.has(found[1]))
-        return self._release.imported.find_class(name, (module,))
+        return Types(
+            **self._release.tree_results, window_part=self._release.component("swa"), events=self._release.event_types
+        )
 
     @property
     def _sessions(self) -> Any:
         """The class of what our cache keeps for sessions; ``None`` where a cache of sessions wraps the tree."""
-        return None if issubclass(self._keeper, self._release.tree_base.BasePrefixCache) else self._keeper
+        return None if self._release.wraps_trees else self._release.session_keeper
 
 
 class OurNodes:

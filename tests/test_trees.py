@@ -1,0 +1,159 @@
+"""The kinds of trees that an engine declares are those of its configurations; the core names none."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.driver.clock import Clock
+from conformance.driver.exception_origin import StandIn
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json, Unsupported
+from conformance.engines import registry
+from conformance.engines.registry import Loaded, SimplePlugin, every_tree, known_trees
+from conformance.search import judge
+from conformance.search.campaign import trial
+from conformance.search.check import Search, draw
+from conformance.stems.machine import Sink
+from conformance.stems.stem_registry import STEMS
+from conformance.stems.trees import LOCKED, STATEFUL, Trees, together
+from conformance.traces import trace_files, trace_schema
+from conformance.traces.outcome import Outcome
+
+FULL, BOTH, STATES = ("full",), ("full", "swa"), ("full", "mamba")
+MINE = Trees(
+    locked=(("oak", FULL), ("ash", BOTH)), served=(("oak", FULL), ("elm", FULL), ("ash", BOTH)), stateful=("yew",)
+)
+WITH_TREES = ("lock_ref", "session_trim", "mamba_slots", "cache")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def kind_of(config: Json) -> str:
+    """The tree of a configuration; empty for a model whose layers all have a window, which has one kind of tree."""
+    return str(config.get("kind", config.get("tree", "")))
+
+
+class Refusing:
+    """A maker that refuses each configuration and keeps it."""
+
+    def __init__(self) -> None:
+        self.configs: list[Json] = []
+
+    def __call__(self, config: Json) -> Any:
+        self.configs.append(config)
+        raise Unsupported("its configuration is wanted, and no engine")
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of trees that were asked for."""
+        return {kind_of(config) for config in self.configs} - {""}
+
+
+def drawn(stem: str, trees: Trees | None) -> Refusing:
+    made = Refusing()
+    draw(stem, made, Sink(), Search(30, trees=trees))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stem", "kinds"),
+    [("lock_ref", {"oak", "ash"}), ("session_trim", {"oak", "elm", "ash"}), ("mamba_slots", {"yew"})],
+)
+def test_the_trees_that_an_engine_declares_are_drawn_and_no_others(stem: str, kinds: set[str]) -> None:
+    made = drawn(stem, MINE)
+    assert made.kinds == kinds
+    known = {*MINE.locked, *MINE.served}
+    parts = [
+        (kind_of(c), tuple(c.get("components", BOTH))) for c in made.configs if kind_of(c) and stem != "mamba_slots"
+    ]
+    assert {*parts} <= known, "each kind has the components that it was declared with"
+
+
+def test_an_engine_is_not_asked_for_a_tree_of_parts_that_it_declares_none_for() -> None:
+    made = drawn("cache", MINE)
+    assert made.kinds == {"oak", "elm", "ash"}
+    assert ["full", "mamba"] not in [config["components"] for config in made.configs]
+    assert ["full", "mamba"] in [
+        c["components"] for c in drawn("cache", together([MINE, Trees(served=(("fir", STATES),))])).configs
+    ]
+
+
+@pytest.mark.parametrize("stem", WITH_TREES)
+def test_an_engine_that_declares_none_is_asked_for_each(stem: str) -> None:
+    trees = every_tree()
+    wanted = {*trees.names({"lock_ref": "locked", "mamba_slots": "stateful"}.get(stem, "served"))}
+    if stem == "session_trim":  # it has no states
+        wanted = {kind for kind, parts in trees.served if "mamba" not in parts}
+    assert drawn(stem, None).kinds == wanted
+
+
+@pytest.mark.parametrize("stem", WITH_TREES)
+def test_the_configurations_that_are_tried_have_the_trees_of_the_engine(stem: str) -> None:
+    kinds = {kind_of(config) for config in STEMS[stem].probes(MINE)} - {""}
+    assert kinds
+    assert kinds <= {*MINE.names("locked"), *MINE.names("served"), *MINE.names("stateful")}
+    assert not {kind_of(config) for config in STEMS[stem].probes(Trees())} - {""}
+
+
+def test_every_search_asks_for_the_trees_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "Connection", lambda *_: nullcontext(StandIn(outcome=lambda _: Outcome())))
+    monkeypatch.setattr(trace_files, "every", lambda: [])
+    more: Json = {"strict": True, "listed": None, "engine": "toy", "base": None, "again": [], "roots": []}
+    more |= {"replay": [], "steer": "", "known": [], "reached": [], "kept": [], "claims": True}
+    asked: Json = {"stem": "lock_ref", "examples": 9, "seconds": None, "seed": 1, **more}
+    for search in (alone, judge.beside, trial.trial):
+        make = Refusing()
+        loaded = SimplePlugin("mine", {"lock_ref": make}, trees=MINE).load(None, None, "cpu")
+        search(loaded, asked, lambda *_: None)
+        assert make.kinds == {"oak", "ash"}
+
+
+def alone(loaded: Loaded, asked: Json, progress: judge.Progress) -> None:
+    """The search of ``judge.alone``, and what the engine claims."""
+    one = judge.Alone(loaded, asked, progress, Clock(None))
+    one.new()
+    assert one.done.effort.claims == set()
+
+
+def test_as_many_numbers_are_drawn_for_a_tree_as_an_engine_declares() -> None:
+    declared = [getattr(registry.plugin(name), "trees", None) or Trees() for name in registry.names()]
+    assert max(len(trees.locked) for trees in declared) == LOCKED
+    assert max(len(trees.stateful) for trees in declared) == STATEFUL
+
+
+def test_a_trace_names_a_tree_that_an_engine_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"page_size": 1, "size": 6, "size_swa": 6, "size_mamba": 2, "window": 2, "components": ["full"]}
+    trace: Json = {"stem": "lock_ref", "steps": [{"op": "match", "tokens": [1]}]}
+    for kind in known_trees().names("locked"):
+        trace_schema.check({**trace, "config": {**config, "kind": kind}})
+    with pytest.raises(UsageError, match=r"config\.kind: expected one of .*, found \"oak\""):
+        trace_schema.check({**trace, "config": {**config, "kind": "oak"}})
+    monkeypatch.setattr(registry, "plugins", lambda: iter([SimplePlugin("mine", {}, trees=MINE)]))
+    known_trees.cache_clear()
+    try:
+        trace_schema.check({**trace, "config": {**config, "kind": "oak"}})
+    finally:
+        known_trees.cache_clear()
+
+
+def named(folder: Path, kinds: set[str]) -> list[str]:
+    """Each place below a folder where code names one of these kinds of trees."""
+    return [
+        f"{path.name}:{node.lineno}"
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in kinds
+    ]
+
+
+@pytest.mark.parametrize("room", ["driver", "stems", "traces", "telling", "search", "planted"])
+def test_the_core_names_no_kind_of_tree(room: str, tmp_path: Path) -> None:
+    trees = every_tree()
+    kinds = {name for field in Trees._fields for name in trees.names(field)}
+    assert named(ROOT / "conformance" / room, kinds) == []
+    (tmp_path / "one.py").write_text(f"x = 1\ny = ('{min(kinds)}', 'oak')\n")
+    assert named(tmp_path, kinds) == ["one.py:2"]
