@@ -12,10 +12,10 @@ from proofs import corners, walks
 from proofs.hints import Hints, Transition, altered
 from proofs.registry import STEMS, hints_of
 from proofs.walks import Seen, seen
-from slotproof import corners as kept_traces
-from slotproof.codes import HOLDS, UNKNOWN
-from slotproof.proof_lines import Found, failures
-from slotproof.proving import code_of
+from slotproof.console.codes import HOLDS, UNKNOWN
+from slotproof.pages import corners as kept_traces
+from slotproof.proving.proof_lines import Found, failures
+from slotproof.proving.proving import code_of
 from spec.blocks import UNWRITTEN, Blocks
 from spec.logic import Number, Seq, Step, Truth, but, requires
 from spec.rows import Rows

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import slotproof
-from slotproof import remembering
-from slotproof.remembering import remembered
+from slotproof.pages import remembering
+from slotproof.pages.remembering import remembered
 
 
 @pytest.fixture
