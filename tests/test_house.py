@@ -489,6 +489,12 @@ def test_the_prover_knows_nothing_of_what_stands_beside_it() -> None:
     assert back(arrows(), OF_PROOFS, room_of_proofs) == set()
 
 
+def test_the_proofs_import_the_spec_alone() -> None:
+    """What they have found is remembered by the files of these two packages."""
+    found = {one for name, others in arrows().items() if name.split(".")[0] in ("spec", "proofs") for one in others}
+    assert {one.split(".")[0] for one in found} == {"spec", "proofs"}
+
+
 def stem_of(module: str) -> str:
     parts = module.split(".")
     return parts[2] if parts[:2] == ["conformance", "stems"] and len(parts) > 3 else ""

@@ -31,13 +31,13 @@ from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof.console.codes import HOLDS
 from slotproof.console.output import write_text
+from slotproof.console.remembering import remembered
 from slotproof.console.screen import progress, say
 from slotproof.pages import documents, explorer
 from slotproof.pages.documents import FINDINGS, Findings, Rows, environment, of_each_call, own_laws, parts_of, said_by
 from slotproof.pages.finding_pages import BROKEN, Finding, of_engine
 from slotproof.pages.marking import marked
 from slotproof.pages.packing import packed
-from slotproof.pages.remembering import remembered
 from slotproof.proving.headlines import assumptions, theorems
 from slotproof.proving.proving import mutants, vacuity
 from spec.logic import Stem
@@ -125,7 +125,7 @@ def proved(done: Any) -> list[Verdict]:
     """The verdicts on all obligations. They are kept if all are proved."""
     asked = [f.name for f in fields(Verdict)]
     rows = remembered(
-        "proofs",
+        "report/proofs",
         asked,
         lambda: [asdict(verdict) for verdict in prover.prove(STEMS, lambda _: done())],
         lambda rows: [] if all(Verdict(**row).proved for row in rows) else None,
@@ -137,7 +137,7 @@ def bugs(done: Any) -> list[Json]:
     """The known bugs, each as the page shows it."""
     names = list(FAULTS)
     found: list[Json] = remembered(
-        "known-bugs",
+        "report/known-bugs",
         names,
         lambda: [_fault(shown) for shown in show_all([*FAULTS.values()], None, lambda _: done())],
         lambda _: [],
@@ -157,7 +157,7 @@ def stories_of(release: Release, names: list[str]) -> dict[str, Json]:
     def roots(found: list[Json]) -> list[str] | None:
         return None if any("missing" in row for row in found) else found[0]["roots"]
 
-    told = remembered(f"findings-{'-'.join(release)}", [release, names], rows, roots)
+    told = remembered(f"report/findings-{'-'.join(release)}", [release, names], rows, roots)
     nothing: Json = {
         "story": [],
         "missing": "",
@@ -271,7 +271,7 @@ def _stem(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
         if verdict.stem == name:
             matrix[verdict.transition][_column(hints.stem, verdict.invariant)].append(verdict)
     own = [law.name for law in own_laws(hints.stem)]
-    witnesses, killed = remembered(f"laws-{name}", name, lambda: [vacuity(hints), mutants(hints)], lambda _: [])
+    witnesses, killed = remembered(f"report/laws-{name}", name, lambda: [vacuity(hints), mutants(hints)], lambda _: [])
     return {
         "name": name,
         "spec": hints.stem,

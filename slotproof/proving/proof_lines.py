@@ -217,6 +217,7 @@ def _summary(found: Found, seconds: float, code: int) -> None:
     kinds = Counter(v.kind for v in verdicts)
     kept = sum(len(corners.of(w.stem)) for w in found.walks)
     met = kept - sum(len(w.missing) for w in found.walks)
+    again = ", remembered" if any(w.remembered for w in found.walks) else ""
     seen, killed = sum(bool(w["witness"]) for w in found.witnesses), sum(m["killed"] for m in found.mutants)
     say(
         f"{proved} of {len(verdicts)} obligations proved by z3 and cvc5, for any number of pages and any page size: "
@@ -224,7 +225,7 @@ def _summary(found: Found, seconds: float, code: int) -> None:
         f"{kinds[TRIVIAL]} are true of every state; "
         f"{seen} of {len(found.witnesses)} transitions have a witness; {killed} of {len(found.mutants)} mutants are "
         f"refuted by their law, alone, first, or with laws that it rests on; {met} of {kept} kinds of calls that "
-        f"engines make are met on random walks of {sum(w.calls for w in found.walks)} calls"
+        f"engines make are met on random walks of {sum(w.calls for w in found.walks)} calls{again}"
     )
     word = WORDS.get(code, "not everything is proved")
     say(f"{word}: {remembered} proofs remembered, {proved - remembered} proved now; {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""Results that are kept in the cache folder, so that a report is made again only where something changed.
+"""Results that are kept in the cache folder, so that what takes long is made again only where something changed.
 
 A result is used again only if all that it depends on is as it was: every file of our own packages, the versions of
 Python and of every installed package, the environment variables that engines and solvers look at, the machine's kind,
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import conformance
@@ -31,19 +32,32 @@ READ = (".py", ".json", ".toml", ".so", ".pyd")  # the kinds of files that a res
 VARIABLES = ("SLOTPROOF", "HYPOTHESIS", "TRITON", "TORCH", "CUDA", "PYTHONHASHSEED")
 
 
-def remembered(what: str, asked: Any, make: Callable[[], Any], roots: Callable[[Any], Sequence[str] | None]) -> Any:
+def remembered(
+    what: str,
+    asked: Any,
+    make: Callable[[], Any],
+    roots: Callable[[Any], Sequence[str] | None],
+    packages: Sequence[ModuleType] | None = None,
+    believed: bool = True,
+) -> Any:
     """The result of ``make``, as plain data; from the cache folder where nothing changed since it was made.
 
-    ``what``: the name of the file. ``asked``: plain data that the result depends on. ``roots``: the folders and files
-    of other code that a result depends on; ``None`` for a result that must not be kept.
+    ``what``: the folder and the name of the file. ``asked``: plain data that the result depends on. ``roots``: the
+    folders and files of other code that a result depends on; ``None`` for a result that must not be kept. ``packages``:
+    of our own packages those that it depends on; ``PACKAGES`` if it is ``None``. ``believed``: whether a kept result is
+    used.
     """
-    place, key = cache_folder() / "report" / f"{what}.json", digest_of([asked, surroundings()])
-    kept = _kept(place)
+
+    def current() -> str:
+        return digest_of([asked, surroundings(PACKAGES if packages is None else packages)])
+
+    place, key = cache_folder() / f"{what}.json", current()
+    kept = _kept(place) if believed else None
     if kept is not None and kept["key"] == key and all(of_files(r) == d for r, d in kept["roots"].items()):
         return kept["value"]
     value = make()
     used = roots(value)
-    if used is not None and digest_of([asked, surroundings()]) == key:  # else something changed while it was made
+    if used is not None and current() == key:  # else something changed while it was made
         place.parent.mkdir(parents=True, exist_ok=True)
         body = {"key": key, "roots": {root: of_files(root) for root in used}, "value": value}
         write_text(place, json.dumps({**body, "sum": digest_of(body)}))
@@ -64,15 +78,15 @@ def digest_of(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def surroundings() -> list[Any]:
-    """What every result depends on."""
+def surroundings(packages: Sequence[ModuleType]) -> list[Any]:
+    """What every result depends on that these packages make."""
     variables = (*VARIABLES, *(name.upper() for name in registry.names() if name.isidentifier()))
     return [
         sys.version,
         platform.platform(),
         sorted(f"{d.name}=={d.version}" for d in distributions()),
         sorted((name, value) for name, value in os.environ.items() if name.startswith(variables)),
-        [of_files(place) for package in PACKAGES for place in package.__path__],
+        [of_files(place) for package in packages for place in package.__path__],
     ]
 
 
