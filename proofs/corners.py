@@ -2,8 +2,8 @@
 
 A corner says of a granted call which of its sequences and sets are empty, have one member or more, which of its truths
 hold, which lengths end within a page, and which calls of parts it makes. The corners that engines reach are derived
-from the kept traces (``slotproof.corners``) and kept in ``corners.json``. ``slotproof prove`` shows a granted call at
-each of them: a promise that excludes a lawful call of an engine has no witness there.
+from the kept traces (``slotproof.pages.corners``) and kept in ``corners.json``. ``slotproof prove`` shows a granted
+call at each of them: a promise that excludes a lawful call of an engine has no witness there.
 """
 
 from __future__ import annotations

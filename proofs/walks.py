@@ -169,13 +169,15 @@ class Seen:
     """What walks through the states of a stem have seen.
 
     ``missing``: corners without a granted call, each with its transition. ``wrong``: laws that are false of what runs,
-    and updates that do not list each key that they change, each with the transition.
+    and updates that do not list each key that they change, each with the transition. ``remembered``: seen by an earlier
+    run of the very same code.
     """
 
     stem: str
     calls: int
     missing: tuple[tuple[str, str], ...]
     wrong: tuple[str, ...]
+    remembered: bool = False
 
 
 def seen(stem: str) -> Seen:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from slotproof.watch import watched
+from slotproof.console.watch import watched
 
 QUICK = {"--help", "--version", "list"}  # words of a command line that loads nothing that can hang
 
 
 def main() -> None:
-    """Runs the command line and exits; ``slotproof.codes`` has the exit codes."""
+    """Runs the command line and exits; ``slotproof.console.codes`` has the exit codes."""
     sys.exit(_run() if QUICK & set(sys.argv[1:]) else watched(_run))
 
 

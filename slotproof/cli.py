@@ -17,7 +17,7 @@ from conformance.driver.printable import printable
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
-from slotproof import codes, output, version
+from slotproof.console import codes, output, version
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
@@ -44,7 +44,7 @@ def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
     people goes to standard error.
     """
     if value == output.STDOUT:
-        from slotproof.screen import console
+        from slotproof.console.screen import console
 
         console.stderr = True
     return output.file_to_write(value, parameter.opts[0])
@@ -122,12 +122,12 @@ def prove(
     Every transition must keep every invariant. What a solver proved before is remembered by the text that it gets.
     """
     if minimal:
-        from slotproof import minimal as dropping
+        from slotproof.proving import minimal as dropping
 
         if certificates is not None:
             raise UsageError("--minimal writes no certificates: it proves nothing new")
         raise typer.Exit(dropping.run(stem or [], json))
-    from slotproof import proving
+    from slotproof.proving import proving
 
     raise typer.Exit(proving.run(stem or [], json, certificates, fresh))
 
@@ -185,10 +185,10 @@ def mutate(
     bookkeeping that runs execute; `slotproof check ENGINE --source COPY --base RELEASE` must find it. Exit code 1 if
     fewer than 95% are noticed, of an engine fewer than 80%.
     """
-    from slotproof import checking
+    from slotproof.checks import checking
 
     if what == "engine":
-        from slotproof import mutating_engine
+        from slotproof.planted import mutating_engine
 
         if operator or jobs or list_operators or len(stem or []) != 1:
             what_else = "--operator, --jobs and --list-operators are not for it, since nobody chooses its edits"
@@ -200,7 +200,7 @@ def mutate(
     if release is not None or first:
         raise UsageError("--release and --first are for mutate engine")
     if what == "impl":
-        from slotproof import mutating_impl
+        from slotproof.planted import mutating_impl
 
         if list_operators:
             raise typer.Exit(mutating_impl.operators(json))
@@ -209,7 +209,7 @@ def mutate(
         raise typer.Exit(mutating_impl.run(mutating_impl.Options(*chosen)))
     if budget is not None:
         raise UsageError("--budget is for mutate impl and engine: the edits of the law are all tried")
-    from slotproof import mutating
+    from slotproof.planted import mutating
 
     if list_operators:
         raise typer.Exit(mutating.operators(json))
@@ -232,7 +232,7 @@ def diff(
 
     The solvers decide what is weaker or stronger than before. The text of both revisions is executed: see SECURITY.md.
     """
-    from slotproof import diffing
+    from slotproof.review import diffing
 
     raise typer.Exit(diffing.run(base, head, json, form))
 
@@ -279,8 +279,8 @@ def check(
     """
     from conformance.driver.options import parsed
     from conformance.search.connection import Subject
-    from slotproof import checking
-    from slotproof.times import seconds as seconds_of
+    from slotproof.checks import checking
+    from slotproof.console.times import seconds as seconds_of
 
     raise typer.Exit(
         checking.run(
@@ -338,8 +338,8 @@ def campaign(
     """
     from conformance.driver.options import parsed
     from conformance.search.connection import Subject
-    from slotproof import campaign as campaigning
-    from slotproof.times import seconds as seconds_of
+    from slotproof.commands import campaign as campaigning
+    from slotproof.console.times import seconds as seconds_of
 
     subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
     limit, lasts = seconds_of(call_limit, "--call-limit"), seconds_of(time, "--for")
@@ -357,7 +357,7 @@ def verify(
 
     Takes about 2 minutes on 2 cores. The last line says what was verified, or what failed.
     """
-    from slotproof import verifying
+    from slotproof.commands import verifying
 
     raise typer.Exit(verifying.run(fresh))
 
@@ -382,7 +382,7 @@ def faults(
     show it; on the right implementation this run must show nothing. With --search random runs, which know nothing of
     the bug, must find it.
     """
-    from slotproof import faulting
+    from slotproof.planted import faulting
 
     raise typer.Exit(faulting.run(faulting.Options(name or [], search, seed, keep, json)))
 
@@ -401,7 +401,7 @@ def replay(
 ) -> None:
     """Repeat one recorded run on engines and releases."""
     from conformance.driver.options import parsed
-    from slotproof import replays
+    from slotproof.checks import replays
 
     raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
 
@@ -419,7 +419,7 @@ def compat(
 
     The engine's source is read, not executed. Exit code 1 if ours lack a member without a documented reason.
     """
-    from slotproof import compat as comparing
+    from slotproof.commands import compat as comparing
 
     raise typer.Exit(comparing.run(engine, release, source, json))
 
@@ -441,7 +441,7 @@ def events(
 
     These tell a router which blocks an engine has cached. The first event that breaks the law is named.
     """
-    from slotproof import streaming
+    from slotproof.commands import streaming
 
     raise typer.Exit(streaming.run(streaming.Options(file, reader, late, json, form)))
 
@@ -458,10 +458,10 @@ def engines(
     Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
     """
     if newest:
-        from slotproof import newest as latest
+        from slotproof.commands import newest as latest
 
         raise typer.Exit(latest.run(json))
-    from slotproof import engines as releases
+    from slotproof.commands import engines as releases
 
     raise typer.Exit(releases.run(json))
 
@@ -480,7 +480,7 @@ def report(
 
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
-    from slotproof import report as page
+    from slotproof.pages import report as page
 
     if trace is not None:
         raise typer.Exit(page.of_trace(out, trace, engine, release, source))
@@ -497,7 +497,7 @@ def docs(
 
     These are docs/laws.md, docs/findings.md, docs/status.md, and the marked parts of README.md.
     """
-    from slotproof import documents
+    from slotproof.pages import documents
 
     raise typer.Exit(documents.write(check_only=check))
 
@@ -511,7 +511,7 @@ def names(
     json: Out = None,
 ) -> None:
     """List the names of stems, faults, kept traces and engines, and the options of engines."""
-    from slotproof import listing
+    from slotproof.commands import listing
 
     raise typer.Exit(listing.run(kind or [], json))
 
@@ -530,7 +530,7 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", codes.INTERRUPTED)
     except Exception as error:
-        from slotproof import failure
+        from slotproof.console import failure
 
         print(failure.told(error, debug=bool(os.environ.get(DEBUG))), file=sys.stderr)
         return codes.FAILED

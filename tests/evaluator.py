@@ -6,11 +6,12 @@ values of its symbols. A quantifier is evaluated on ``KEYS``: all members of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pytest
 import z3
@@ -137,10 +138,28 @@ def _parts(node: Any) -> list[Any]:
     return [z3.Z3_get_app_arg(REF, node, k) for k in range(z3.Z3_get_app_num_args(REF, node))]
 
 
-@lru_cache(maxsize=100_000)
 def compiled(formulas: tuple[Any, ...]) -> Callable[[Any, Any], list[Any]]:
     """A function from the values of the symbols, and of the maps, to the values of the formulas."""
-    writer = Writer()
+    return _compiled(Formulas(formulas))
+
+
+class Formulas:
+    """Formulas by their numbers in z3, theirs as long as they are kept: a comparison of z3 would make a formula."""
+
+    def __init__(self, formulas: tuple[Any, ...]) -> None:
+        self.formulas = formulas
+        self.numbers = tuple(z3.Z3_get_ast_id(REF, formula.ast) for formula in formulas)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Formulas) and self.numbers == other.numbers
+
+    def __hash__(self) -> int:
+        return hash(self.numbers)
+
+
+@lru_cache(maxsize=100_000)
+def _compiled(asked: Formulas) -> Callable[[Any, Any], list[Any]]:
+    formulas, writer = asked.formulas, Writer()
     names = [writer.write(formula.as_ast()) for formula in formulas]
     lines = [line for text in writer.scopes[0][0] for line in text.split("\n")]
     body = "\n    ".join([*lines, f"return [{', '.join(names)}]"])
@@ -161,6 +180,13 @@ class Remembering(World):
     sizes_of_given: dict[str, str] = field(default_factory=dict)
     sequences: dict[str, tuple[Any, Count]] = field(default_factory=dict)
     chosen: dict[str, tuple[SymDomain, Any]] = field(default_factory=dict)
+    said: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+
+    def of_any(self, *laws: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """What these say of ``ANY``, as formulas."""
+        if laws not in self.said:
+            self.said[laws] = tuple(lift(law(Term(z3.Int(ANY)))) for law in laws)
+        return self.said[laws]
 
     def counted(
         self, domain: SymDomain, law: Callable[[Any], Any], delta: bool, weight: Callable[[Any], Any] = lambda _: 1
@@ -316,13 +342,12 @@ class Values(dict[str, Any]):
 
     def those(self, domain: SymDomain, law: Callable[[Any], Any]) -> Iterator[int]:
         """The members for which the law holds, in order."""
-        said = (lift(law(Term(z3.Int(ANY)))),)
+        said = self.world.of_any(law)
         return (member for member in self.members(domain) if self.at(member, said)[0])
 
     def total(self, count: Count, among: range) -> int:
         """The sum of the weights of those for which the law of the sum holds."""
-        any_ = Term(z3.Int(ANY))
-        said = (lift(count.law(any_)), lift(count.weight(any_)))
+        said = self.world.of_any(count.law, count.weight)
         return sum(weight for holds, weight in (self.at(k, said) for k in among) if holds)
 
     def answer(self, name: str) -> Seq:
@@ -332,30 +357,55 @@ class Values(dict[str, Any]):
         wanted = self.value(size)
         return Seq(found[:wanted] if 0 <= wanted <= len(found) else [])
 
-    def say_end(self, end: Any, high: int) -> None:
-        """The last member of a domain: a symbol, or one less than a symbol."""
-        if z3.is_const(end):
-            self[end.decl().name()] = high
-        else:
-            (symbol,) = (part for part in end.children() if not z3.is_int_value(part))
-            self.setdefault(symbol.decl().name(), high + 1)
-
     def say(self, symbols: Any, plain: Any) -> None:
         """What these symbols stand for."""
-        if is_dataclass(symbols):
-            for f in fields(symbols):
-                self.say(getattr(symbols, f.name), getattr(plain, f.name))
-        elif isinstance(symbols, Length):
-            self.say(symbols.pages, plain.pages)
-            self.say(symbols.rest, plain.rest)
-        elif isinstance(symbols, SymMap):
-            self.maps[name_of(symbols(*range(symbols.arity)))] = plain
-        elif isinstance(symbols, SymSeq):
-            self[name_of(symbols.length)] = plain.length
-            self.maps[name_of(symbols.at(0))], self.maps[name_of(symbols.index(0))] = plain.at, plain.index
-        elif isinstance(symbols, SymSet):
-            self.maps[name_of(symbols.has(*range(symbols.arity)))] = plain.has
-        elif isinstance(symbols, SymDomain):
-            self.say_end(lift(symbols.high), plain.high)
-        else:
-            self[name_of(symbols)] = bool(plain) if symbols.is_truth else plain
+        self.say_of(places(symbols), plain)
+
+    def say_of(self, found: Sequence[Place], plain: Any) -> None:
+        """What the symbols of these places stand for."""
+        for kind, name, read in found:
+            value = read(plain) if read else plain
+            if kind == "map":
+                self.maps[name] = value
+            elif kind == "before":
+                self.setdefault(name, value + 1)
+            else:
+                self[name] = bool(value) if kind == "truth" else value
+
+
+class Place(NamedTuple):
+    """A symbol, and how its value is read of a plain state.
+
+    ``kind``: a number, a truth, a map, or one more than the value that is read (``before``). ``read``: ``None`` where
+    the plain value is the symbol's own.
+    """
+
+    kind: str
+    name: str
+    read: Callable[[Any], Any] | None
+
+
+def places(symbols: Any, *path: str) -> list[Place]:
+    """The symbols of a state or an argument."""
+
+    def place(kind: str, name: str, *more: str) -> Place:
+        return Place(kind, name, attrgetter(".".join((*path, *more))) if path or more else None)
+
+    if is_dataclass(symbols):
+        return [one for f in fields(symbols) for one in places(getattr(symbols, f.name), *path, f.name)]
+    if isinstance(symbols, Length):
+        return [*places(symbols.pages, *path, "pages"), *places(symbols.rest, *path, "rest")]
+    if isinstance(symbols, SymMap):
+        return [place("map", name_of(symbols(*range(symbols.arity))))]
+    if isinstance(symbols, SymSeq):
+        maps = [place("map", name_of(getattr(symbols, part)(0)), part) for part in ("at", "index")]
+        return [place("number", name_of(symbols.length), "length"), *maps]
+    if isinstance(symbols, SymSet):
+        return [place("map", name_of(symbols.has(*range(symbols.arity))), "has")]
+    if isinstance(symbols, SymDomain):
+        end = lift(symbols.high)
+        if z3.is_const(end):
+            return [place("number", end.decl().name(), "high")]
+        (symbol,) = (part for part in end.children() if not z3.is_int_value(part))  # one less than a symbol
+        return [place("before", symbol.decl().name(), "high")]
+    return [place("truth" if symbols.is_truth else "number", name_of(symbols))]

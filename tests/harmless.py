@@ -28,7 +28,7 @@ from reverts.revert import NotRevertable, Place, Span
 
 from conformance.engines.sglang.releases.download import WHEELS as SGLANG
 from conformance.engines.vllm.download import WHEELS as VLLM
-from slotproof import edit_check
+from slotproof.planted import edit_check
 
 EDITS = Path(__file__).with_suffix(".json")
 WHEELS = {wheels.package: wheels for wheels in (SGLANG, VLLM)}

@@ -1,4 +1,4 @@
-"""Pages of a report as a browser shows them (``slotproof.packing`` packs them)."""
+"""Pages of a report as a browser shows them (``slotproof.pages.packing`` packs them)."""
 
 import re
 import zlib

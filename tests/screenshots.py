@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from slotproof import report
+from slotproof.pages import report
 
 SIZES, SCHEMES = ((1440, 680), (390, 1000)), ("light", "dark")
 MOST_BYTES = 150_000

@@ -16,8 +16,8 @@ from conformance.driver.diff import Names, against_lines, changes, value_of
 from conformance.telling.picture import frame
 from conformance.telling.tell import changed
 from proofs.registry import STEMS, hints_of
-from slotproof.documents import environment
-from slotproof.marking import marked
+from slotproof.pages.documents import environment
+from slotproof.pages.marking import marked
 from spec.finite import Domain, Map
 from spec.tree import Tree, lives
 

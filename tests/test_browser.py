@@ -20,9 +20,9 @@ from conformance.planted.faults.known_bugs import FAULTS
 from conformance.telling.tell import tell
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
-from slotproof import explorer, report
-from slotproof.documents import environment
-from slotproof.packing import packed
+from slotproof.pages import explorer, report
+from slotproof.pages.documents import environment
+from slotproof.pages.packing import packed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVERS = ("playwright", "axe_playwright_python")

@@ -39,8 +39,10 @@ from conformance.stems.machine import Sink
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
-from slotproof import campaign, cli, codes
-from slotproof.campaign import Options, report_of
+from slotproof import cli
+from slotproof.commands import campaign
+from slotproof.commands.campaign import Options, report_of
+from slotproof.console import codes
 
 ROOT = Path(__file__).resolve().parents[1]
 SUBJECT: Json = {"engine": "toy", "release": None, "source": None, "device": "cpu", "options": {}}

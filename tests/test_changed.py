@@ -14,7 +14,8 @@ from conformance.driver.trace import Trace
 from conformance.telling.changed import Changed
 from conformance.telling.tell import Told
 from conformance.telling.where import SHOWN, Calls, Frame, Roots
-from slotproof import github, junit, screen
+from slotproof.checks import github, junit
+from slotproof.console import screen
 
 BEFORE = '''
 def limit(n):

@@ -19,9 +19,10 @@ from proofs import registry
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
-from slotproof import proof_lines, proving, replays
-from slotproof.documents import REQUIRED, filled
-from slotproof.screen import broken, console, table
+from slotproof.checks import replays
+from slotproof.console.screen import broken, console, table
+from slotproof.pages.documents import REQUIRED, filled
+from slotproof.proving import proof_lines, proving
 
 
 def slotproof(*words: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,8 @@ from conformance.engines.sglang.replacing import compat, refused
 from conformance.engines.sglang.replacing.hooks import HOOKS
 from conformance.engines.sglang.replacing.source.classes import Classes, files
 from conformance.engines.sglang.replacing.subjects import stand_ins
-from slotproof import cli, codes
+from slotproof import cli
+from slotproof.console import codes
 
 BASE = "BaseTokenToKVPoolAllocator"
 ALLOCATORS = f"""

@@ -37,7 +37,7 @@ from conformance.telling.tell import tell
 from conformance.traces import known, trace_files, trace_schema
 from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
-from slotproof import kept_search
+from slotproof.planted import kept_search
 
 OURS = registry.load("ours").makers
 # How many operations a shrunk run may have: of a scheduler each step is two, and a request is preempted after a few.

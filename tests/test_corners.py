@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from driven import SOAK
 
 from proofs import corners, walks
 from proofs.hints import Hints, Transition, altered
 from proofs.registry import STEMS, hints_of
 from proofs.walks import Seen, seen
-from slotproof import corners as kept_traces
-from slotproof.codes import HOLDS, UNKNOWN
-from slotproof.proof_lines import Found, failures
-from slotproof.proving import code_of
+from slotproof.console.codes import HOLDS, UNKNOWN
+from slotproof.pages import corners as kept_traces
+from slotproof.proving.proof_lines import Found, failures
+from slotproof.proving.proving import code_of
 from spec.blocks import UNWRITTEN, Blocks
 from spec.logic import Number, Seq, Step, Truth, but, requires
 from spec.rows import Rows
@@ -32,7 +33,8 @@ def test_a_decode_within_a_page_and_one_that_crosses_a_page_are_two_corners() ->
     assert any("full_pages of one" in corner for corner in decodes)
 
 
-@pytest.mark.parametrize("stem", STEMS)
+# `make verify` walks through every stem, and fails where a corner is missing. The cache takes longer than all others.
+@pytest.mark.parametrize("stem", [stem for stem in STEMS if SOAK or stem != "cache"])
 def test_each_corner_has_a_granted_call(stem: str) -> None:
     found = seen(stem)
     assert (found.missing, found.wrong) == ((), ())

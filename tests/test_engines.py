@@ -22,8 +22,8 @@ from conformance.search.check import Search, check
 from conformance.stems.stem_registry import STEMS, start
 from impl.allocator import PagedTokenToKVPoolAllocator
 from impl.swa_mapping import SWATokenToKVPoolAllocator
-from slotproof import checking
-from slotproof.weigh import undecided
+from slotproof.checks import checking
+from slotproof.checks.weigh import undecided
 
 POOL: Json = {"page_size": 2, "size": 4, "size_swa": 3, "rows": 2, "need_sort": False}
 

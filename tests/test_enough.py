@@ -35,8 +35,9 @@ from conformance.traces import trace_files
 from conformance.traces.outcome import How, outcome
 from conformance.traces.trace_files import LISTS
 from proofs.registry import hints_of
-from slotproof import campaign, checking
-from slotproof.weigh import too_little, undecided
+from slotproof.checks import checking
+from slotproof.checks.weigh import too_little, undecided
+from slotproof.commands import campaign
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = registry.load("ours").makers

@@ -11,8 +11,8 @@ from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import trace_files
-from slotproof import documents, finding_pages
-from slotproof.finding_pages import Finding
+from slotproof.pages import documents, finding_pages
+from slotproof.pages.finding_pages import Finding
 
 RELEASES = ("1", "2", "3", "4")
 SHORT = {"v": VIOLATION, "l": LATENT, ".": CONFORMS, " ": UNSUPPORTED}

@@ -14,9 +14,10 @@ from conformance.driver import watchdog
 from conformance.driver.lockstep import ANSWERED
 from conformance.driver.protocol import EngineError
 from conformance.search.connection import Served, Subject
-from slotproof import checking, codes
-from slotproof.checking import Options
+from slotproof.checks import checking
+from slotproof.checks.checking import Options
 from slotproof.cli import app
+from slotproof.console import codes
 
 LIMIT = 3.0
 ENGINE = """

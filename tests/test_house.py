@@ -451,6 +451,50 @@ def test_few_arrows_run_back_up_between_rooms() -> None:
     assert len(RUN_BACK) <= 5
 
 
+# The rooms of the command line; its entry points stand above them.
+OF_COMMANDS = ("spec_lint", "console", "checks", "review", "proving", "planted", "pages", "commands")
+ENTRIES = ("__init__", "__main__", "cli", "plugin", "pytest_plugin")
+# The prover's files, and what stands beside them: made from the prover, which knows nothing of it.
+OF_PROOFS = ("prover", "mutation", "difference")
+
+
+def room_of_commands(module: str) -> str:
+    """The room of a module of ``slotproof``; ``entries`` for one that stands above the rooms."""
+    package, *place = module.split(".")
+    if package != "slotproof" or not place:
+        return ""
+    return place[0] if place[0] in OF_COMMANDS else "entries"
+
+
+def room_of_proofs(module: str) -> str:
+    package, *place = module.split(".")
+    if package != "proofs":
+        return ""
+    return place[0] if len(place) and place[0] in OF_PROOFS[1:] else "prover"
+
+
+def test_slotproof_is_its_entry_points_and_a_few_rooms() -> None:
+    place = ROOT / "slotproof"
+    folders = {path.name for path in place.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    assert folders == {*OF_COMMANDS}
+    assert {path.stem for path in place.glob("*.py")} == {*ENTRIES}
+    assert not {path.parent.parent.name for path in place.rglob("*/*/*.py")} & folders, "a room has no rooms"
+
+
+def test_no_arrow_runs_back_up_between_rooms_of_commands() -> None:
+    assert back(arrows(), (*OF_COMMANDS, "entries"), room_of_commands) == set()
+
+
+def test_the_prover_knows_nothing_of_what_stands_beside_it() -> None:
+    assert back(arrows(), OF_PROOFS, room_of_proofs) == set()
+
+
+def test_the_proofs_import_the_spec_alone() -> None:
+    """What they have found is remembered by the files of these two packages."""
+    found = {one for name, others in arrows().items() if name.split(".")[0] in ("spec", "proofs") for one in others}
+    assert {one.split(".")[0] for one in found} == {"spec", "proofs"}
+
+
 def stem_of(module: str) -> str:
     parts = module.split(".")
     return parts[2] if parts[:2] == ["conformance", "stems"] and len(parts) > 3 else ""
@@ -464,6 +508,10 @@ def test_stems_import_each_other_in_order(order: Sequence[str]) -> None:
 def test_an_arrow_that_runs_back_is_seen() -> None:
     planted = {"conformance.driver.lockstep": {"conformance.search.check"}, "conformance.search.check": set[str]()}
     assert back(planted, ROOMS, room_of) == {("conformance.driver.lockstep", "conformance.search.check")}
+    commands = {"slotproof.console.screen": {"slotproof.pages.terms"}, "slotproof.checks.emit": {"slotproof.cli"}}
+    assert len(back(commands, (*OF_COMMANDS, "entries"), room_of_commands)) == 2
+    beside = {"proofs.prover": {"proofs.mutation.right"}, "proofs.mutation.right": {"proofs.difference.row"}}
+    assert len(back(beside, OF_PROOFS, room_of_proofs)) == 2
     stems = {"conformance.stems.allocator.run": {"conformance.stems.cache.run"}}
     assert back(stems, STEMS_IN_ORDER, stem_of) == {("conformance.stems.allocator.run", "conformance.stems.cache.run")}
 
@@ -541,8 +589,10 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
     for name in ("conformance/core.py", "conformance/engines/sglang/driving/tree.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(PLANTED.replace("kept.ours = 1", "kept.mine = 1"))
-    (tmp_path / "slotproof" / "templates").mkdir(parents=True)
-    (tmp_path / "slotproof" / "templates" / "page.html.j2").write_text("<p>{{ hours }}</p>\n<p>SGLang {{ x }}</p>\n")
+    (tmp_path / "slotproof" / "pages" / "templates").mkdir(parents=True)
+    (tmp_path / "slotproof" / "pages" / "templates" / "page.html.j2").write_text(
+        "<p>{{ hours }}</p>\n<p>SGLang {{ x }}</p>\n"
+    )
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "one.py").write_text(PLANTED)
     core = ["3 sglang", "6 sglang", "9 sglang", "12 sglang"]
@@ -550,7 +600,7 @@ def test_a_planted_name_is_seen(tmp_path: Path) -> None:
         [
             *(f"conformance/core.py:{place}" for place in core),
             *(f"benchmarks/one.py:{place}" for place in [*core, "8 ours"]),
-            "slotproof/templates/page.html.j2:2 sglang",
+            "slotproof/pages/templates/page.html.j2:2 sglang",
         ]
     )
 

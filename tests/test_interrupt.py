@@ -16,7 +16,7 @@ import psutil
 import pytest
 from driven import sampled
 
-from slotproof.codes import FAILED, INTERRUPTED
+from slotproof.console.codes import FAILED, INTERRUPTED
 
 LONG = (
     "prove",
@@ -85,7 +85,7 @@ def test_another_signal_ends_it_too(stop: signal.Signals, tmp_path: Path) -> Non
         assert of(tmp_path) == []
 
 
-WORKS = "import sys, time, subprocess; from slotproof.watch import watched\n"
+WORKS = "import sys, time, subprocess; from slotproof.console.watch import watched\n"
 
 
 def ended(work: str, folder: Path) -> tuple[int, str]:

@@ -19,8 +19,10 @@ from conformance.planted.faults.known_bugs import ALL, FAULTS
 from conformance.stems.found import HERE
 from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
-from slotproof import cli, faulting, kept_search, verifying
-from slotproof.codes import BROKEN, HOLDS, UNKNOWN
+from slotproof import cli
+from slotproof.commands import verifying
+from slotproof.console.codes import BROKEN, HOLDS, UNKNOWN
+from slotproof.planted import faulting, kept_search
 
 FAULT = FAULTS["half_decode"]
 KEPT = kept_run(FAULT)

@@ -25,7 +25,8 @@ from conformance.stems.kv_events.reader import Key, Reader, Wrong
 from conformance.stems.kv_events.texts import EMPTY, NoTokens, extended
 from conformance.stems.kv_events.wire import Cleared, Event, Hash, Malformed, Removed, Stored, parsed
 from conformance.stems.lock_ref.run import LockRefRun
-from slotproof import cli, codes
+from slotproof import cli
+from slotproof.console import codes
 from spec import kv_events as law
 from spec.finite import Map
 from spec.logic import Step

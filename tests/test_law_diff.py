@@ -19,7 +19,9 @@ from conformance.driver.naming import UsageError
 from proofs import prover
 from proofs.difference import compare, decide, verdict
 from proofs.difference.row import CHANGES, KINDS, Row
-from slotproof import cli, codes, diff_page, diffing
+from slotproof import cli
+from slotproof.console import codes
+from slotproof.review import diff_page, diffing
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESENT = Path(spec.__file__).parent

@@ -25,8 +25,13 @@ from conformance.stems.found import with_file
 from conformance.traces import trace_files
 from proofs.prover import Verdict
 from proofs.registry import STEMS
-from slotproof import cli, codes, documents, failure, listing, output, plugin, proof_lines, replays, screen, version
-from slotproof.screen import graded, table
+from slotproof import cli, plugin
+from slotproof.checks import replays
+from slotproof.commands import listing
+from slotproof.console import codes, failure, output, screen, version
+from slotproof.console.screen import graded, table
+from slotproof.pages import documents
+from slotproof.proving import proof_lines
 
 HEAVY = ("torch", "z3", "cvc5", "hypothesis", "numpy", "jinja2", "immutables", "rich.table", "rich.progress", "psutil")
 COMMANDS = tuple(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -210,7 +215,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
 def test_the_traceback_is_shown_where_it_is_asked_for(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("slotproof.listing.run", lambda *_: 1 // 0)
+    monkeypatch.setattr("slotproof.commands.listing.run", lambda *_: 1 // 0)
     monkeypatch.setenv(cli.DEBUG, "")
     monkeypatch.setattr(sys, "argv", ["slotproof", "--debug", "list"])
     assert cli.run() == codes.FAILED

@@ -6,9 +6,9 @@ import pytest
 
 from conformance.driver.protocol import Json
 from conformance.stems.panels import item, panel
-from slotproof.explorer import steps_of
-from slotproof.marking import folded, marked, spelled_out
-from slotproof.terms import TERMS, linked, met_in
+from slotproof.pages.explorer import steps_of
+from slotproof.pages.marking import folded, marked, spelled_out
+from slotproof.pages.terms import TERMS, linked, met_in
 
 
 def pages(**places: str) -> list[Json]:

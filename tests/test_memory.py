@@ -17,7 +17,7 @@ from proofs import asking, obligations, prover, second_solver
 from proofs.hints import idle
 from proofs.memory import Memory, Question
 from proofs.registry import hints_of
-from slotproof import proving
+from slotproof.proving import proving
 
 ASKED = Question("z3 5", [{"rlimit": 7, "mbqi": False}], "(assert false)")
 

@@ -12,7 +12,7 @@ from proofs import minimal, prover, unneeded
 from proofs.hints import Hints
 from proofs.minimal import CHOICE, FITS, PROMISE, REFUTED, Need
 from proofs.registry import STEMS, hints_of
-from slotproof import minimal as command
+from slotproof.proving import minimal as command
 from spec.logic import Number, Requirement, Step, but, requires
 
 ROOT = Path(__file__).resolve().parents[1]

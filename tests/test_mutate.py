@@ -22,9 +22,9 @@ from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIV
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import lift
-from slotproof import mutating
-from slotproof.codes import BROKEN, HOLDS
-from slotproof.mutating import Options
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.planted import mutating
+from slotproof.planted.mutating import Options
 
 TRANSITIONS = [(stem, name) for stem in STEMS for name in hints_of(stem).stem.transitions]
 

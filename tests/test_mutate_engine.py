@@ -28,9 +28,9 @@ from conformance.planted.mutants.record import EQUIVALENT
 from conformance.search.hunt import Hunt, Hunted, Limits
 from conformance.traces.compare import Status
 from conformance.traces.outcome import outcome as outcome_of
-from slotproof import edit_check, mutating_engine
-from slotproof.codes import BROKEN, HOLDS
-from slotproof.mutating_engine import Options
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.planted import edit_check, mutating_engine
+from slotproof.planted.mutating_engine import Options
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = (ROOT / "conformance" / "engines" / "toy.py").read_text(encoding="utf-8")

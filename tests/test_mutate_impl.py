@@ -18,7 +18,7 @@ from conformance.planted.mutants import places, record, trials
 from conformance.planted.mutants.places import DropStatement, Mutant, Spot
 from conformance.planted.mutants.record import EQUIVALENT, NO_END, OPEN, RUNS, SURVIVES, TESTS
 from conformance.stems.stem_registry import STEMS
-from slotproof import mutating_impl
+from slotproof.planted import mutating_impl
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPL = ROOT / "impl"

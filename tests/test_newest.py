@@ -18,7 +18,8 @@ from conformance.engines.vllm import RELEASES
 from conformance.engines.vllm.download import WHEELS
 from conformance.search.connection import Subject
 from conformance.traces import trace_files
-from slotproof import codes, newest
+from slotproof.commands import newest
+from slotproof.console import codes
 
 ENGINE = """
 from conformance.engines import registry

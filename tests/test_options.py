@@ -19,9 +19,11 @@ from conformance.search.connection import Subject
 from conformance.search.replay import row
 from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces.trace_files import Kept
-from slotproof import checking, codes, listing
-from slotproof.again import Again
-from slotproof.checking import Options
+from slotproof.checks import checking
+from slotproof.checks.again import Again
+from slotproof.checks.checking import Options
+from slotproof.commands import listing
+from slotproof.console import codes
 
 ROOT = Path(__file__).parents[1]
 PLACE = "engine_with_options:PLUGIN"

@@ -25,7 +25,8 @@ from junit2htmlreport.parser import Junit
 
 from conformance.driver.protocol import EngineError
 from conformance.search.connection import Subject
-from slotproof import checking, emit, github, junit, output, verdicts, weigh
+from slotproof.checks import checking, emit, github, junit, verdicts, weigh
+from slotproof.console import output
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "docs" / "check-report.schema.json").read_text("utf-8"))

@@ -21,7 +21,7 @@ from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces import trace_files
-from slotproof.documents import kept_findings
+from slotproof.pages.documents import kept_findings
 
 ROOT = Path(__file__).parents[1]
 # Engines of another package, the modules and the metadata of which are in one folder.

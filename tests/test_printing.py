@@ -19,7 +19,8 @@ from conformance.engines import registry
 from conformance.engines.toy import ToyAllocator
 from conformance.search import judge
 from conformance.search.connection import Subject
-from slotproof import checking, emit, screen
+from slotproof.checks import checking, emit
+from slotproof.console import screen
 
 ROOT = Path(__file__).parents[1]
 NAME = "bold [/x]"  # a name that rich cannot read as markup: it closes what was not opened
@@ -149,7 +150,7 @@ def test_the_first_line_is_the_first_that_says_something() -> None:
 
 def printing(folder: Path) -> Iterator[str]:
     """The places at which a console of rich is told to print, or makes its own columns of a progress bar."""
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in ("print", "print_json", "log", "rule", "out"):
                 yield f"{path.name}:{node.lineno}"

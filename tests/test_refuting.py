@@ -13,7 +13,8 @@ from proofs.asking import NOT_ASKED
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
-from slotproof import proof_lines, screen
+from slotproof.console import screen
+from slotproof.proving import proof_lines
 from spec.allocator import Allocator
 from spec.logic import Invariant, Truth
 

@@ -1,18 +1,24 @@
-"""A result of the report is used again only where nothing that it depends on has changed."""
+"""A result of the report or of a walk is used again only where nothing that it depends on has changed."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import slotproof
-from slotproof import remembering
-from slotproof.remembering import remembered
+from proofs import walks
+from proofs.memory import Memory
+from proofs.walks import Seen
+from slotproof.console import remembering
+from slotproof.console.remembering import remembered
+from slotproof.proving import proving
+from slotproof.proving.proving import walked_or_remembered
 
 
 @pytest.fixture
@@ -85,7 +91,7 @@ def test_another_question_has_another_answer(code: Path) -> None:
 
 
 def test_a_file_that_was_damaged_or_edited_is_made_anew(code: Path, tmp_path: Path) -> None:
-    (place,) = [tmp_path / "cache" / "report" / "what.json"]
+    (place,) = [tmp_path / "cache" / "what.json"]
     assert asked(code, 1) == [1]
     edited = {**json.loads(place.read_text()), "value": 7}
     for damage in ("", "{", "[]", "null", json.dumps(edited), place.read_text()[:-9]):
@@ -99,3 +105,56 @@ def test_a_file_that_was_damaged_or_edited_is_made_anew(code: Path, tmp_path: Pa
 def test_what_must_not_be_kept_is_made_each_time() -> None:
     assert remembered("what", 1, lambda: 1, lambda _: None) == 1
     assert remembered("what", 1, lambda: 2, lambda _: None) == 2
+
+
+# Walks.
+
+FINE = Seen("allocator", 2_001, (), ())
+
+
+@pytest.fixture
+def walked(code: Path, monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    """What the next walks see, the first first; the code that they run is that of one folder."""
+    to_see: list[Seen] = []
+    monkeypatch.setattr(walks, "seen", lambda _: to_see.pop(0))
+    monkeypatch.setattr(slotproof, "__path__", [str(code)])
+    for name in ("spec", "proofs"):
+        monkeypatch.setattr(proving, name, slotproof)
+    return to_see
+
+
+def test_walks_are_remembered_until_the_code_changes(code: Path, tmp_path: Path, walked: list[Seen]) -> None:
+    memory = Memory(tmp_path)
+    walked += [FINE, replace(FINE, calls=3_000)]
+    assert walked_or_remembered("allocator", memory) == FINE
+    assert walked_or_remembered("allocator", memory) == replace(FINE, remembered=True)
+    (code / "deep" / "a.py").write_text("a = 2")
+    assert walked_or_remembered("allocator", memory).calls == 3_000
+
+
+def test_the_walks_of_another_stem_are_others(tmp_path: Path, walked: list[Seen]) -> None:
+    walked += [FINE, replace(FINE, stem="cache")]
+    assert walked_or_remembered("allocator", Memory(tmp_path)) == FINE
+    (kept,) = (tmp_path / "cache" / "walks").iterdir()
+    kept.with_name("cache.json").write_text(kept.read_text())
+    assert walked_or_remembered("cache", Memory(tmp_path)) == replace(FINE, stem="cache")
+
+
+@pytest.mark.parametrize("memory", [Memory(None), Memory(Path(), believed=False)], ids=["in CI", "fresh"])
+def test_remembered_walks_are_not_believed(memory: Memory, tmp_path: Path, walked: list[Seen]) -> None:
+    walked += [FINE, replace(FINE, wrong=("free breaks places",))]
+    walked_or_remembered("allocator", Memory(tmp_path))
+    assert walked_or_remembered("allocator", memory).wrong
+
+
+@pytest.mark.parametrize("bad", [{"wrong": ("free breaks places",)}, {"missing": (("free", "of one"),)}], ids=str)
+def test_what_is_wrong_is_not_remembered(bad: dict[str, Any], tmp_path: Path, walked: list[Seen]) -> None:
+    walked += [replace(FINE, **bad), FINE]
+    assert walked_or_remembered("allocator", Memory(tmp_path)) == replace(FINE, **bad)
+    assert walked_or_remembered("allocator", Memory(tmp_path)) == FINE
+
+
+def test_nothing_is_kept_in_ci(tmp_path: Path, walked: list[Seen]) -> None:
+    walked += [FINE]
+    assert walked_or_remembered("allocator", Memory(None)) == FINE
+    assert not (tmp_path / "cache").exists()

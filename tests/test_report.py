@@ -31,9 +31,10 @@ from proofs.fitting import ANSWERED, FITS
 from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
-from slotproof import cli, documents, report
-from slotproof.finding_pages import Finding
-from slotproof.proving import mutants, vacuity
+from slotproof import cli
+from slotproof.pages import documents, report
+from slotproof.pages.finding_pages import Finding
+from slotproof.proving.proving import mutants, vacuity
 from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length

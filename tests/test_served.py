@@ -17,10 +17,11 @@ from conformance.driver.trace import Trace
 from conformance.search.connection import EngineDied, Served, Subject, ToolError, _answer
 from conformance.search.enough import OPERATIONS
 from conformance.traces.outcome import Outcome
-from slotproof import checking, codes
-from slotproof.again import Again
-from slotproof.checking import Options
-from slotproof.subjects import DEFAULT, base_of
+from slotproof.checks import checking
+from slotproof.checks.again import Again
+from slotproof.checks.checking import Options
+from slotproof.checks.subjects import DEFAULT, base_of
+from slotproof.console import codes
 
 ENGINE = """
 import os, pathlib, signal, socket, sys, time

@@ -18,7 +18,7 @@ from script_repairs import REPAIRS
 
 from conformance.engines.sglang import PLUGIN, RELEASES, alone
 from conformance.traces import known
-from slotproof import documents, finding_pages
+from slotproof.pages import documents, finding_pages
 
 NEWEST = RELEASES[-1]
 FILES = sorted(alone.SCRIPTS.glob("*.py"))

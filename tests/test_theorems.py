@@ -13,7 +13,7 @@ from proofs.draining import COMES_TO_REST
 from proofs.fitting import ANSWERED, FITS, assumed_choices
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
-from slotproof.headlines import assumed, theorems
+from slotproof.proving.headlines import assumed, theorems
 from spec import allocator
 from spec.allocator import Allocator
 from spec.finite import Seq as FiniteSeq

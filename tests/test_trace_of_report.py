@@ -13,7 +13,7 @@ import pytest
 
 from conformance.driver.naming import UsageError
 from conformance.traces import trace_files
-from slotproof import output
+from slotproof.console import output
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}

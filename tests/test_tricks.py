@@ -16,7 +16,7 @@ from proofs.hints import Hints, without_mutant
 from proofs.obligations import START
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, state
-from slotproof.proving import parts_unknown
+from slotproof.proving.proving import parts_unknown
 from slotproof.spec_lint import complaints, files, lint
 from spec.logic import (
     Domain,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotproof.tutorial import changed, played, steady
+from slotproof.pages.tutorial import changed, played, steady
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-engine.md"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import z3
-from evaluator import KEYS, Remembering, Values, compiled, remembering
+from evaluator import KEYS, Remembering, Values, compiled, places, remembering
 
 from proofs import obligations
 from proofs.fitting import FITS
@@ -251,10 +251,10 @@ def _otherwise_after(made: obligations.SymbolicCall, step: Step[Any], values: Va
         if isinstance(symbols, SymMap):
             written = {key if isinstance(key, tuple) else (key,) for key, _ in plain.items()}
             names = [z3.Int(f"at {k}") for k in range(symbols.arity)]
-            formula = (lift(symbols(*map(Term, names))),)
+            evaluated = compiled((lift(symbols(*map(Term, names))),))
             for key in {*written, *itertools.product(KEYS[:3], repeat=symbols.arity)}:
                 values.update(zip((f"at {k}" for k in range(symbols.arity)), key, strict=True))
-                if compiled(formula)(values, values.maps)[0] != plain(*key):
+                if evaluated(values, values.maps)[0] != plain(*key):
                     wrong.append(f"{path}{key} after the call")
         elif values.value(symbols) != plain:
             wrong.append(f"{path} after the call")
@@ -289,14 +289,14 @@ def test_both_readings_agree_on_laws_that_are_false(stem: str) -> None:
     laws, world = [law for law in hints.stem.invariants.values() if not law.inherited], Remembering()
     pre, member = state(world, hints.stem.state), Term(world.fresh("one"))
     read_so = [obligations.law_at(world, law, pre, [member]) for law in laws]
-    formulas = tuple(fact for facts in read_so for fact in facts)
+    evaluated, symbols = compiled(tuple(fact for facts in read_so for fact in facts)), places(pre)
     met = [call.state for granted, _ in walked(stem).values() for call in granted]
     never = {law.name for law in laws}
     for _ in range(DAMAGES):
         at, one = damage(draw, draw.choice(met)), draw.choice(KEYS)
         values = Values(world, partial(_always, one))
-        values.say(pre, at)
-        got = iter(compiled(formulas)(values, values.maps))
+        values.say_of(symbols, at)
+        got = iter(evaluated(values, values.maps))
         for law, facts in zip(laws, read_so, strict=True):
             said = list(itertools.islice(got, len(facts)))
             whole = [bool(law.of(at))] if len(facts) == 2 else []
@@ -316,11 +316,12 @@ def test_what_is_proved_of_all_states_is_true_of_finite_ones(stem: str) -> None:
     with remembering() as found:
         for formula in obligations.all_of(hints, START, hints.stem.start):
             world = found.worlds[-1]
-            facts = (*formula.given, *(formula.core_facts or ()), formula.goal)
+            symbols = places(state(world, hints.stem.state))
+            evaluated = compiled((*formula.given, *(formula.core_facts or ()), formula.goal))
             for at, one in [(at, draw.choice(KEYS)) for at in draw.sample(met, min(12, len(met)))]:
                 values = Values(world, partial(_always, one))
-                values.say(state(world, hints.stem.state), at)
-                *given, goal = compiled(facts)(values, values.maps)
+                values.say_of(symbols, at)
+                *given, goal = evaluated(values, values.maps)
                 plain = _meant_of_all(hints, formula.invariant, at, one)
                 assert plain is None or goal is plain, (formula.invariant, at, one)
                 assert goal or not all(given), f"{formula.invariant} does not follow"

@@ -103,7 +103,7 @@ def _copied(trace: Trace) -> Json:
 
 
 def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
-    """The runs that ``asked`` describes (``slotproof.campaign.Campaign.trial``). They go on past findings."""
+    """The runs that ``asked`` describes (``slotproof.commands.campaign.Campaign.trial``). They go on past findings."""
     stem, mine = asked["stem"], Trial(asked)
     make = Ran(loaded.makers[stem])
     replayed = [[file, _shows(Trace(**trace), make, progress)] for file, trace in asked["replay"]]

@@ -1,0 +1,145 @@
+"""``slotproof replay``: one trace on engines and releases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.options import Given, chosen, known_to
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines import named, registry
+from conformance.search.ran import in_words
+from conformance.search.replay import row, rows_elsewhere
+from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
+from slotproof.checks import remarks
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.screen import STYLES, broken, choose, progress, say, write_json
+
+VERDICTS = (VIOLATION, LATENT, CONFORMS, UNSUPPORTED)  # the gravest first
+
+
+def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None, options: Given = ()) -> int:
+    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law. ``options``: options of
+    engines; each is given to the engines that have it.
+    """
+    found = trace_files.load(trace)
+    rows = _rows(trace, _named(engines) if engines else judged(), releases, options)
+    write_json(json, {"trace": found.name, "rows": rows})
+    for part in shown(found, rows):
+        verdict = part.partition(" in step ")[0].partition(":")[0]
+        say(part, style=STYLES.get(verdict, ""))
+    if all(r["verdict"] == UNSUPPORTED for r in rows):
+        say("no engine could run this trace to its end, so it says nothing about a law", style="yellow")
+    return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS
+
+
+def _named(engines: Sequence[str]) -> list[str]:
+    """The engines that the user has named; one that is named by its place, as ``my_engine:make``, needs no entry."""
+    choose([name for name in engines if not named.is_place(name)], registry.names(), "engine")
+    return list(engines)
+
+
+def judged() -> list[str]:
+    """Our own engine, and every engine that has releases."""
+    return list(dict.fromkeys(plugin.name for plugin in (registry.own(), *registry.released())))
+
+
+def shown(found: Kept, rows: Sequence[Json]) -> list[str]:
+    """The operations of the trace, numbered as steps; then each result that it shows, the gravest first, with the
+    engines and releases that show it.
+    """
+    steps = [f"  {number}. {line.strip()}" for number, line in enumerate(found.trace.lines(), 1)]
+    return [found.name, *steps, *(line for result in _results(rows) for line in _told(result, found.trace.stem))]
+
+
+def _results(rows: Sequence[Json]) -> list[list[Json]]:
+    """The rows with one verdict, step, broken law and detail, together; the gravest verdict first."""
+    found: dict[tuple[Any, ...], list[Json]] = {}
+    for shows in rows:
+        found.setdefault(tuple(shows[key] for key in ("verdict", "step", "law", "kind", "detail")), []).append(shows)
+    return sorted(found.values(), key=lambda result: VERDICTS.index(result[0]["verdict"]))
+
+
+def _told(result: list[Json], stem: str) -> list[str]:
+    """A result in lines: the verdict and who shows it, what is broken, what the words of it mean, and what a request
+    reads that is not its own.
+    """
+    first = result[0]
+    in_step = f" in step {first['step']}" if first["step"] else ""
+    lines = [f"{first['verdict']}{in_step}: {_who(result)}"]
+    if first["law"]:
+        lines.append(f"  what is broken: {broken(first['law'], first['kind'])}")
+    if first["detail"]:
+        lines += [f"  {line}" for line in (first["detail"], *remarks.legend({**first, "stem": stem}))]
+    harms: dict[str, list[Json]] = {}
+    for shows in result:
+        if shows["harm"]:
+            harms.setdefault(shows["harm"]["sentence"], []).append(shows)
+    return [*lines, *(f"  harm: {harm} ({_who(those)})" for harm, those in harms.items())]
+
+
+def _who(rows: Sequence[Json]) -> str:
+    """The engines of the rows with their releases: ``ours; sglang 0.5.10, 0.5.11 to 0.5.14 (core: python)``."""
+    groups = groupby(rows, lambda row: (row["subject"], in_words(row.get("ran", {}))))
+    named: dict[str, list[str]] = {}
+    for (engine, ran), group in groups:
+        releases = _ranges(engine, [row["release"] for row in group if row["release"]])
+        named.setdefault(engine, []).append(" ".join(part for part in (releases, ran and f"({ran})") if part))
+    return "; ".join(f"{engine} {', '.join(parts)}".strip() for engine, parts in named.items())
+
+
+def _ranges(engine: str, releases: Sequence[str]) -> str:
+    """The releases in words. Three or more that follow each other among the engine's own are ``FIRST to LAST``."""
+    known = registry.plugin(engine).releases if engine in registry.names() else ()
+    place = {release: at for at, release in enumerate(known)}
+    runs: list[list[str]] = []
+    for release in releases:
+        if runs and release in place and place[release] == place.get(runs[-1][-1], -2) + 1:
+            runs[-1].append(release)
+        else:
+            runs.append([release])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def merged(rows: Sequence[Json]) -> list[Json]:
+    """The rows with consecutive releases that show one result as one row; ``engine``: its name, these releases, and
+    what of it ran, where it says so.
+    """
+    keys = ("subject", "verdict", "step", "law", "kind", "detail", "harm")
+    found = []
+    for (*values, ran), group in groupby(rows, lambda row: (*(row[key] for key in keys), in_words(row.get("ran", {})))):
+        releases = ", ".join(row["release"] for row in group if row["release"])
+        engine = f"{values[0]} {releases}".strip() + (f" ({ran})" if ran else "")
+        found.append({"engine": engine, **dict(zip(keys, values, strict=True))})
+    return found
+
+
+def as_json(found: Json) -> Json:
+    """A row of ``conformance.search.replay`` as files have it, where the engine's name is called ``subject``."""
+    return {"subject": found["engine"], **{key: value for key, value in found.items() if key != "engine"}}
+
+
+def _rows(trace: str, engines: Sequence[str], releases: Sequence[str], options: Given) -> list[Json]:
+    """One row for each engine, or for each of its releases."""
+    plugins = [registry.plugin(name) for name in engines]
+    chosen(" or ".join(engines), [option for p in plugins for option in registry.options_of(p)], options)
+    given = {p.name: known_to(registry.options_of(p), options) for p in plugins}
+    unreleased = [p.name for p in plugins if not p.releases]
+    if releases and unreleased and len(unreleased) == len(plugins):
+        raise EngineError(f"--release {', '.join(releases)}: the engine {unreleased[0]} has no releases")
+    wanted = [(p.name, r) for p in plugins for r in (list(releases) or p.releases if p.releases else [None])]
+    rows = []
+    with progress() as bar:
+        task = bar.add_task("replaying", total=len(wanted))
+        for engine, release in wanted:
+            if release is None:
+                loaded = registry.load(engine, stems=(trace_files.load(trace).trace.stem,), options=given[engine])
+                rows.append(as_json(row(trace_files.load(trace), loaded)))
+            else:
+                rows += map(as_json, rows_elsewhere([trace], engine, release, options=given[engine]))
+            bar.advance(task)
+    return rows

@@ -1,0 +1,93 @@
+"""``slotproof engines``: every release on every stem, and every kept trace on every release."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.engines import registry
+from conformance.search.enough import NOT_ENOUGH
+from conformance.search.replay import row, rows_elsewhere
+from conformance.traces import trace_files
+from slotproof.checks.replays import as_json
+from slotproof.checks.weigh import too_little
+from slotproof.console.codes import FAILED, USAGE
+from slotproof.console.screen import Rows, broken, progress, say, show, table, write_json
+from slotproof.pages.documents import FINDINGS, needed_checkout, write
+from slotproof.pages.kept_findings import packed, stems_of_traces
+
+
+def run(json: Path | None) -> int:
+    """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them."""
+    needed_checkout("engines")
+    names, own = trace_files.names(), registry.load(registry.own().name)
+    checks: list[Json] = []
+    found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
+    releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
+    # Each release needs processes of its own; the threads wait for them.
+    with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
+        task = bar.add_task("releases", total=len(releases))
+        for checked, rows in pool.map(lambda one: (_checked(*one), rows_elsewhere(names, *one)), releases):
+            checks += checked
+            for name, one in zip(names, rows, strict=True):
+                found[name].append(as_json(one))
+            bar.advance(task)
+    write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], **packed(found, stems_of_traces())})
+    write_json(json, {"checks": checks, "traces": found})
+    show(_verdicts(checks))
+    few = [c for c in checks if c["verdict"] == NOT_ENOUGH]
+    if few:
+        those = "; ".join(f"{c['subject']} {c['release']} {c['stem']} ({too_little(c)})" for c in few)
+        say(f"{NOT_ENOUGH}, so no verdict: {those}", style="yellow")
+        return FAILED
+    if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
+        raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")
+    return write(check_only=False)
+
+
+def _lasting(checked: Json) -> Json:
+    """What of a check is the same each time: not the law that was found first, and not the time."""
+    return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
+
+
+def _checked(engine: str, release: str) -> list[Json]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "check.json"
+        command = [sys.executable, "-m", "slotproof", "check", engine, "--release", release, "--json", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not out.exists():
+            raise _failed(f"{engine} {release}", done)
+        results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]
+    keys = ("stem", "verdict", "law", "kind", "steps", "seconds", "known", "gone", "ran", "transitions", "too_seldom")
+    named = {"subject": engine, "release": release}
+    return [{**named, **{key: r[key] for key in keys}} for r in results]
+
+
+def _failed(which: str, done: subprocess.CompletedProcess[str]) -> Exception:
+    """Why a check has no result: the release cannot be loaded, or Slotproof itself failed."""
+    if done.returncode == USAGE:
+        return UsageError(f"{which}: {done.stderr.strip()}")
+    return RuntimeError(f"the check of {which} ended with {done.returncode}: {done.stderr.strip() or 'no message'}")
+
+
+def _verdicts(checks: Iterable[Json]) -> Rows:
+    columns = ("engine", "stem", "verdict", "what is broken", "known differences", "operations", "seconds")
+    return table(
+        "Releases",
+        columns,
+        [
+            (
+                f"{c['subject']} {c['release']}",
+                *(c["stem"], c["verdict"], broken(c["law"], c["kind"]), c["known"], c["steps"], c["seconds"]),
+            )
+            for c in checks
+        ],
+    )

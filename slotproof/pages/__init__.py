@@ -1,0 +1,1 @@
+"""The generated documents, and the pages of a report."""

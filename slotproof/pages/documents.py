@@ -1,0 +1,336 @@
+"""The generated documents: ``docs/laws.md``, ``docs/status.md``, ``docs/unneeded.md``, the pages of the findings, and
+parts of ``README.md``.
+
+What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
+the known bugs in ``docs/faults.json``, which ``slotproof faults --search --keep`` writes. Which edits of the spec no
+law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --keep`` writes. It names the spec that it
+is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
+nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
+which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
+``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Everything else is made from the code,
+so ``slotproof docs --check`` sees a document that is out of date without loading an engine of others and without
+searching for the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``. The
+kept traces are run on our implementation for ``proofs/corners.json``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import z3
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from rich.console import Console
+
+from conformance.driver.cache_folder import checkout
+from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.search.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
+from conformance.stems.stem_registry import STEMS as STEMS_OF_RUNS
+from conformance.telling.where import Frame
+from conformance.traces import trace_files
+from conformance.traces.trace_files import Kept
+from proofs import fitting
+from proofs.corners import KEPT as KEPT_CORNERS
+from proofs.obligations import ATOMIC, FRAME, PROOF, START, TRIVIAL, all_of, call
+from proofs.registry import STEMS, hints_of
+from proofs.symbols import World, lift
+from slotproof.checks import arguments
+from slotproof.checks.replays import merged, shown
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.output import write_text
+from slotproof.console.screen import broken, say, show
+from slotproof.pages import corners
+from slotproof.pages.finding_pages import left_over
+from slotproof.pages.finding_pages import pages as finding_pages
+from slotproof.pages.kept_findings import stems_of_traces, unpacked
+from slotproof.pages.terms import anchor, linked
+from slotproof.pages.tutorial import played
+from slotproof.planted import kept_search, mutating, mutating_engine, mutating_impl
+from slotproof.proving.headlines import assumptions, theorems
+from slotproof.proving.minimal import listed
+from slotproof.proving.trusted import trusted_base
+from spec.logic import Invariant, Stem
+from spec.scope import OUTSIDE
+
+ROOT = checkout()
+PACKAGED = Path(__file__).parents[1] / "findings.json"  # the copy that is installed as a part of the package
+FINDINGS = ROOT / "docs" / PACKAGED.name if ROOT else PACKAGED
+MUTATED = FINDINGS.with_name(mutating_impl.KEPT)  # what `slotproof mutate impl --keep` writes
+DRAWN = FINDINGS.with_name(mutating_engine.KEPT)  # what `slotproof mutate engine --keep` writes
+UNNEEDED = FINDINGS.with_name("unneeded.json")  # what `slotproof prove --minimal --json` writes
+EXAMPLE = "insert_under_reader"  # the trace that README.md shows
+REQUIRED = ("found",)  # the parts that README.md must have
+VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", UNSUPPORTED: "unsupported"}
+
+Rows = list[Json]
+Findings = list[tuple[Kept, Rows]]
+
+
+class Said(NamedTuple):
+    """What the caller of a transition must promise, and what the transition calls."""
+
+    promises: list[str]
+    calls: list[str]
+    can_be_refused: bool
+
+
+def environment(html: bool = False) -> Environment:
+    """The templates; values are escaped in HTML."""
+    made = Environment(loader=PackageLoader(__package__), undefined=StrictUndefined, autoescape=html)
+    made.filters["line"] = _html_line if html else _line
+    made.filters["verdict"] = lambda verdict: VERDICTS[verdict]
+    made.filters["own"] = own_laws
+    made.filters["cell"] = lambda text: _line(text).replace("|", "\\|")
+    made.filters["merged"] = merged
+    made.filters["settings"] = settings
+    made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
+    made.filters["linked"] = linked
+    made.filters["anchor"] = anchor
+    made.globals.update(label=label, broken=broken)
+    return made
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _html_line(text: str | None) -> Markup:
+    """A docstring on one line, with its ``code`` as HTML."""
+    return Markup(re.sub(r"``(.*?)``", r"<code>\1</code>", str(escape(_line(text)))))
+
+
+def write(check_only: bool) -> int:
+    """Writes the documents that are out of date, or only says which they are (exit code 1)."""
+    root = needed_checkout("docs")
+    made = _documents(root)
+    stale = [(path, text) for path, text in made if not path.exists() or path.read_text("utf-8") != text]
+    gone = left_over(root / "docs", (path for path, _ in made))
+    names = ", ".join(str(path.relative_to(root)) for path in [*(path for path, _ in stale), *gone])
+    if check_only:
+        older = mutating.out_of_date()
+        say(f"out of date, run make docs: {names}" if names else "the generated documents are up to date")
+        if older:
+            say(older)
+        return BROKEN if names or older else HOLDS
+    for path, text in stale:
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text)
+    for path in gone:
+        path.unlink()
+    say(f"written: {names}" if names else "nothing to write: all documents were up to date")
+    return 0
+
+
+def needed_checkout(command: str) -> Path:
+    """The root of the checkout, whose documents the command writes. Raises ``UsageError`` in an installed package."""
+    if ROOT is None:
+        raise UsageError(
+            f"`slotproof {command}` writes the documents of the repository: it needs a checkout of Slotproof"
+        )
+    return ROOT
+
+
+def kept_findings() -> Json:
+    """The verdicts that ``slotproof engines`` found last."""
+    if not FINDINGS.exists():
+        raise UsageError("docs/findings.json is missing: run make engines first")
+    found: Json = json.loads(FINDINGS.read_text("utf-8"))
+    return {"checks": found["checks"], "traces": unpacked(found, stems_of_traces())}
+
+
+def kept_unneeded() -> list[Json]:
+    """Each promise, choice and fit with what became of the proofs without it, as ``prove --minimal`` found last."""
+    kept: list[Json] = json.loads(UNNEEDED.read_text("utf-8"))["requirements"]
+    return kept
+
+
+def with_rows(found: Json) -> Findings:
+    """Each kept trace with its rows."""
+    return [(trace_files.load(name), rows) for name, rows in found["traces"].items()]
+
+
+def label(row: Json) -> str:
+    """The engine of a row and its release."""
+    return f"{row['subject']} {row['release'] or ''}".strip()
+
+
+def labels(findings: Findings) -> list[str]:
+    """The columns of the findings: our own implementation, then the releases."""
+    return list(dict.fromkeys(label(row) for _, rows in findings for row in rows))
+
+
+def _documents(root: Path) -> list[tuple[Path, str]]:
+    found, pages = kept_findings(), environment()
+    findings, docs, readme = with_rows(found), root / "docs", root / "README.md"
+    stems = [hints_of(name).stem for name in STEMS]
+    parts = _parts(pages, findings)
+    made = {
+        "laws.md": {
+            "stems": stems,
+            "of_each_call": of_each_call,
+            "drain": {name: (drain := hints_of(name).drain) and drain.sentence for name in STEMS},
+            "unanswered": {name: hints_of(name).unanswered for name in STEMS},
+            "step": said_by,
+            "arguments": arguments_of_stem,
+            "parts": parts_of,
+            "theorems": theorems(STEMS),
+            "assumptions": assumptions(STEMS),
+            "outside": dict(OUTSIDE),
+        },
+        "claims.md": _claims(),
+        "status.md": {name: parts[name]() for name in ("stems", "faults")},
+        **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
+        "mutation.md": mutating.page(),
+        **({"mutation_impl.md": mutating_impl.page()} if MUTATED.exists() else {}),
+        **({"mutation_engines.md": mutating_engine.page()} if DRAWN.exists() else {}),
+    }
+    return [
+        (KEPT_CORNERS, corners.derived()),
+        *(
+            (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
+            for name, values in made.items()
+        ),
+        *finding_pages(pages, docs, found, findings).items(),
+        *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
+        (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
+    ]
+
+
+def arguments_of_stem(stem: Stem) -> list[tuple[str, str]]:
+    """What the arguments of a stem's transitions mean: the name of each, or ``transition.name`` where an argument means
+    something else there, and its meaning; in the order of names.
+    """
+    said: dict[str, dict[str, list[str]]] = {}
+    for transition, function in stem.transitions.items():
+        for name in arguments.arguments_of(function):
+            means = arguments.meaning(stem.name, transition, name)
+            said.setdefault(name, {}).setdefault(means, []).append(transition)
+    return [
+        (f"`{name}`" if len(of) == 1 else ", ".join(f"`{transition}.{name}`" for transition in transitions), means)
+        for name, of in sorted(said.items())
+        for means, transitions in of.items()
+    ]
+
+
+def _claims() -> dict[str, Any]:
+    """What an engine claims on each stem, and the minimum of a search."""
+    minimum = {"operations": OPERATIONS, "times": TIMES, "rounds": ROUNDS, "runs": RUNS, "longest": int(LONGEST)}
+    return {"stems": {name: driven.claims for name, driven in STEMS_OF_RUNS.items()}, **minimum}
+
+
+def written_by_hand(docs: Path) -> list[Path]:
+    """The pages of docs/ of which only parts are generated: what their commands print, or a marked part."""
+    texts = {path: path.read_text("utf-8") for path in sorted(docs.glob("*.md"))}
+    return [path for path, text in texts.items() if "<!-- run" in text or "<!-- generated: " in text]
+
+
+@cache
+def said_by(stem: str, transition: str) -> Said:
+    """What the caller of a transition must promise, and what it calls."""
+    hints = hints_of(stem)
+    step = call(hints, hints.stem.transitions[transition], World()).step
+    calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
+    fits = z3.simplify(lift(step.fits))
+    return Said(_once(promise.sentence for promise in step.promises), calls, not z3.is_true(fits))
+
+
+def _once(sentences: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(sentences))
+
+
+def settings(config: Json) -> str:
+    """A trace's configuration in words: ``block size 4, caching no, layers full and window 3``."""
+    return ", ".join(f"{name.replace('_', ' ')} {_setting(value)}" for name, value in config.items())
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(map(_setting, value.values()))
+    return " and ".join(map(_setting, value)) if isinstance(value, list) else str(value)
+
+
+def parts_of(stem: Stem) -> list[dict[str, Any]]:
+    """The stems that a stem is made of, and how many laws it inherits from each."""
+    laws = [law.inherited for law in stem.invariants.values()]
+    return [{"field": at, "name": part.name, "laws": laws.count(at)} for at, part in stem.parts.items()]
+
+
+def of_each_call(stem: Stem) -> dict[str, str]:
+    """What is proved of each call of the stem beside its laws, each with its sentence."""
+    found = {ATOMIC: "A call that does not fit leaves the state as it was."}
+    if hints_of(stem.name).answers:
+        found |= fitting.SENTENCES
+    return found
+
+
+def own_laws(stem: Stem) -> list[Invariant]:
+    """The laws that the stem adds to those of its parts; those that follow from the others are last."""
+    own = [law for law in stem.invariants.values() if not law.inherited]
+    return sorted(own, key=lambda law: law.theorem)
+
+
+def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:
+    """How each generated part is made."""
+    parts: Any = pages.get_template("parts.md.j2").module
+    rows_of = {kept.name: (kept, rows) for kept, rows in findings}
+    return {
+        "theorems": lambda: parts.theorems(theorems(STEMS)),
+        "stems": lambda: parts.stems([_stem(name) for name in STEMS]),
+        "faults": lambda: parts.faults(kept_search.faults(), str(kept_search.search())),
+        "found": lambda: _replay(*rows_of[EXAMPLE]),
+        "trusted": lambda: parts.trusted(trusted_base()),
+    }
+
+
+def _stem(name: str) -> dict[str, Any]:
+    hints, made_of = hints_of(name), parts_of(hints_of(name).stem)
+    return {
+        "name": name,
+        "parts": [part["name"] for part in made_of],
+        "transitions": len(hints.stem.transitions),
+        "laws": len(own_laws(hints.stem)) + len(hints.stem.changes),
+        "inherited": sum(part["laws"] for part in made_of),
+        "obligations": {kind: obligations_of(name)[kind] for kind in (PROOF, FRAME, TRIVIAL)},
+        "mutants": len(hints.mutants),
+    }
+
+
+@cache
+def obligations_of(name: str) -> Counter[str]:
+    """How many obligations a stem has, by kind (``proofs.obligations.Formula.kind``)."""
+    hints = hints_of(name)
+    units: dict[str, Any] = {START: hints.stem.start, **hints.stem.transitions}
+    return Counter(formula.kind for unit, made in units.items() for formula in all_of(hints, unit, made))
+
+
+def _replay(kept: Kept, rows: Rows) -> str:
+    """A replay as the command prints it on a screen of 110 columns, without the releases that do not support it."""
+    out = io.StringIO()
+    page = Console(file=out, width=110, highlight=False, color_system=None)
+    for part in shown(kept, [row for row in rows if row["verdict"] != UNSUPPORTED]):
+        show(part, on=page)
+    lines = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return f"```\n$ slotproof replay {kept.name}\n{lines}\n```"
+
+
+def filled(text: str, parts: dict[str, Callable[[], str]], required: Collection[str] = ()) -> str:
+    """A page with its marked parts made anew: what is between ``<!-- generated: NAME -->`` and ``<!-- end -->``."""
+    for name, make in parts.items():
+        pattern = re.compile(rf"(<!-- generated: {name} -->).*?(<!-- end -->)", re.DOTALL)
+        if pattern.search(text):
+            part = make().strip()
+            text = pattern.sub(lambda match, part=part: f"{match[1]}\n{part}\n{match[2]}", text)  # type: ignore[misc]
+        elif name in required:
+            raise UsageError(f"README.md has no part <!-- generated: {name} -->")
+    return text

@@ -1,0 +1,1 @@
+"""What is wrong on purpose: known bugs, and edits of the spec, of our implementation and of engines."""

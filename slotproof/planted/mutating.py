@@ -1,0 +1,148 @@
+"""``slotproof mutate spec``: wrong transitions, made by small edits of the spec's text, and which of them survive."""
+
+from __future__ import annotations
+
+import json as plain_json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from proofs.mutation import record, trial
+from proofs.mutation.operators import OPERATORS
+from proofs.mutation.record import LEAST
+from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, Tried
+from proofs.prover import on_every_core
+from proofs.registry import STEMS
+from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.output import write_text
+from slotproof.console.screen import choose, progress, say, show, table, write_json
+
+KEPT = "mutation.json"  # in docs/
+
+
+@dataclass(frozen=True)
+class Options:
+    """``stems``: whose edits to try; empty: all. ``operators``: of which kinds; empty: all. ``sample``: at most so many
+    edits, drawn with ``seed``. ``jobs``: how many at a time. ``keep``: write docs/mutation.json.
+    """
+
+    stems: Sequence[str] = ()
+    operators: Sequence[str] = ()
+    sample: int | None = None
+    seed: int = 0
+    jobs: int | None = None
+    keep: bool = False
+    json: Path | None = None
+
+
+def run(options: Options) -> int:
+    """Tries the edits and prints what survives; exit code 1 where fewer than 95% of the wrong ones are refuted."""
+    stems, operators = choose(options.stems, STEMS, "stem"), choose(options.operators, OPERATORS, "operator")
+    everything = not (options.stems or options.operators or options.sample)
+    place = _kept_at() if options.keep else None
+    if place is not None and not everything:
+        raise UsageError("docs/mutation.json has the result of all edits: keep it without a choice of edits")
+    chosen = [edit for edit in record.edits_of(stems) if edit.operator in operators]
+    if options.sample is not None and options.sample < len(chosen):
+        chosen = random.Random(options.seed).sample(chosen, options.sample)
+    start = time.perf_counter()
+    with progress() as bar:
+        task = bar.add_task("edits of the spec", total=len(chosen))
+        found: list[Tried] = on_every_core(
+            trial.tried, [(edit,) for edit in chosen], lambda _: bar.advance(task), options.jobs
+        )
+    made = {"least": LEAST, **record.fingerprint(), **record.as_json(found)}
+    write_json(options.json, {**made, "edits_tried": [record.named(one) for one in found]})
+    if place is not None:
+        write_text(place, plain_json.dumps(made, indent=1) + "\n")
+    _print(found, time.perf_counter() - start)
+    return HOLDS if _share(made) >= LEAST else BROKEN
+
+
+def operators(json: Path | None) -> int:
+    """Prints the operators and how many edits each makes, and writes them to ``json``."""
+    made = Counter(edit.operator for edit in record.every_edit())
+    rows = [{"name": name, "sentence": said, "edits": made[name]} for name, said in OPERATORS.items()]
+    write_json(json, {"operators": rows})
+    show(
+        table(
+            "operators", ("operator", "what it does", "edits"), [(r["name"], r["sentence"], r["edits"]) for r in rows]
+        )
+    )
+    return HOLDS
+
+
+def _kept_at() -> Path:
+    root = checkout()
+    if root is None:
+        raise UsageError("docs/mutation.json belongs to the repository: --keep needs a checkout of Slotproof")
+    return root / "docs" / KEPT
+
+
+def _share(made: Json) -> float:
+    return record.share(row for rows in made["counts"].values() for row in rows.values())
+
+
+def _print(found: Sequence[Tried], seconds: float) -> None:
+    alive = [one for one in found if one.fate == SURVIVES]
+    if alive:
+        columns = ("place", "function", "operator", "edit", "seen in", "what differs")
+        show(table("No law refutes", columns, [_row(one) for one in alive], lines=True))
+    counts = record.counted(found)
+    shown = [(stem, *_sums(rows.values())) for stem, rows in counts.items()]
+    show(table("Edits of the spec", ("stem", *record.FATES, "refuted of the wrong ones"), shown))
+    fates = Counter(one.fate for one in found)
+    share = record.share(row for rows in counts.values() for row in rows.values())
+    say(
+        f"{len(found) - fates[INVALID]} edits: {fates[REFUTED]} refuted, {fates[SURVIVES]} not refuted, "
+        f"{fates[EQUIVALENT]} proved to change nothing, {fates[STRICTER]} proved to ask more and do nothing else; "
+        f"{fates[INVALID]} more are no spec that Python can read; {share:.1%} of the wrong ones are refuted, "
+        f"{LEAST:.0%} must be; {seconds:.0f} s"
+    )
+
+
+def _row(one: Tried) -> tuple[str, ...]:
+    edit = one.edit
+    what = f"{edit.was} → {edit.now}"
+    return f"{edit.file}:{edit.line}", edit.function, edit.operator, what, f"{one.stem}.{one.transition}", one.by
+
+
+def _sums(rows: Any) -> tuple[Any, ...]:
+    rows = list(rows)
+    return (*(sum(row[fate] for row in rows) for fate in record.FATES), f"{record.share(rows):.1%}")
+
+
+# The table in docs/.
+
+
+def page() -> Json:
+    """What docs/mutation.md shows: the kept result with the present lines of the edits, and what is out of date."""
+    place = _kept_at()
+    if not place.exists():
+        raise UsageError(f"docs/{KEPT} is missing: run make mutate first")
+    kept: Json = plain_json.loads(place.read_text("utf-8"))
+    lines = {edit.key: edit.line for edit in record.every_edit()}
+    for name in (SURVIVES, STRICTER):
+        for row in kept[name]:
+            row["line"] = lines.get(row["key"], "?")
+    total = [row for rows in kept["counts"].values() for row in rows.values()]
+    sums: Callable[[Any], tuple[Any, ...]] = _sums
+    return {"kept": kept, "operators": OPERATORS, "fates": record.FATES, "sums": sums, "total": total}
+
+
+def out_of_date() -> str:
+    """Why docs/mutation.json is of an older spec; empty where it is of this one."""
+    kept: Json = plain_json.loads(_kept_at().read_text("utf-8")) if _kept_at().exists() else {}
+    now = record.fingerprint()
+    old, new = kept.get("spec", {}), now["spec"]
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    if changed:
+        return f"docs/{KEPT} is of an older spec ({', '.join(changed)}): run make mutate"
+    return f"docs/{KEPT} is of other edits: run make mutate" if kept["edits"] != now["edits"] else ""

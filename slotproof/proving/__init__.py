@@ -1,0 +1,1 @@
+"""``slotproof prove``: the obligations, their headlines, and what is trusted."""

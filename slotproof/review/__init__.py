@@ -1,0 +1,1 @@
+"""``slotproof diff``: how the law differs between two revisions, for who reviews it."""
