@@ -18,8 +18,8 @@ from spec.contents import Contents
 from spec.finite import Map
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, Truth, but, ite
-from spec.rows import committed, protected
-from spec.states import OWN
+from spec.mamba_slots_state import OWN
+from spec.session_trim_state import committed, protected
 
 
 def stories() -> Contents:

@@ -15,10 +15,10 @@ from spec.cache_state import CacheState, home
 from spec.cache_theorems import each_token, in_window, reader
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, positions
+from spec.lock_ref_state import end
 from spec.logic import Map, Number, Requirement, Truth, but, implies, no, requires
 from spec.pool import PADDING, held
-from spec.rows import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
-from spec.tree import end
+from spec.session_trim_state import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
 
 
 def told(st: CacheState, row: Number, i: Number, o: Number) -> Number:

@@ -14,8 +14,8 @@ from spec.contents import EMPTY
 from spec.isolation import told
 from spec.lengths import Length
 from spec.logic import Number, Requirement, Truth, but, implies, ite, requires
-from spec.rows import RUNNING, committed, each_request, full_pool
-from spec.states import ABSENT, OWN
+from spec.mamba_slots_state import ABSENT, OWN
+from spec.session_trim_state import RUNNING, committed, each_request, full_pool
 
 
 def put_state(st: CacheState, slot: Number, prefix: Number, page: Number, offset: Number) -> CacheState:

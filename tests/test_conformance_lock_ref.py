@@ -21,7 +21,7 @@ from conformance.stems.lock_ref.run import LockRefRun
 from conformance.stems.machine import Sink
 from conformance.telling.tell import tell
 from spec import lock_ref as law
-from spec.tree import COUNTED, SKIPPED
+from spec.lock_ref_state import COUNTED, SKIPPED
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2}
 LONG, SHORT = [1, 2, 3, 4, 5], [1, 2]

@@ -17,10 +17,10 @@ from spec import cache
 from spec.cache_drain import DRAIN, at_rest
 from spec.cache_state import CacheState
 from spec.finite import Seq
+from spec.lock_ref_state import path
 from spec.logic import Descent, Measure, ite
 from spec.pool import some_open
-from spec.rows import LEAVING, RUNNING, allocated, full_pool, swa_pool
-from spec.tree import path
+from spec.session_trim_state import LEAVING, RUNNING, allocated, full_pool, swa_pool
 
 HINTS = hints_of("cache")
 

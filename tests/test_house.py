@@ -157,6 +157,14 @@ def first_state(stem: Stem) -> Any:
 
 
 @pytest.mark.parametrize("stem", STEMS)
+def test_a_state_has_the_name_of_its_stem(stem: str) -> None:
+    """Its file, too, where it is not that of the stem."""
+    state = hints_of(stem).stem.state
+    assert state.__name__ == "".join(word.title() for word in stem.split("_")) + "State"
+    assert state.__module__.rpartition(".")[2] in (stem, f"{stem}_state")
+
+
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_part_is_the_stem_itself_and_its_laws_are_inherited(stem: str) -> None:
     law = hints_of(stem).stem
     for field, part in law.parts.items():
@@ -583,7 +591,7 @@ def test_no_string_fixes_where_our_packages_are() -> None:
 def test_a_fixed_name_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(
-        '"""spec.rows"""\n'
+        '"""spec.session_trim_state"""\n'
         'a = f"spec.{1}", "conformance.search.replay", "the spec.logic of", __name__\n'
         'b = """\n    from conformance.stems.stem_registry import start"""\n'
     )

@@ -52,7 +52,7 @@ class Oracle:
         if late:
             self.take(law.joins(self.state, 0))
 
-    def take(self, step: Step[law.Events], *laws: str) -> None:
+    def take(self, step: Step[law.KvEventsState], *laws: str) -> None:
         """Takes the step, or keeps the first law whose promise is false. ``laws``: one for each promise."""
         if self.broken is None:
             false = [name for name, promise in zip(laws, step.promises, strict=False) if not promise.holds]
@@ -163,7 +163,7 @@ class Both:
         self.wrong = self.wrong or self.reader.event(event)
         self.oracle.event(event)
 
-    def pool(self, step: Step[law.Events]) -> None:
+    def pool(self, step: Step[law.KvEventsState]) -> None:
         if step.kept:
             self.oracle.state = step.then
 

@@ -388,7 +388,7 @@ def test_a_base_that_is_none_is_one_line(
     [
         'open("/tmp/x", "w")\n',
         "import os\n",
-        "def harm(st: Allocator) -> Truth:\n    return eval('1')\n",
+        "def harm(st: AllocatorState) -> Truth:\n    return eval('1')\n",
     ],
 )
 def test_a_revision_that_is_more_than_pure_functions_is_never_executed(

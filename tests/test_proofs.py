@@ -18,7 +18,7 @@ from proofs.hints import Hints, Mutant, unasked, without_mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import Count, World, lift
 from spec import allocator, cache, lock_ref
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.cache_state import CacheState
 from spec.lengths import Length
 from spec.logic import Number, Seq, Stem, Step, Truth, but, call, ite, number
@@ -188,7 +188,7 @@ def test_what_the_mutant_changed_was_proved(stem: str, mutant: Mutant) -> None:
     assert counterexample.find(hints, mutant.transition, right, mutant.invariant, smallest=False) is None
 
 
-def half_done(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def half_done(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """Out of memory opens a free group."""
     step = allocator.alloc_extend(st, row, to, chosen)
     return replace(step, otherwise=replace(st, group=st.group + 1))
@@ -340,7 +340,7 @@ def test_a_false_lemma_is_not_proved(
 
 
 def test_a_transition_may_not_replace_a_constant() -> None:
-    def grows(st: Allocator) -> Step[Allocator]:
+    def grows(st: AllocatorState) -> Step[AllocatorState]:
         return Step(then=replace(st, now=replace(st.now, page_size=st.now.page_size + 1)))
 
     with pytest.raises(TypeError, match=r"replaced the constant now\.page_size"):

@@ -14,16 +14,16 @@ from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
 from slotproof import proof_lines, screen
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.logic import Invariant, Truth
 
 
-def small_pool(st: Allocator) -> Truth:
+def small_pool(st: AllocatorState) -> Truth:
     """Each pool of the allocator has at most two pages."""
     return st.now.pages.all(lambda page: page <= 2)
 
 
-def with_law(law: Callable[[Allocator], Truth], **more: Any) -> Hints:
+def with_law(law: Callable[[AllocatorState], Truth], **more: Any) -> Hints:
     """The allocator with one more law."""
     hints = hints_of("allocator")
     made = Invariant(law.__name__, law, lambda st: [("", st)], **more)

@@ -38,8 +38,8 @@ from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import but
-from spec.states import FIRST, LEAVING, RUNNING, SECOND
-from spec.states import initial as no_states
+from spec.mamba_slots_state import FIRST, LEAVING, RUNNING, SECOND
+from spec.mamba_slots_state import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from spec.block_cache import KEPT, LOADS, RUNS, BlockCache
-from spec.blocks import NULL, Blocks
+from spec.block_cache import KEPT, LOADS, RUNS, BlockCacheState
+from spec.block_pool_state import NULL, BlockPoolState
 from spec.cache_state import CacheState
 from spec.finite import Map, Seq, Set
-from spec.kv_events import Events
+from spec.kv_events import KvEventsState
 from spec.lengths import Length
+from spec.lock_ref_state import LockRefState
+from spec.mamba_slots_state import ABSENT, FIRST, GROUPED, NOWHERE, OWN, SECOND, MambaSlotsState
+from spec.mamba_slots_state import FREE as FREE_STATE
+from spec.mamba_slots_state import HELD as HELD_STATE
 from spec.pair import Pair
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows
-from spec.states import ABSENT, FIRST, GROUPED, NOWHERE, OWN, SECOND, MambaSlots
-from spec.states import FREE as FREE_STATE
-from spec.states import HELD as HELD_STATE
-from spec.tree import Tree
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, SessionTrimState
 
 # Pairs of fields that make one value in words: pages with the tokens after them, a page with an offset.
 TOGETHER: dict[tuple[type, str], str] = {
     (Pool, "whole"): "rest",
     (Pair, "to_page"): "to_offset",
-    (Rows, "cursor"): "cursor_rest",
-    (Rows, "committed"): "committed_rest",
-    (Rows, "text"): "text_rest",
+    (SessionTrimState, "cursor"): "cursor_rest",
+    (SessionTrimState, "committed"): "committed_rest",
+    (SessionTrimState, "text"): "text_rest",
 }
 _FIRST = {(cls, second): first for (cls, first), second in TOGETHER.items()}
 PLACES = {FREE: "free", RELEASED: "on the release list", HELD: "held", PENDING: "waiting for the end of a free group"}
@@ -233,11 +233,11 @@ def ranges(numbers: list[int]) -> str:
 
 FOLLOWS = {
     *((Pool, name) for name in ("table", "whole", "available")),
-    *((Tree, name) for name in ("source", "node", "top", "state", "grip")),
-    *((Tree, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
+    *((LockRefState, name) for name in ("source", "node", "top", "state", "grip")),
+    *((LockRefState, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
     *((CacheState, name) for name in ("reads", "handle")),
-    (MambaSlots, "available"),
-    *((Blocks, name) for name in ("length", "available")),
+    (MambaSlotsState, "available"),
+    *((BlockPoolState, name) for name in ("length", "available")),
 }
 
 
@@ -291,11 +291,11 @@ def _tokens(_: Change, pool: Pool, value: tuple[int, int], __: Names) -> str:
     return f"{value[0] * pool.page_size + value[1]} tokens"
 
 
-def _row_tokens(_: Change, rows: Rows, value: tuple[int, int], __: Names) -> str:
+def _row_tokens(_: Change, rows: SessionTrimState, value: tuple[int, int], __: Names) -> str:
     return f"{value[0] * rows.pools.now.full.page_size + value[1]} tokens"
 
 
-def _pages_as_tokens(_: Change, rows: Rows, value: int, __: Names) -> str:
+def _pages_as_tokens(_: Change, rows: SessionTrimState, value: int, __: Names) -> str:
     return f"{value * rows.pools.now.full.page_size} tokens"
 
 
@@ -328,7 +328,7 @@ def _size(what: str) -> Said:
     return Said(lambda _, __: what, _number)
 
 
-def _state_place(change: Change, states: MambaSlots, value: int, names: Names) -> str:
+def _state_place(change: Change, states: MambaSlotsState, value: int, names: Names) -> str:
     if value != HELD_STATE:
         return STATE_PLACES.get(value, "in no place")
     owner, role = states.owner(change.key), states.role(change.key)
@@ -368,75 +368,79 @@ SAID: dict[tuple[type, str], Said] = {
     (Pair, "to_page"): Said(
         lambda c, _: f"the mapping of full slot {c.key[0] * c.new.full.page_size + c.key[1]}", _target
     ),
-    (Rows, "protected"): Said(lambda c, names: f"the tree's part of {names.row(c.key)}", _pages_as_tokens),
-    (Rows, "cursor"): Said(lambda c, names: f"the SWA cursor of {names.row(c.key)}", _row_tokens),
-    (Rows, "committed"): Said(lambda c, names: f"the committed length of {names.row(c.key)}", _row_tokens),
-    (Rows, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: PHASES.get(v, str(v))),
-    (Rows, "slot"): Said(lambda c, _: f"the slot of session {c.key}", _slot),
-    (Tree, "full_ref"): _count("the full lock count"),
-    (Tree, "swa_ref"): _count("the SWA lock count"),
-    (Tree, "mamba_ref"): _count("the state lock count"),
-    (Tree, "alive"): Said(
+    (SessionTrimState, "protected"): Said(lambda c, names: f"the tree's part of {names.row(c.key)}", _pages_as_tokens),
+    (SessionTrimState, "cursor"): Said(lambda c, names: f"the SWA cursor of {names.row(c.key)}", _row_tokens),
+    (SessionTrimState, "committed"): Said(lambda c, names: f"the committed length of {names.row(c.key)}", _row_tokens),
+    (SessionTrimState, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: PHASES.get(v, str(v))),
+    (SessionTrimState, "slot"): Said(lambda c, _: f"the slot of session {c.key}", _slot),
+    (LockRefState, "full_ref"): _count("the full lock count"),
+    (LockRefState, "swa_ref"): _count("the SWA lock count"),
+    (LockRefState, "mamba_ref"): _count("the state lock count"),
+    (LockRefState, "alive"): Said(
         lambda c, names: names.node(c.key), lambda _, __, v, ___: "in the tree" if v else "not in the tree"
     ),
-    (Tree, "swa"): _part("the SWA part"),
-    (Tree, "mamba"): _part("the state"),
-    (Tree, "source"): Said(lambda c, names: f"the insert that gave {names.node(c.key)} its slots", _number),
-    (Tree, "node"): Said(lambda c, names: f"the node that {names.handle(c.key)} holds", lambda _, __, v, n: n.node(v)),
-    (Tree, "top"): Said(
+    (LockRefState, "swa"): _part("the SWA part"),
+    (LockRefState, "mamba"): _part("the state"),
+    (LockRefState, "source"): Said(lambda c, names: f"the insert that gave {names.node(c.key)} its slots", _number),
+    (LockRefState, "node"): Said(
+        lambda c, names: f"the node that {names.handle(c.key)} holds", lambda _, __, v, n: n.node(v)
+    ),
+    (LockRefState, "top"): Said(
         lambda c, names: f"the end of the window that {names.handle(c.key)} holds",
         lambda _, __, v, n: n.node(v) if v else "none",
     ),
-    (Tree, "grip"): Said(
+    (LockRefState, "grip"): Said(
         lambda c, names: f"how {names.handle(c.key[0])} holds the SWA part of {names.node(c.key[1])}",
         lambda _, __, v, ___: {0: "skipped", 1: "held", 2: "counted"}.get(v, str(v)),
     ),
-    (Tree, "state"): Said(
+    (LockRefState, "state"): Said(
         lambda c, names: f"the state lock of {names.handle(c.key)}", lambda _, __, v, ___: "held" if v else "not held"
     ),
     **{
-        (Tree, f"{part}_{which}"): _size(f"the {which} {said} size")
+        (LockRefState, f"{part}_{which}"): _size(f"the {which} {said} size")
         for part, said in (("full", "full"), ("swa", "SWA"), ("mamba", "state"))
         for which in ("evictable", "protected")
     },
-    (MambaSlots, "place"): Said(lambda c, _: f"state slot {c.key}", _state_place),
-    (MambaSlots, "table"): _role("the {} of {}"),
-    (MambaSlots, "names"): _role("the {} that the record of {} names"),
-    (MambaSlots, "row"): _role("the {} that the row of {} shows"),
-    (MambaSlots, "next"): Said(
+    (MambaSlotsState, "place"): Said(lambda c, _: f"state slot {c.key}", _state_place),
+    (MambaSlotsState, "table"): _role("the {} of {}"),
+    (MambaSlotsState, "names"): _role("the {} that the record of {} names"),
+    (MambaSlotsState, "row"): _role("the {} that the row of {} shows"),
+    (MambaSlotsState, "next"): Said(
         lambda c, names: f"the next track of {names.owner(c.key)}", lambda _, __, v, ___: "second" if v else "first"
     ),
-    (MambaSlots, "available"): Said(lambda _, __: "the number of available state slots", _number),
+    (MambaSlotsState, "available"): Said(lambda _, __: "the number of available state slots", _number),
     (CacheState, "reads"): Said(
         lambda c, names: f"the page that {_row_of(names, c)} reads at index {c.key[1]}",
         lambda _, __, v, ___: f"page {v}" if v else "none",
     ),
     (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
-    (Blocks, "active"): Said(
+    (BlockPoolState, "active"): Said(
         lambda c, names: f"the block table of {names.row(c.key)}", lambda _, __, v, ___: "in use" if v else "not in use"
     ),
-    (Blocks, "length"): _of_row("the number of places"),
-    (Blocks, "filled"): _of_row("the number of computed places"),
-    (Blocks, "table"): Said(
+    (BlockPoolState, "length"): _of_row("the number of places"),
+    (BlockPoolState, "filled"): _of_row("the number of computed places"),
+    (BlockPoolState, "table"): Said(
         lambda c, names: f"place {c.key[1]} of {names.row(c.key[0])}",
         lambda _, __, v, ___: f"block {v}" if v != NULL else "no block",
     ),
-    (Blocks, "refs"): Said(lambda c, _: f"the number of holders of block {c.key}", _number),
-    (Blocks, "hash"): Said(lambda c, _: f"what the prefix cache finds block {c.key} for", _text),
-    (Blocks, "content"): Said(lambda c, _: f"what block {c.key} was computed for", _text),
-    (Blocks, "available"): _size("the number of free blocks"),
-    (BlockCache, "whole"): _of_row("the number of blocks that are computed whole"),
-    (BlockCache, "rest"): _of_row("the number of computed tokens in the block after them"),
-    (BlockCache, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
-    (BlockCache, "ahead_rest"): _of_row("the number of slots in the block after them"),
-    (BlockCache, "first"): _of_row("the first place that is read"),
-    (BlockCache, "phase"): Said(
+    (BlockPoolState, "refs"): Said(lambda c, _: f"the number of holders of block {c.key}", _number),
+    (BlockPoolState, "hash"): Said(lambda c, _: f"what the prefix cache finds block {c.key} for", _text),
+    (BlockPoolState, "content"): Said(lambda c, _: f"what block {c.key} was computed for", _text),
+    (BlockPoolState, "available"): _size("the number of free blocks"),
+    (BlockCacheState, "whole"): _of_row("the number of blocks that are computed whole"),
+    (BlockCacheState, "rest"): _of_row("the number of computed tokens in the block after them"),
+    (BlockCacheState, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
+    (BlockCacheState, "ahead_rest"): _of_row("the number of slots in the block after them"),
+    (BlockCacheState, "first"): _of_row("the first place that is read"),
+    (BlockCacheState, "phase"): Said(
         lambda c, names: f"the scheduler's phase of {names.row(c.key)}", lambda _, __, v, ___: SCHEDULED.get(v, str(v))
     ),
-    (Events, "copies"): Said(lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number),
-    (Events, "said"): Said(lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number),
-    (Events, "text"): Said(lambda c, _: f"the text of block {c.key}", _text),
-    (Events, "missed"): Said(lambda _, __: "whether the reader has missed events", _number),
-    (Events, "ended"): Said(lambda _, __: "whether a batch has just ended", _number),
-    (Events, "next"): Said(lambda _, __: "the number of the next batch", _number),
+    (KvEventsState, "copies"): Said(
+        lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number
+    ),
+    (KvEventsState, "said"): Said(lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number),
+    (KvEventsState, "text"): Said(lambda c, _: f"the text of block {c.key}", _text),
+    (KvEventsState, "missed"): Said(lambda _, __: "whether the reader has missed events", _number),
+    (KvEventsState, "ended"): Said(lambda _, __: "whether a batch has just ended", _number),
+    (KvEventsState, "next"): Said(lambda _, __: "the number of the next batch", _number),
 }

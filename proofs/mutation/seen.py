@@ -12,15 +12,15 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from proofs.symbols import SymMap, Term, World
-from spec.blocks import NO_HASH
+from spec.block_pool_state import NO_HASH
 from spec.kv_events import somewhere
 from spec.lengths import touched
+from spec.lock_ref_state import ROOT, lives, over
 from spec.logic import Truth, but, no
+from spec.mamba_slots_state import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
 from spec.pool import held
-from spec.rows import IDLE as NOT_IN_USE
-from spec.rows import SAVED, allocated, has_gaps, in_gap, is_row
-from spec.states import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
-from spec.tree import ROOT, lives, over
+from spec.session_trim_state import IDLE as NOT_IN_USE
+from spec.session_trim_state import SAVED, allocated, has_gaps, in_gap, is_row
 
 Read = Callable[..., Truth]
 

@@ -15,7 +15,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import EMPTY, Texts
 from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, Pass
 from conformance.stems.block_pool.protocol import NULL
-from spec.block_cache import IDLE, KEPT, BlockCache, ahead
+from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
@@ -104,9 +104,9 @@ class Follower:
         self._free = [sorted(range(first, first + groups), key=lambda r: r % groups) for first in starts]
 
     @property
-    def state(self) -> BlockCache:
+    def state(self) -> BlockCacheState:
         """The law's state."""
-        state: BlockCache = self.law.state
+        state: BlockCacheState = self.law.state
         return state
 
     def name(self, row: int) -> str:

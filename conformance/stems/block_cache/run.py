@@ -33,7 +33,7 @@ from conformance.stems.block_cache.worker import Astray, Workers
 from conformance.stems.requests.request import token
 from spec import block_cache as law
 from spec import block_pool
-from spec.block_cache import BlockCache
+from spec.block_cache import BlockCacheState
 from spec.finite import Domain
 from spec.logic import but
 
@@ -83,7 +83,7 @@ class BlockCacheRun:
         self.seen: BlockCacheSnapshot = engine.snapshot()
         self._pool = whole(self.seen.pool, self.size)
 
-    def _initial(self) -> BlockCache:
+    def _initial(self) -> BlockCacheState:
         config, groups = self.config, self.config["layers"]
         most = config["requests"] * (1 + config["steps_in_flight"])  # those that run, and those of steps in flight
         rows = (most + (MOST_WITH_TRANSFERS if config.get("transfers", False) else 0)) * len(groups)

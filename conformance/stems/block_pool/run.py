@@ -21,7 +21,7 @@ from conformance.stems.block_pool.contents import Table, forward, table_of
 from conformance.stems.block_pool.projection import UNKNOWN, block_problems, found_under, prefix_names, project_blocks
 from conformance.stems.block_pool.protocol import NULL, BlockPoolEngine, BlockPoolSnapshot, Name
 from spec import block_pool as law
-from spec.blocks import Blocks, alike, found_for
+from spec.block_pool_state import BlockPoolState, alike, found_for
 from spec.finite import Domain, Map, Seq, Set
 from spec.logic import but
 
@@ -266,9 +266,9 @@ class BlockPoolRun:
     # What callers can send now.
 
     @property
-    def state(self) -> Blocks:
+    def state(self) -> BlockPoolState:
         """The law's blocks."""
-        state: Blocks = self.law.state
+        state: BlockPoolState = self.law.state
         return state
 
     def _must_be_idle(self, row: int) -> int:

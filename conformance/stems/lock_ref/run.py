@@ -22,8 +22,8 @@ from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, Match
 from conformance.stems.lock_ref.steps import TreeSteps
 from conformance.stems.pools.contents import HOLE
 from spec import lock_ref as law
-from spec import tree
-from spec.tree import HELD, ROOT, SKIPPED, Tree
+from spec import lock_ref_state
+from spec.lock_ref_state import HELD, ROOT, SKIPPED, LockRefState
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
@@ -51,7 +51,7 @@ class LockRefRun:
         self.components: tuple[str, ...] = tuple(config["components"])
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has at least one page
-        empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
+        empty = lock_ref_state.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=handle_name, source=self._source_name, holders=self._holders)
@@ -207,9 +207,9 @@ class LockRefRun:
     # What callers can send now.
 
     @property
-    def state(self) -> Tree:
+    def state(self) -> LockRefState:
         """The law's tree."""
-        state: Tree = self.law.state
+        state: LockRefState = self.law.state
         return state
 
     def handles(self) -> list[int]:
@@ -233,7 +233,9 @@ class LockRefRun:
         st = self.state
         if handle not in self.held or st.top(handle) == ROOT:
             return False
-        tokens: int = sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n))
+        tokens: int = sum(
+            lock_ref_state.span(st, n) for n in self.numbers.values() if lock_ref_state.holds_swa(st, handle, n)
+        )
         return tokens >= self.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
@@ -248,7 +250,7 @@ class LockRefRun:
         """
         st, node = self.state, self.numbers[key]
         top = self.top(node)
-        window = [n for n in tree.path(st, node) if tree.between(st, top, n, node)]
+        window = [n for n in lock_ref_state.path(st, node) if lock_ref_state.between(st, top, n, node)]
         return all(st.swa(n) == 1 for n in window) and (not self.stateful or st.mamba(node) == 1)
 
     def spare_state(self, node: int) -> bool:
@@ -265,7 +267,7 @@ class LockRefRun:
         if not self.windowed:
             return ROOT
         st = self.state
-        return next(top for top in tree.path(st, node) if tree.window_top(st, top, node))
+        return next(top for top in lock_ref_state.path(st, node) if lock_ref_state.window_top(st, top, node))
 
     def _shown_lock(self, handle: int, node: int) -> tuple[int, bool]:
         """Where the window of a lock ends that the engine has taken, and whether it counts missing parts.
@@ -275,7 +277,7 @@ class LockRefRun:
         """
         order = (False, True) if "counts_missing" in self.lacks else (True, False)
         st, acquire = self.state, self.law.stem.transitions["acquire"]
-        tops = tree.path(st, node) if self.windowed else [ROOT]
+        tops = lock_ref_state.path(st, node) if self.windowed else [ROOT]
         steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in order}
         lawful = [choice for choice, step in steps.items() if step.kept]
         explains = (c for c in lawful if not shown_locks(steps[c].then, self.seen.nodes, self.numbers))
@@ -318,7 +320,7 @@ class LockRefRun:
 
     def _holders(self, node: int) -> str:
         """The handles that hold a node."""
-        held = (handle for handle in self.state.handles.items() if tree.holds_full(self.state, handle, node))
+        held = (handle for handle in self.state.handles.items() if lock_ref_state.holds_full(self.state, handle, node))
         return " and ".join(map(handle_name, held))
 
     def _source_name(self, source: int) -> str:
@@ -339,8 +341,10 @@ class LockRefRun:
         self.contents.released([handle_name(handle) for handle in self.held])
         for handle in self.held:
             node = st.node(handle)
-            parts = (n for n in tree.path(st, node) if st.swa(n) == 1 and tree.holds_swa(st, handle, n))
-            window = [(int(tree.begin(st, n)), int(st.stop(n))) for n in parts]
+            parts = (
+                n for n in lock_ref_state.path(st, node) if st.swa(n) == 1 and lock_ref_state.holds_swa(st, handle, n)
+            )
+            window = [(int(lock_ref_state.begin(st, n)), int(st.stop(n))) for n in parts]
             state = st.state(handle) == HELD and st.mamba(node) == 1
             self.contents.held(handle_name(handle), self.keys[node], window, state, self.seen.nodes)
 

@@ -39,7 +39,7 @@ from conformance.stems.mamba_slots.projection import (
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
 from spec import mamba_slots as law
 from spec.finite import Seq
-from spec.states import (
+from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
     GROUPED,
@@ -49,7 +49,7 @@ from spec.states import (
     ROLES,
     RUNNING,
     SECOND,
-    MambaSlots,
+    MambaSlotsState,
     across,
     has_two,
     kept,
@@ -350,9 +350,9 @@ class MambaSlotsRun:
     # What callers can send now.
 
     @property
-    def state(self) -> MambaSlots:
+    def state(self) -> MambaSlotsState:
         """The law's state slots."""
-        state: MambaSlots = self.law.state
+        state: MambaSlotsState = self.law.state
         return state
 
     def session(self, number: int) -> int:

@@ -33,11 +33,11 @@ from conformance.stems.requests.request import Request, token
 from conformance.stems.session_trim.projection import ROW_OWNED, ROW_SENTENCE, lengths_of
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.projection import swa_slot
-from spec import rows as noun
+from spec import session_trim_state as noun
 from spec.finite import Seq
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import length
-from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
+from spec.session_trim_state import IDLE, SAVED, SessionTrimState, full_pool, swa_pool
 
 BadCall = Literal[
     "row_outside",
@@ -78,7 +78,7 @@ class RowRun(Protocol):
     most_requests: int
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SessionTrimState:
         """Rows and pools of the law's state."""
 
     @property
