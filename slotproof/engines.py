@@ -21,7 +21,7 @@ from slotproof.codes import FAILED, USAGE
 from slotproof.documents import FINDINGS, needed_checkout, write
 from slotproof.kept_findings import packed, stems_of_traces
 from slotproof.replays import as_json
-from slotproof.screen import Rows, broken, progress, say, show, table, write_json
+from slotproof.screen import TableOfRows, broken, progress, say, show, table, write_json
 from slotproof.weigh import too_little
 
 
@@ -78,7 +78,7 @@ def _failed(which: str, done: subprocess.CompletedProcess[str]) -> Exception:
     return RuntimeError(f"the check of {which} ended with {done.returncode}: {done.stderr.strip() or 'no message'}")
 
 
-def _verdicts(checks: Iterable[Json]) -> Rows:
+def _verdicts(checks: Iterable[Json]) -> TableOfRows:
     columns = ("engine", "stem", "verdict", "what is broken", "known differences", "operations", "seconds")
     return table(
         "Releases",

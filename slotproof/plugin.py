@@ -29,14 +29,21 @@ from conformance.stems.block_cache.protocol import (
     Completed,
     Known,
     Launched,
-    Load,
     Move,
-    Pass,
+    RequestLoad,
+    RequestPass,
     Transfers,
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
-from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, LockRefSnapshot, Match, NodePart, NodeSnapshot
+from conformance.stems.lock_ref.protocol import (
+    Inserted,
+    LockRefEngine,
+    LockRefSnapshot,
+    NodePart,
+    NodeSnapshot,
+    PrefixMatch,
+)
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
 from conformance.stems.session_trim.protocol import (
     Admission,
@@ -69,22 +76,22 @@ __all__ = [
     "Known",
     "Launched",
     "Lengths",
-    "Load",
     "Loaded",
     "LockHold",
     "LockRefEngine",
     "LockRefSnapshot",
     "MambaSlotsEngine",
     "MambaSlotsSnapshot",
-    "Match",
     "Misuse",
     "Move",
     "Name",
     "NodePart",
     "NodeSnapshot",
     "OutOfMemory",
-    "Pass",
     "Plugin",
+    "PrefixMatch",
+    "RequestLoad",
+    "RequestPass",
     "RowSnapshot",
     "SessionTrimEngine",
     "SessionTrimSnapshot",
@@ -113,6 +120,9 @@ OLD_NAMES = {
     "RowsSnapshot": SessionTrimSnapshot,
     "StateEngine": MambaSlotsEngine,
     "StatesSnapshot": MambaSlotsSnapshot,
+    "Load": RequestLoad,
+    "Match": PrefixMatch,
+    "Pass": RequestPass,
 }
 
 

@@ -55,7 +55,7 @@ def say(*parts: str | tuple[str, str], style: str = "", wrap: bool = True) -> No
     console.print(plain(*parts, style=style, cut=wrap), soft_wrap=not wrap)
 
 
-def show(part: str | Rows, on: Console | None = None) -> None:
+def show(part: str | TableOfRows, on: Console | None = None) -> None:
     """Prints a text, as plain text, or a table that ``table`` made. ``on``: another console."""
     (on or console).print(plain(part) if isinstance(part, str) else part)
 
@@ -105,7 +105,7 @@ def progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2))
 
 
-class Rows:
+class TableOfRows:
     """A table in which no word is cut; where the console is too narrow for it, a list with one line for each cell."""
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]], lines: bool) -> None:
@@ -161,11 +161,11 @@ def _longest(cells: Iterable[Text], parts: Callable[[str], list[str]]) -> int:
     return max((cell_len(part) for cell in cells for part in parts(cell.plain)), default=1)
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> Rows:
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> TableOfRows:
     """A table of plain text, with verdicts in the colour of their severity. A cell that is a ``Text`` is one that
     ``plain`` made.
     """
-    return Rows(printable(title), [*columns], [[_cell(cell) for cell in row] for row in rows], lines)
+    return TableOfRows(printable(title), [*columns], [[_cell(cell) for cell in row] for row in rows], lines)
 
 
 def _cell(value: object) -> Text:

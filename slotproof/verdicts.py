@@ -12,7 +12,7 @@ from conformance.telling.pasted import as_test
 from conformance.telling.tell import Told
 from conformance.traces.harm_found import lines_of
 from slotproof import remarks, weigh
-from slotproof.screen import STYLES, Rows, broken, say, show, story, table
+from slotproof.screen import STYLES, TableOfRows, broken, say, show, story, table
 
 SHORT = 12  # operations of a known run that are printed
 HEADS = {
@@ -107,7 +107,7 @@ def line_of(name: str, row: Json) -> str:
     return f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})"
 
 
-def _looked(results: list[Json]) -> Rows:
+def _looked(results: list[Json]) -> TableOfRows:
     columns = ("stem", "verdict", "ran", "runs", "operations", "refused", "new", "known", "seconds")
     says = any(r["ran"] for r in results)
     rows = [

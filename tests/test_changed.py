@@ -13,7 +13,7 @@ from rich.console import Console
 from conformance.driver.trace import Trace
 from conformance.telling.changed import Changed
 from conformance.telling.tell import Told
-from conformance.telling.where import SHOWN, Calls, Frame, Roots
+from conformance.telling.where import SHOWN, CallRecorder, Frame, Roots
 from slotproof import github, junit, screen
 
 BEFORE = '''
@@ -142,26 +142,28 @@ DEEP = (
 
 
 @pytest.fixture
-def deep(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+def deep(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[CallRecorder]:
     """The calls of an engine whose changed function is called far below what is shown."""
     pair.write("base", "engine_of_depths.py", DEEP.format(1))
     pair.write("now", "engine_of_depths.py", DEEP.format(2))
     monkeypatch.syspath_prepend(pair.now)
     import engine_of_depths  # type: ignore[import-not-found]
 
-    calls = Calls(Roots([pair.now], Changed([pair.base])))
+    calls = CallRecorder(Roots([pair.now], Changed([pair.base])))
     with calls.watched():
         engine_of_depths.top()
     yield calls
     sys.modules.pop("engine_of_depths")
 
 
-def told_of(calls: Calls) -> Told:
+def told_of(calls: CallRecorder) -> Told:
     engine, deeper, below = calls.frames()
     return Told("top()", "nothing", "law x. It broke.", {}, engine, deeper, below)
 
 
-def test_a_changed_function_far_below_is_found_and_shown_first(deep: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_function_far_below_is_found_and_shown_first(
+    deep: CallRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, deeper, below = deep.frames()
     assert ([frame.function for frame in engine], deeper) == (["top"], True), "30 calls are more than are shown"
     assert len(engine) < SHOWN

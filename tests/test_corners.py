@@ -14,7 +14,7 @@ from proofs.registry import STEMS, hints_of
 from proofs.walks import Seen, seen
 from slotproof import corners as kept_traces
 from slotproof.codes import HOLDS, UNKNOWN
-from slotproof.proof_lines import Found, failures
+from slotproof.proof_lines import ProofResults, failures
 from slotproof.proving import code_of
 from spec.block_pool_state import UNWRITTEN, BlockPoolState
 from spec.lock_ref_state import LockRefState
@@ -119,6 +119,6 @@ def test_what_breaks_a_law_is_seen(planted: Any) -> None:
 
 def test_walks_count_for_the_verdict() -> None:
     fine = Seen("allocator", 1, (), ())
-    assert code_of(Found(walks=[fine]), []) == HOLDS
-    assert code_of(Found(walks=[replace(fine, missing=(("free", "gone of one"),))]), []) == UNKNOWN
-    assert code_of(Found(walks=[replace(fine, wrong=("free breaks places",))]), []) == UNKNOWN
+    assert code_of(ProofResults(walks=[fine]), []) == HOLDS
+    assert code_of(ProofResults(walks=[replace(fine, missing=(("free", "gone of one"),))]), []) == UNKNOWN
+    assert code_of(ProofResults(walks=[replace(fine, wrong=("free breaks places",))]), []) == UNKNOWN

@@ -102,7 +102,7 @@ def test_a_wrong_fit_is_not_proved(stem: str, name: str, wrong: Transition, dire
     hints = hints_of(stem)
     formulas = obligations.all_of(hints, name, wrong)
     wanted = next(formula for formula in formulas if formula.invariant == direction)
-    assert "unsat" not in prover.solve(wanted.negated, prover.Limits(z3=400_000, cvc5=60_000))
+    assert "unsat" not in prover.solve(wanted.negated, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
 def test_a_call_that_is_refused_for_nothing_has_an_example() -> None:

@@ -21,7 +21,7 @@ from conformance.driver.protocol import Told
 from conformance.engines import registry
 from conformance.stems.kv_events import reader as fast
 from conformance.stems.kv_events import recording
-from conformance.stems.kv_events.reader import Key, Reader, Wrong
+from conformance.stems.kv_events.reader import Key, Reader, WrongEvent
 from conformance.stems.kv_events.texts import EMPTY, NoTokens, extended
 from conformance.stems.kv_events.wire import Cleared, Event, Hash, Malformed, Removed, Stored, parsed
 from conformance.stems.lock_ref.run import LockRefRun
@@ -150,7 +150,7 @@ class Both:
     def __init__(self, counting: bool, late: bool) -> None:
         self.reader, self.oracle = Reader(counting, late), Oracle(counting, late)
         self.number = 0
-        self.wrong: Wrong | None = None
+        self.wrong: WrongEvent | None = None
         self.begin(0)
 
     def begin(self, gap: int) -> None:
@@ -239,7 +239,7 @@ def test_a_reader_that_overlooks_a_law_is_seen(name: str, wrong: Any, monkeypatc
 
 def test_every_law_that_the_reader_names_is_one_of_the_spec() -> None:
     for name in (fast.PARENT, fast.TEXT, fast.REMOVED, fast.NUMBERED, fast.EXACT):
-        assert Wrong(name, "").sentence.endswith(".")
+        assert WrongEvent(name, "").sentence.endswith(".")
 
 
 # Copies: what vLLM says, for both readers.
@@ -483,7 +483,7 @@ def test_what_an_engine_says_wrong_is_a_finding_of_its_run(told: Told, law_broke
     with pytest.raises(Finding) as caught:
         lock.do("match", tokens=[1])
     assert (caught.value.law, caught.value.latent) == (law_broken, False)
-    assert caught.value.sentence == Wrong(law_broken, "").sentence
+    assert caught.value.sentence == WrongEvent(law_broken, "").sentence
     assert detail in caught.value.detail
     lock.do("match", tokens=[1])  # once a law is broken, nothing more is judged
 
@@ -513,7 +513,7 @@ def test_the_command_names_the_first_wrong_event(stream: Path, tmp_path: Path, c
     assert [*run(str(stream), "--json", str(out))] == [codes.BROKEN]
     said = capsys.readouterr().out
     assert "event 3, in batch 2: law removes_what_is_believed is broken" in said
-    assert Wrong(fast.REMOVED, "").sentence in " ".join(said.split())
+    assert WrongEvent(fast.REMOVED, "").sentence in " ".join(said.split())
     found = json.loads(out.read_text())
     assert found["finding"]["event"] == 3
     assert [*run(str(stream), "--format", "json")] == [codes.BROKEN]

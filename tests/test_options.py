@@ -21,7 +21,7 @@ from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces.trace_files import Kept
 from slotproof import checking, codes, listing
 from slotproof.again import Again
-from slotproof.checking import Options
+from slotproof.checking import CheckOptions
 
 ROOT = Path(__file__).parents[1]
 PLACE = "engine_with_options:PLUGIN"
@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(folder: Path, options: tuple[tuple[str, str], ...], examples: int = 20) -> Json:
-    return checking.report_of(Options(Subject(PLACE, source=folder, options=options), examples=examples))
+    return checking.report_of(CheckOptions(Subject(PLACE, source=folder, options=options), examples=examples))
 
 
 @pytest.mark.parametrize("word", ["core", "core=", "=rust", ""])

@@ -223,8 +223,8 @@ def test_half_characters_reach_the_file_as_text(tmp_path: Path) -> None:
 # Files before the screen.
 
 
-def options(folder: Path, form: str = "text") -> checking.Options:
-    return checking.Options(Subject("ours"), json=folder / "r.json", junit=folder / "r.xml", format=form)
+def options(folder: Path, form: str = "text") -> checking.CheckOptions:
+    return checking.CheckOptions(Subject("ours"), json=folder / "r.json", junit=folder / "r.xml", format=form)
 
 
 @pytest.mark.parametrize("form", ["text", "github"])

@@ -39,7 +39,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(asking, "LOOKS", tuple(look for look in asking.LOOKS if look.get("mbqi") is False))
     for looks in ("LIMITS", "GLANCE"):
-        monkeypatch.setattr(prover, looks, prover.Limits(z3=400_000, cvc5=60_000))
+        monkeypatch.setattr(prover, looks, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
 def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:

@@ -32,7 +32,7 @@ from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli, documents, report
-from slotproof.finding_pages import Finding
+from slotproof.finding_pages import KeptFinding
 from slotproof.proving import mutants, vacuity
 from spec import allocator
 from spec.finite import Seq
@@ -160,9 +160,9 @@ def test_findings_keep_verdicts_and_no_pictures() -> None:
 
 
 def test_findings_stand_by_severity_then_release_then_harm() -> None:
-    def on(name: str, *verdicts: str) -> Finding:
+    def on(name: str, *verdicts: str) -> KeptFinding:
         rows = [{"subject": "e", "release": str(n), "verdict": v, "harm": None} for n, v in enumerate(verdicts)]
-        return Finding(replace(trace_files.load(trace_files.names()[0]), name=name), None, rows)
+        return KeptFinding(replace(trace_files.load(trace_files.names()[0]), name=name), None, rows)
 
     old, new = on("old", VIOLATION, CONFORMS), on("new", CONFORMS, VIOLATION)
     latent, newer = on("latent", CONFORMS, LATENT), on("a_new", VIOLATION, VIOLATION)

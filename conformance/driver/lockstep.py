@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance.driver import exception_origin, no_verdict, watchdog
-from conformance.driver.diff import Change, Names, against_lines, changes, value_of
+from conformance.driver.diff import FieldDifference, Names, against_lines, changes, value_of
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
-from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, Wrong
+from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, WrongSlot
 from conformance.driver.trace import Trace
 from conformance.stems.kv_events.told import Listener
 from spec.logic import Invariant, Requirement, Stem, Step
@@ -67,7 +67,7 @@ class Finding(AssertionError):
         super().__init__(f"{law}: {sentence} ({detail})")
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
         self.stack = ""
-        self.harm: Wrong | None = None
+        self.harm: WrongSlot | None = None
 
 
 Ignores = Callable[[Finding], bool]
@@ -79,7 +79,7 @@ def nothing(_: Finding) -> bool:
     return False
 
 
-class Call(NamedTuple):
+class EngineCall(NamedTuple):
     """One call to the engine.
 
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
@@ -94,7 +94,7 @@ class Call(NamedTuple):
     declinable: bool = False
 
 
-Calls = Generator[Call | None, Any, None]
+Calls = Generator[EngineCall | None, Any, None]
 Operation = Callable[..., Calls]
 """An operation yields its calls to the engine, one by one, and is sent the answer of each. It explains an answer as
 steps of the law before it yields the next call. The driver judges between two calls and at the end. If the law takes a
@@ -253,7 +253,7 @@ class StemRun(Protocol):
         object where nothing differs.
         """
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """True if no caller can tell this difference, as in the mapping of a free slot. Only a latent law may speak of
         it.
         """
@@ -315,13 +315,13 @@ class LockStep:
                 call = _sent(calls, None)
                 continue
             answer = self._answer(call)
-            self.run.seen = _sent_to_engine(Call("snapshot", self.run.snapshot))
+            self.run.seen = _sent_to_engine(EngineCall("snapshot", self.run.snapshot))
             call = _sent(calls, answer)
             if call is not None and call is not _END:
                 self.judge(op)
         self.judge(op)
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, call: EngineCall) -> Any:
         """The engine's answer to a lawful call. The death of the process is a finding, and so is an exception."""
         if call.risky and (death := killed_by(call.send)):
             finding = Finding(ANSWERED, ANSWERED_SENTENCE, f"{call.name} killed the process: {death.signal}")
@@ -359,11 +359,11 @@ class LockStep:
 
     def _published(self) -> None:
         """Raises ``Finding`` if the KV events that the engine has published say what its cache does not have."""
-        asked: Call = Call("told", self.listener.judge)
+        asked: EngineCall = EngineCall("told", self.listener.judge)
         if (broken := _sent_to_engine(asked)) is not None:
             self.law.report(Finding(broken.law, broken.sentence, broken.detail, kind=INVARIANT))
 
-    def _laws(self, observed: Any, differs: list[Change]) -> None:
+    def _laws(self, observed: Any, differs: list[FieldDifference]) -> None:
         broken = self.broken(observed, differs)
         if not broken:
             return
@@ -375,7 +375,7 @@ class LockStep:
                 self._contents()
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
 
-    def broken(self, observed: Any, differs: list[Change]) -> list[Invariant]:
+    def broken(self, observed: Any, differs: list[FieldDifference]) -> list[Invariant]:
         """The laws that the observed state breaks. The saved copy in a backup is not judged, since the engine does not
         show it.
 
@@ -395,7 +395,7 @@ def breaks(law: Invariant, state: Any) -> bool:
     return any(not law.holds(part) for label, part in law.parts(state) if "saved" not in label.split("."))
 
 
-def _sent_to_engine(call: Call) -> Any:
+def _sent_to_engine(call: EngineCall) -> Any:
     """The answer of the engine, where an exception is a finding.
 
     ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
@@ -425,7 +425,7 @@ def _sent(calls: Calls, answer: Any) -> Any:
         return _END
 
 
-def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
+def refusing(call: Callable[[], Any], law: Law, kind: str) -> EngineCall:
     """A call with bad input of one kind. The engine must answer with a clear error; anything else is a finding."""
     law.counts["bad input", kind] += 1
 
@@ -437,7 +437,7 @@ def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
             return
         raise Finding(BAD_INPUT, "Bad input is answered with a clear error.", f"{kind} was accepted")
 
-    return Call(kind, send)
+    return EngineCall(kind, send)
 
 
 class Death(NamedTuple):

@@ -28,7 +28,7 @@ MOST_TOLD = 4  # so many places where two answers differ are told
 
 
 @dataclass(frozen=True)
-class Side:
+class EngineSide:
     """One of the two engines, and its name in messages. ``shown``: what of an answer is compared, by default all."""
 
     name: str
@@ -48,7 +48,7 @@ class Agreement:
 class SideBySide:
     """The pair. Attributes that are no calls are those of the first engine; ``lacks`` names what either lacks."""
 
-    def __init__(self, first: Side, second: Side, agreement: Agreement) -> None:
+    def __init__(self, first: EngineSide, second: EngineSide, agreement: Agreement) -> None:
         self._sides, self._agreement = (first, second), agreement
         engines = [side.engine for side in self._sides]
         self.lacks = frozenset().union(*(engine.lacks for engine in engines))

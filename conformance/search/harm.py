@@ -21,7 +21,7 @@ from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.onward import Move, Onward
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
-from conformance.driver.shadow import Wrong
+from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
 from conformance.driver.world import is_small, world_of
 from conformance.stems.requests.onward import ANOTHER
@@ -140,7 +140,7 @@ class _Search:
     def follow(self, plan: tuple[str, ...], lock: LockStep, beside: int) -> None:
         """Drives a run on along one plan. ``beside``: how many tokens the other request has, 0 for none."""
         said: list[str] = []
-        wrong: Wrong | None = lock.run.shadow.wrong
+        wrong: WrongSlot | None = lock.run.shadow.wrong
         stops = ""
         try:
             onward = _follow(plan, STEMS[lock.trace.stem].onward(lock.run))

@@ -18,7 +18,7 @@ from conformance.stems.block_cache.picture import of_requests
 from conformance.stems.stem_registry import start
 from conformance.telling.changed import Changed
 from conformance.telling.picture import frame
-from conformance.telling.where import Calls, Frame, Raised, Roots, raised
+from conformance.telling.where import CallRecorder, Frame, Raised, Roots, raised
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def tell(
     told: list[Told] = []
     before, requests = lock.run.project(), _requests(lock.run)
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        calls, wrong, latents, errors = Calls(own), [], len(lock.law.latents), []
+        calls, wrong, latents, errors = CallRecorder(own), [], len(lock.law.latents), []
         lock.watch = calls.watched
         ended = False
         broken: list[Finding] = []

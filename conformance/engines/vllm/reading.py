@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 
 Told = Callable[[bytes], Name | None]
@@ -21,7 +21,7 @@ def numbers(blocks: Any) -> list[int]:
     return [0 if block.is_null else block.block_id for block in blocks]
 
 
-def pool(release: Release, pool: Any, told: Told) -> BlockPoolSnapshot:
+def pool(release: VLLMRelease, pool: Any, told: Told) -> BlockPoolSnapshot:
     """The snapshot of a pool. ``told``: what a hash of the pool is the hash of."""
     queue = pool.free_block_queue
     found = release.found(pool)

@@ -8,11 +8,11 @@ from typing import Any
 
 from conformance.driver.protocol import Json, Told, Unsupported
 from conformance.engines.vllm import reading
-from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording import Recorder
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Asked
+from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
@@ -25,16 +25,16 @@ from conformance.stems.block_cache.protocol import (
     Completed,
     Known,
     Launched,
-    Load,
     Move,
-    Pass,
+    RequestLoad,
+    RequestPass,
     Tables,
     Transfers,
 )
 from conformance.stems.block_pool.protocol import Name
 
 
-class Publisher:
+class StandInPublisher:
     """Stands for the publisher of a server: it keeps the events of each batch."""
 
     def __init__(self, events: list[Any]) -> None:
@@ -50,8 +50,8 @@ class VLLMScheduler:
 
     fragile = False
 
-    def __init__(self, release: Release, config: Json) -> None:
-        self._release, self._names = release, Names()
+    def __init__(self, release: VLLMRelease, config: Json) -> None:
+        self._release, self._names = release, DigestTexts()
         self._groups, self._setup = config["layers"], _setup(config)
         self.lacks = frozenset({"draft"}) if not self._setup.drafts or self._setup.steps_in_flight > 1 else frozenset()
         try:
@@ -63,10 +63,10 @@ class VLLMScheduler:
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._loading: dict[int, Load] = {}
+        self._loading: dict[int, RequestLoad] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
-        self._scheduler.kv_event_publisher = Publisher(self._published)
+        self._scheduler.kv_event_publisher = StandInPublisher(self._published)
 
     @property
     def moves(self) -> list[Move]:
@@ -88,7 +88,7 @@ class VLLMScheduler:
         """``add_request``."""
         self._recorder.begin()
         if self._connector is not None:
-            self._connector.asked[str(request)] = Asked(elsewhere, sends)
+            self._connector.asked[str(request)] = TransferParams(elsewhere, sends)
         made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
         self._scheduler.add_request(made)
 
@@ -110,7 +110,7 @@ class VLLMScheduler:
             loads=self._begun(),
         )
 
-    def _begun(self) -> Mapping[int, Load]:
+    def _begun(self) -> Mapping[int, RequestLoad]:
         loads = {} if self._connector is None else self._connector.begun()
         self._loading |= loads
         return loads
@@ -184,7 +184,7 @@ class VLLMScheduler:
 
     # What the scheduler says.
 
-    def _passes(self, output: Any, waits: Mapping[str, int]) -> Iterator[tuple[int, Pass]]:
+    def _passes(self, output: Any, waits: Mapping[str, int]) -> Iterator[tuple[int, RequestPass]]:
         """What each request computes in a step. ``waits``: for how many sampled tokens it waited before the step."""
         told = {new.req_id: (NEW, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
@@ -200,7 +200,7 @@ class VLLMScheduler:
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
             yield (
                 int(name),
-                Pass(
+                RequestPass(
                     start=start,
                     count=count,
                     drafts=drafts,

@@ -17,7 +17,7 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.search.campaign import coverage
 from conformance.search.campaign.coverage import NOT_OFFERED, Item
-from conformance.search.hunt import SHAPES, Hunt, Limits
+from conformance.search.hunt import SHAPES, Hunt, HuntLimits
 from conformance.search.judge import Make, Progress, difference_row, excluded, listed_of
 from conformance.search.ran import Ran
 from conformance.traces.compare import Status
@@ -108,7 +108,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     make = Ran(loaded.makers[stem])
     replayed = [[file, _shows(Trace(**trace), make, progress)] for file, trace in asked["replay"]]
     examples: int = asked["examples"]
-    limits = Limits(
+    limits = HuntLimits(
         examples, asked["seconds"], asked["seed"], together=examples, avoid=True, steered=bool(asked["steer"])
     )
     hunt = Hunt(stem, make, lambda _: Outcome(), limits, progress, mine.seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from conformance.stems.block_cache.follow import Here, Stories
+from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.projection import block_problems, project_blocks
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
@@ -39,7 +39,11 @@ class _whole:
 
 
 def project(
-    st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here], stories: Stories
+    st: BlockCacheState,
+    seen: BlockCacheSnapshot,
+    pool: BlockPoolSnapshot,
+    here: Mapping[int, FollowedRequest],
+    stories: BlockStories,
 ) -> BlockCacheState:
     """The law's state with the tables, counts and hashes that the snapshot shows; ``st`` itself if nothing differs."""
     now = _tables(st.pool, seen, here)
@@ -47,7 +51,7 @@ def project(
     return st if now is st.pool else but(st, pool=now)
 
 
-def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> BlockPoolState:
+def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> BlockPoolState:
     """The tables of requests as the scheduler shows them."""
     table = st.table
     for request, one in here.items():
@@ -62,13 +66,13 @@ def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, Her
 
 
 def problems(
-    st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here]
+    st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, FollowedRequest]
 ) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words."""
     return [*block_problems(st.pool, pool), *_of_requests(seen, here)]
 
 
-def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> Iterable[str]:
+def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> Iterable[str]:
     for request, one in here.items():
         shown = seen.requests.get(request)
         if shown is None:

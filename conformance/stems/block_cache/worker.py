@@ -16,8 +16,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from conformance.driver.protocol import Json
-from conformance.stems.block_cache.memory import Memory, Misread
-from conformance.stems.block_cache.protocol import MAMBA, NEW, RUNNING, WINDOW, Launched, Load, Pass, Tables
+from conformance.stems.block_cache.memory import BlockMemory, Misread
+from conformance.stems.block_cache.protocol import (
+    MAMBA,
+    NEW,
+    RUNNING,
+    WINDOW,
+    Launched,
+    RequestLoad,
+    RequestPass,
+    Tables,
+)
 from conformance.stems.block_pool.protocol import NULL
 
 
@@ -26,7 +35,7 @@ class Astray(Exception):
 
 
 @dataclass
-class Here:
+class WorkerRequest:
     """What the workers know of a request.
 
     ``tables``: by group its blocks. ``text``, ``prefixes``: its tokens, and the number of each prefix. ``column``: the
@@ -50,7 +59,7 @@ class Job:
     """
 
     request: int
-    told: Pass
+    told: RequestPass
     tables: list[list[int]]
     refused: int = 0
 
@@ -63,7 +72,7 @@ class Work(NamedTuple):
     """
 
     job: Job
-    here: Here
+    here: WorkerRequest
     start: int
     known: int
     end: int
@@ -78,9 +87,9 @@ class Workers:
         self._groups: list[Json] = config["layers"]
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
-        self._memory = Memory(self._size, len(self._groups))
+        self._memory = BlockMemory(self._size, len(self._groups))
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
-        self.here: dict[int, Here] = {}
+        self.here: dict[int, WorkerRequest] = {}
         self.marks: dict[int, int] = {}
         self.step = 0
 
@@ -117,7 +126,7 @@ class Workers:
 
     # Transfers.
 
-    def received(self, request: int, load: Load, text: Sequence[int]) -> None:
+    def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
         """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks."""
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(load.tables):
@@ -144,7 +153,7 @@ class Workers:
 
     # Tables.
 
-    def _table(self, request: int, told: Pass) -> Here:
+    def _table(self, request: int, told: RequestPass) -> WorkerRequest:
         """What is known of a request, with its tables as the pass has them."""
         if told.kind == RUNNING:
             here = self.here[request]
@@ -152,7 +161,7 @@ class Workers:
                 table.extend(more)
             return here
         if told.kind == NEW:
-            self.here[request] = Here(self._memory.root(self.marks[request]), [])
+            self.here[request] = WorkerRequest(self._memory.root(self.marks[request]), [])
         here = self.here[request]
         here.tables = [list(table) for table in told.blocks]
         return here
@@ -186,7 +195,7 @@ class Workers:
                     return
                 job.refused += drafts if job.request == request else 0
 
-    def _know(self, request: int, here: Here, text: Sequence[int]) -> None:
+    def _know(self, request: int, here: WorkerRequest, text: Sequence[int]) -> None:
         """A request has this text."""
         same = 0
         for one, other in zip(here.text, text, strict=False):

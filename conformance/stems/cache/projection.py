@@ -18,7 +18,7 @@ from spec.session_trim_state import in_gap
 SIDES = ("full", "swa")
 
 
-class Held(NamedTuple):
+class RowHold(NamedTuple):
     """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds the node's
     state, or counts it where it is missing.
 
@@ -30,7 +30,7 @@ class Held(NamedTuple):
     state: int = 0
 
 
-NOTHING = Held(0, 0)
+NOTHING = RowHold(0, 0)
 
 
 class CacheView(NamedTuple):
@@ -45,7 +45,7 @@ class CacheView(NamedTuple):
     nodes: Mapping[Key, NodeSnapshot]
     tree: LockRefSnapshot
     rows: Mapping[int, RowSnapshot]
-    held: Mapping[int, Held]
+    held: Mapping[int, RowHold]
 
 
 def project_cache(st: CacheState, view: CacheView) -> CacheState:
@@ -96,7 +96,7 @@ def _with_locks(st: CacheState, view: CacheView) -> LockRefState:
 
 def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
     tree, shown = st.tree, {}
-    for name in Held._fields:
+    for name in RowHold._fields:
         values = before = getattr(tree, name)
         for row, held in view.held.items():
             handle, value = st.handle(row), getattr(held, name)

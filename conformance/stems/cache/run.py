@@ -7,8 +7,8 @@ exchange pages, the tree's nodes tell what became of the pages, and which node a
 
 from __future__ import annotations
 
-from conformance.driver.diff import Change, Names
-from conformance.driver.lockstep import Call, Calls, Finding, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Key, Misuse
 from conformance.driver.shadow import Shadow
@@ -16,7 +16,7 @@ from conformance.stems.cache.nodes import CacheNodes
 from conformance.stems.cache.projection import (
     NOTHING,
     CacheView,
-    Held,
+    RowHold,
     holds_without_handle,
     node_problems,
     project_cache,
@@ -126,14 +126,14 @@ class CacheRun:
             self.calls.passes.copied(seen.states)
         return seen
 
-    def held(self, kind: str, number: int) -> Held:
+    def held(self, kind: str, number: int) -> RowHold:
         """What a request or a session's slot holds, as the engine shows it. ``kind``: ``request`` or ``session``."""
         hold = self.seen.holds.get((kind, number))
         if hold is None:
             return NOTHING
         known = {node.id: self.tree.at.get(key, -1) for key, node in self.tree.seen.items()}
         top = lock_ref_state.ROOT if hold.top is None else known.get(hold.top, -1)
-        return Held(self.tree.at.get(Key(hold.text), -1), top, int(hold.state))
+        return RowHold(self.tree.at.get(Key(hold.text), -1), top, int(hold.state))
 
     def _by_number(self) -> CacheView:
         """The last snapshot, with the law's numbers."""
@@ -355,7 +355,7 @@ class CacheRun:
             raise Misuse("there is no page boundary after the cached prefix")
         self.states.tracked(request)
         self.calls.passes.tracked(request, self.calls.requests[request])
-        yield Call("track", lambda: self.engine.track(request))
+        yield EngineCall("track", lambda: self.engine.track(request))
 
     @operation
     def release_swa(self, request: int) -> Calls:
@@ -363,13 +363,13 @@ class CacheRun:
         self.calls.running(request)
         if self.calls.prefilling(request):
             raise Misuse("a request gives back a part of its lock once its prompt is computed")
-        yield Call("release_swa", lambda: self.engine.release_swa(request))
+        yield EngineCall("release_swa", lambda: self.engine.release_swa(request))
 
     @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
-        yield Call("boundary", lambda: self.engine.boundary(request))
+        yield EngineCall("boundary", lambda: self.engine.boundary(request))
         self.follow_tree()
         self.states.second(request)
 
@@ -378,19 +378,19 @@ class CacheRun:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
         self.law.caller_step("state_give_second", request)
-        yield Call("settle", lambda: self.engine.settle(request))
+        yield EngineCall("settle", lambda: self.engine.settle(request))
 
     @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         swa = swa if self.rows.pools.windowed else 0
-        yield Call("evict", lambda: self.engine.evict(full, swa, states))
+        yield EngineCall("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all requests hold both alike."""
-        yield Call("compact", self.engine.compact)
+        yield EngineCall("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
 
     def evict_everything(self) -> None:
@@ -428,7 +428,7 @@ class CacheRun:
         slots = project_states(st.states, self.states.seen, self.states.owners(), self.calls.row_of, {})
         return seen if slots is st.states else but(seen, states=slots)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Hidden from callers are the mapping of a slot that no row uses, and what a request that is gone
         still names.
         """

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from conformance.driver.protocol import Told
-from conformance.stems.kv_events.reader import READABLE, Key, Reader, Wrong, difference
+from conformance.stems.kv_events.reader import READABLE, Key, Reader, WrongEvent, difference
 from conformance.stems.kv_events.texts import EMPTY, extended
 from conformance.stems.kv_events.wire import Malformed, parsed, shown
 
 
-def differs(reader: Reader, events: Sequence[Any], keys: Collection[Key]) -> Wrong | None:
+def differs(reader: Reader, events: Sequence[Any], keys: Collection[Key]) -> WrongEvent | None:
     """What breaks the law: one of these events, which the engine has published since the last call, or what the reader
     believes after them. ``keys``: every block that the engine's pool holds now. ``None``: the law is kept.
 
@@ -20,16 +20,16 @@ def differs(reader: Reader, events: Sequence[Any], keys: Collection[Key]) -> Wro
     return heard(reader, events) or reader.differs(keys)
 
 
-def heard(reader: Reader, events: Sequence[Any]) -> Wrong | None:
+def heard(reader: Reader, events: Sequence[Any]) -> WrongEvent | None:
     """The first of these events that breaks the law; the reader reads them all, or up to that one."""
     for raw in events:
         try:
             event = parsed(raw)
             wrong = reader.event(event)
         except Malformed as error:
-            return Wrong(READABLE, f"{error}: {raw!r}")
+            return WrongEvent(READABLE, f"{error}: {raw!r}")
         if wrong is not None:
-            return Wrong(wrong.law, f"{event}: {wrong.detail}")
+            return WrongEvent(wrong.law, f"{event}: {wrong.detail}")
     return None
 
 
@@ -41,7 +41,7 @@ class Listener:
     def __init__(self, ask: Callable[[], Told | None] | None) -> None:
         self._ask, self._reader = ask, Reader()
 
-    def judge(self) -> Wrong | None:
+    def judge(self) -> WrongEvent | None:
         """What breaks the law since the last time. After an answer that is not ``None`` nothing more is judged."""
         told = None if self._ask is None else self._ask()
         if told is None:
@@ -51,7 +51,7 @@ class Listener:
             self._ask = None
         return wrong
 
-    def _differs(self, told: Told) -> Wrong | None:
+    def _differs(self, told: Told) -> WrongEvent | None:
         if told.keys is not None:
             return self._reader.differs(told.keys)
         held = {extended(EMPTY, page): page for page in told.pages or ()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from conformance.driver.diff import Change
+from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import Key
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsSnapshot, SlotNames, Three
@@ -108,7 +108,7 @@ def state_problems(law_state: MambaSlotsState, seen: MambaSlotsSnapshot, here: C
     return found + [f"request {r} runs, and its row is not shown" for r in running if r not in seen.rows]
 
 
-def hidden_state_change(change: Change, law_state: MambaSlotsState, here: Collection[int]) -> bool:
+def hidden_state_change(change: FieldDifference, law_state: MambaSlotsState, here: Collection[int]) -> bool:
     """True if no caller reads what differs.
 
     Hidden are the record of a request that is gone, the row of a request that does not run, and the next track where

@@ -5,8 +5,8 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
-from conformance.driver.diff import Change
-from conformance.driver.lockstep import Call, Calls, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference
+from conformance.driver.lockstep import Calls, EngineCall, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import Shadow
@@ -92,7 +92,7 @@ class SessionTrimRun:
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and chooses which."""
         swa = swa if self.rows.pools.windowed else 0
-        yield Call("evict", lambda: self.engine.evict(full, swa))
+        yield EngineCall("evict", lambda: self.engine.evict(full, swa))
         self.law.counts["evict", "done"] += 1
 
     # What rows and the tree exchange.
@@ -200,7 +200,7 @@ class SessionTrimRun:
         self.used = self.calls.used()
         return project_rows(self.rows, self.seen, self.used, self.calls.slots())
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """The mapping of a slot that no row uses is hidden from callers."""
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 

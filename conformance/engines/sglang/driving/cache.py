@@ -13,7 +13,7 @@ from typing import Any
 from conformance.driver.protocol import Json, Misuse, Told, TurnedAway, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text, tree_pages, tree_states
-from conformance.engines.sglang.driving.scheduler import Scheduler, after_boundary, before_boundary, track
+from conformance.engines.sglang.driving.scheduler import StandInScheduler, after_boundary, before_boundary, track
 from conformance.engines.sglang.driving.undoing import Undoing
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, marks, records
@@ -90,13 +90,13 @@ def _memory(
     )
 
 
-class CacheEngine:
-    """Requests and sessions over one memory. ``checks_rows``, ``prefill_aware``: see ``Scheduler``."""
+class DrivenCache:
+    """Requests and sessions over one memory. ``checks_rows``, ``prefill_aware``: see ``StandInScheduler``."""
 
     def __init__(self, memory: SGLangMemory, checks_rows: bool, prefill_aware: bool = False) -> None:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
-        self.scheduler = Scheduler(memory, checks_rows, prefill_aware)
+        self.scheduler = StandInScheduler(memory, checks_rows, prefill_aware)
         locks = memory.release.locks(memory.tree)
         self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
         self.undoing, self.windows = Undoing(self.scheduler), Windows(memory.window)

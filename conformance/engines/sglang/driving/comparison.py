@@ -9,7 +9,7 @@ from torch import Tensor
 
 from conformance.driver.protocol import EngineError, Misuse, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
-from conformance.engines.sglang.driving.tree import LockRefEngine
+from conformance.engines.sglang.driving.tree import DrivenLockRef
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.replacing import droptree
@@ -18,7 +18,7 @@ COMPONENTS = ("full", "swa")
 WINDOW = 1  # of a model without sliding-window layers, whose tree reads none
 
 
-class LockTree:
+class ComparedTree:
     """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
 
     def __init__(self, release: Release, tree: Any) -> None:
@@ -98,7 +98,7 @@ class Comparison:
             allocator.full_to_swa_index_mapping[full] = swa.to(allocator.full_to_swa_index_mapping.dtype)
         return full
 
-    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> LockTree:
+    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> ComparedTree:
         """A tree with a node of ``span`` tokens at the end of each path; a path begins below the root, and the path
         of a parent comes before those of its children. EngineError if the release cannot build it.
         """
@@ -106,13 +106,13 @@ class Comparison:
         size = (len(wanted) + 1) * span
         try:
             memory = SGLangMemory(self.release, "unified", COMPONENTS, 1, size=size, size_swa=size, window=window)
-            engine = LockRefEngine(memory)
+            engine = DrivenLockRef(memory)
             for path in wanted:
                 tokens = [node for node in path for _ in range(span)]
                 engine.insert(tokens, protected=len(tokens) - span)
         except (Misuse, Unsupported, AttributeError, ImportError) as error:
             raise EngineError(f"{self.label} has no unified radix tree that can be built: {error}") from error
-        tree = LockTree(self.release, memory.tree)
+        tree = ComparedTree(self.release, memory.tree)
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
         return tree

@@ -17,7 +17,7 @@ from conformance.driver.protocol import Json, Told
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.kv_events.wire import Malformed, Removed, Stored, parsed, shown
-from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, Match, NodeSnapshot
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, NodeSnapshot, PrefixMatch
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
@@ -41,7 +41,7 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
     """
     if isinstance(answer, LockRefSnapshot):
         return _tree(answer, page_size)
-    if isinstance(answer, Match):
+    if isinstance(answer, PrefixMatch):
         return answer.length, answer.node
     if isinstance(answer, Inserted):
         return answer.prefix, len(answer.fresh)

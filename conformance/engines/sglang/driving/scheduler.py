@@ -35,7 +35,7 @@ class _Message(SimpleNamespace):
             raise AttributeError(name)
 
 
-class Scheduler:
+class StandInScheduler:
     """The scheduler of one server.
 
     ``checks_rows``: it matches a request only if there is a row for it. ``prefill_aware``: its model is, see

@@ -1,8 +1,8 @@
 """Mamba state slots of a release whose requests keep them in a record, as a ``MambaSlotsEngine``.
 
-Requests, sessions, batches and the scheduler's calls are the release's own (``Scheduler``). A request that comes again
-is the same object only after a retract: no other object of the release comes twice. Requests that are gone are not
-shown, since nothing of the release reads them any more.
+Requests, sessions, batches and the scheduler's calls are the release's own (``StandInScheduler``). A request that comes
+again is the same object only after a retract: no other object of the release comes twice. Requests that are gone are
+not shown, since nothing of the release reads them any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text
 from conformance.engines.sglang.driving.scheduler import (
     OUT_OF_STATES,
-    Scheduler,
+    StandInScheduler,
     after_boundary,
     before_boundary,
     track,
@@ -36,7 +36,7 @@ class ServedStates:
         self.fragile, self.lacks = memory.release.fragile, lacks
         self.memory, self.sglang, self.slots = memory, memory.release, memory.state_slots
         self.page_size, self.rows, self.ran = memory.page_size, memory.rows, memory.ran
-        self.scheduler = Scheduler(memory, checks_rows=False)
+        self.scheduler = StandInScheduler(memory, checks_rows=False)
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}
         self.matched: dict[int, ExitStack] = {}  # the locks on what waiting requests have matched

@@ -18,7 +18,7 @@ from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.releases.cores import DEFAULT, RUST
 from conformance.engines.sglang.releases.locking import CALLERS
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, Match
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, PrefixMatch
 from spec.lengths import pages_needed
 
 
@@ -41,7 +41,7 @@ def tree_memory(release: Release, config: Json, core: str = DEFAULT) -> SGLangMe
     )
 
 
-class LockRefEngine:
+class DrivenLockRef:
     """One tree over its pools, and the locks that callers have on it."""
 
     def __init__(self, memory: SGLangMemory) -> None:
@@ -96,11 +96,11 @@ class LockRefEngine:
             self._free_state(state)
         return Inserted(int(answer.prefix_len), fresh)
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         """``match_prefix``."""
         return self._matched(tokens)
 
-    def copy_on_write(self, tokens: list[int]) -> Match:
+    def copy_on_write(self, tokens: list[int]) -> PrefixMatch:
         """``match_prefix`` with ``cow_mamba``: the request gets a copy of the state, and the tree may lock and evict
         for it. The request ends at once, so the copy is freed.
         """
@@ -120,11 +120,11 @@ class LockRefEngine:
         if slot is not None:
             self.memory.state_slots.free(torch.tensor([int(slot)]))
 
-    def _matched(self, tokens: list[int], **more: Any) -> Match:
+    def _matched(self, tokens: list[int], **more: Any) -> PrefixMatch:
         found = self.sglang.match(self.tree, tokens, **more)
         slots = self.sglang.matched_slots(self.tree, found)
         length = getattr(found, "device_prefix_len", len(slots))
-        return Match(int(length), self.memory.reader.number(found.last_device_node), slots)
+        return PrefixMatch(int(length), self.memory.reader.number(found.last_device_node), slots)
 
     def _shared(self, tokens: list[int], protected: int) -> list[int]:
         """The tree's slots of the first tokens: the caller has them since its match, and holds them."""
