@@ -90,7 +90,7 @@ def decodes_into_the_prefix(st: CacheState, row: Number, full_pages: Seq, swa_pa
     last = Length(end.pages - 1, 0)
     return but(
         step,
-        then=isolation.writes(step.then, row, last, end, lambda _, __: isolation.told(st, row, at.pages, at.rest)),
+        then=isolation.writes(step.then, row, last, end, lambda _, __: isolation.prefix_at(st, row, at.pages, at.rest)),
     )
 
 

@@ -18,7 +18,7 @@ from conformance.search.campaign.store import Store
 from conformance.search.ran import in_words
 from conformance.traces.harm_found import lines_of
 from slotproof import screen
-from slotproof.screen import STYLES, TableOfRows, broken, plain, say, table
+from slotproof.screen import STYLES, TableOfRows, broken, literal, say, table
 
 SHORTEST, LONGEST = 5.0, 60.0  # seconds between two lines
 REFRESHED = 2  # times a second that the live view is drawn again
@@ -88,7 +88,7 @@ class View:
             for name, stem in sorted(self.store.stems.copy().items())
         ]
         columns = ("stem", "trials", "operations", "reached", "kept", "findings")
-        return Group(plain(self._line()), table("", columns, rows))
+        return Group(literal(self._line()), table("", columns, rows))
 
 
 # The report.

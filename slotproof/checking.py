@@ -199,7 +199,7 @@ def _judge(
                 judged = connection.ask(asked, said)
                 break
             except EngineDied:
-                hung = watchdog.hung(watchdog.told_in(bench.subject.scratch / f"death-{stem}"))
+                hung = watchdog.hung(watchdog.written_in(bench.subject.scratch / f"death-{stem}"))
                 deaths += _deaths(stem, bench)
                 if hung and deaths:
                     break  # another try would take as long
@@ -218,16 +218,16 @@ def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
     Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
     """
     subject = bench.subject
-    told, trace = watchdog.told_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
-    reason = watchdog.reason(told, subject.limit or 0.0)
-    if config := watchdog.told_in(subject.scratch / f"making-{stem}"):
+    dump, trace = watchdog.written_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
+    reason = watchdog.reason(dump, subject.limit or 0.0)
+    if config := watchdog.written_in(subject.scratch / f"making-{stem}"):
         what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
         raise EngineError(f"{subject.hello['label']}: the maker of {stem} was called with {config}: {what}")
     if trace is None or not trace.steps:
         raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
     with subject.connect() as connection:
         found = connection.outcome(trace).first
-    if found is None and watchdog.hung(told):
+    if found is None and watchdog.hung(dump):
         return []
     if found is None:
         message = f"the process of {subject.hello['label']} ended in a run that can be repeated without harm"

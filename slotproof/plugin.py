@@ -16,8 +16,8 @@ from conformance.driver.protocol import (
     Json,
     Misuse,
     OutOfMemory,
-    TellingEngine,
-    Told,
+    PublishedEvents,
+    PublishingEngine,
     TurnedAway,
     Unsupported,
 )
@@ -90,6 +90,8 @@ __all__ = [
     "OutOfMemory",
     "Plugin",
     "PrefixMatch",
+    "PublishedEvents",
+    "PublishingEngine",
     "RequestLoad",
     "RequestPass",
     "RowSnapshot",
@@ -99,8 +101,6 @@ __all__ = [
     "SlotNames",
     "SwaMappingEngine",
     "SwaMappingSnapshot",
-    "TellingEngine",
-    "Told",
     "Transfers",
     "TreePage",
     "TurnedAway",
@@ -108,7 +108,7 @@ __all__ = [
     "load",
 ]
 
-# Names that the Protocols and snapshots had before each had the name of its stem; they go on working.
+# Names that the Protocols, snapshots and answers had before; they go on working.
 OLD_NAMES = {
     "PoolEngine": AllocatorEngine,
     "PoolSnapshot": AllocatorSnapshot,
@@ -123,6 +123,8 @@ OLD_NAMES = {
     "Load": RequestLoad,
     "Match": PrefixMatch,
     "Pass": RequestPass,
+    "TellingEngine": PublishingEngine,
+    "Told": PublishedEvents,
 }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spec import block_pool, block_pool_state
-from spec.block_pool_state import NULL, BlockPoolState, holds, is_free, names, runs, told
+from spec.block_pool_state import NULL, BlockPoolState, holds, is_free, names, prefix_at, runs
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, formed, same, touched
 from spec.logic import (
@@ -480,7 +480,7 @@ def tokens_are_computed(was: BlockCacheState, now: BlockCacheState, row: Number,
 
     def hashed(b: Number) -> Truth:
         old = was.pool.hash(b)
-        return now.pool.hash(b) == ite(named.has(b), told(was.pool, row, was.pool.index(b)), old)
+        return now.pool.hash(b) == ite(named.has(b), prefix_at(was.pool, row, was.pool.index(b)), old)
 
     length = (now.whole(row) == to.pages) & (now.rest(row) == to.rest)
     return length & (now.phase(row) == RUNS) & was.pool.blocks.all(hashed) & others_stay(was, now, row)

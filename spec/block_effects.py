@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec.block_pool_state import NO_HASH, NULL, UNWRITTEN, BlockPoolState, alike, holds, runs, told
+from spec.block_pool_state import NO_HASH, NULL, UNWRITTEN, BlockPoolState, alike, holds, prefix_at, runs
 from spec.logic import Number, Seq, Set, Truth, implies, ite, no
 
 
@@ -86,7 +86,7 @@ def row_is_filled(was: BlockPoolState, now: BlockPoolState, row: Number, to: Num
 
     def written(b: Number) -> Truth:
         new = holds(was, row, b) & (was.filled(row) <= was.index(b)) & (was.index(b) < to)
-        return now.content(b) == ite(new, told(was, row, was.index(b)), was.content(b))
+        return now.content(b) == ite(new, prefix_at(was, row, was.index(b)), was.content(b))
 
     return (now.filled(row) == to) & (now.length(row) == was.length(row)) & was.blocks.all(written)
 
@@ -95,7 +95,7 @@ def blocks_are_found(was: BlockPoolState, now: BlockPoolState, row: Number, name
     """Exactly the blocks that the engine offers get a hash, that of the row's text at their place."""
 
     def hashed(b: Number) -> Truth:
-        return now.hash(b) == ite(named.has(b), told(was, row, was.index(b)), was.hash(b))
+        return now.hash(b) == ite(named.has(b), prefix_at(was, row, was.index(b)), was.hash(b))
 
     return was.blocks.all(hashed)
 

@@ -22,9 +22,9 @@ from spec.block_pool_state import (
     initial,
     is_free,
     of_row,
+    prefix_at,
     runs,
     start,
-    told,
 )
 from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, no, requires
 
@@ -153,7 +153,7 @@ def fill(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
         then=but(
             st,
             filled=st.filled.put(row, to),
-            content=st.content.where(written, lambda b: told(st, row, st.index(b)), lambda: of_row(st, row)),
+            content=st.content.where(written, lambda b: prefix_at(st, row, st.index(b)), lambda: of_row(st, row)),
         ),
     )
 
@@ -172,7 +172,7 @@ def cache(st: BlockPoolState, row: Number, named: Set) -> Step[BlockPoolState]:
                 "a block that gets a hash is held by the row and computed whole",
             ),
         ),
-        then=but(st, hash=st.hash.where(named.has, lambda b: told(st, row, st.index(b)), named.items)),
+        then=but(st, hash=st.hash.where(named.has, lambda b: prefix_at(st, row, st.index(b)), named.items)),
     )
 
 

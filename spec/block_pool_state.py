@@ -110,7 +110,7 @@ def is_free(st: BlockPoolState, block: Number) -> Truth:
     return st.blocks.has(block) & (st.refs(block) == 0)
 
 
-def told(st: BlockPoolState, row: Number, index: Number) -> Number:
+def prefix_at(st: BlockPoolState, row: Number, index: Number) -> Number:
     """The prefix of the row's story that ends with the block at this index."""
     return st.tells(st.story(row), index)
 
@@ -218,7 +218,7 @@ def filled_holds_own_text(st: BlockPoolState) -> Truth:
 
     def own(r: Number, i: Number) -> Truth:
         there = (i < st.filled(r)) & (st.table(r, i) != NULL)
-        return implies(there, st.content(st.table(r, i)) == told(st, r, i))
+        return implies(there, st.content(st.table(r, i)) == prefix_at(st, r, i))
 
     return st.rows.all(lambda r: st.indices.all(lambda i: own(r, i)))
 

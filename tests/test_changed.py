@@ -12,7 +12,7 @@ from rich.console import Console
 
 from conformance.driver.trace import Trace
 from conformance.telling.changed import Changed
-from conformance.telling.tell import Told
+from conformance.telling.tell import ToldOperation
 from conformance.telling.where import SHOWN, CallRecorder, Frame, Roots
 from slotproof import github, junit, screen
 
@@ -156,9 +156,9 @@ def deep(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[CallRecorder]:
     sys.modules.pop("engine_of_depths")
 
 
-def told_of(calls: CallRecorder) -> Told:
+def told_of(calls: CallRecorder) -> ToldOperation:
     engine, deeper, below = calls.frames()
-    return Told("top()", "nothing", "law x. It broke.", {}, engine, deeper, below)
+    return ToldOperation("top()", "nothing", "law x. It broke.", {}, engine, deeper, below)
 
 
 def test_a_changed_function_far_below_is_found_and_shown_first(
@@ -185,12 +185,12 @@ def test_a_changed_function_far_below_is_found_and_shown_first(
 
 def test_where_no_called_function_changed_all_are_shown_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     same = [Frame("pools.py", 3, "take", changed=False)]
-    screen.story(Trace("allocator", {}, [{"op": "top"}]), [Told("top()", "nothing", "", {}, same)], "test")
+    screen.story(Trace("allocator", {}, [{"op": "top"}]), [ToldOperation("top()", "nothing", "", {}, same)], "test")
     said = " ".join(capsys.readouterr().out.split())
     assert "pools.py:3 take" in said
     assert screen.UNCHANGED in said
     alone = [Frame("pools.py", 3, "take")]
-    screen.story(Trace("allocator", {}, [{"op": "top"}]), [Told("top()", "nothing", "", {}, alone)], "test")
+    screen.story(Trace("allocator", {}, [{"op": "top"}]), [ToldOperation("top()", "nothing", "", {}, alone)], "test")
     assert screen.UNCHANGED not in " ".join(capsys.readouterr().out.split()), "there is no base"
 
 

@@ -284,6 +284,40 @@ def test_faults_derive_from_classes_that_users_may_derive_from() -> None:
     assert [w.node.name for w in derived if not set(w.bases) <= exported] == []
 
 
+# Classes that may have one name, by the folders that they are in, each with the reason.
+SAME_NAME = {
+    ("Step", ("impl", "spec")): "a step of a scheduler, as engines call it, and a step of the law",
+    ("Connector", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
+    ("Values", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
+}
+
+
+def shared_names(root: Path = ROOT) -> dict[tuple[str, tuple[str, ...]], list[str]]:
+    """The classes at the top of modules that have one name, by the name and the folders, with their places."""
+    found: dict[str, list[Path]] = {}
+    for folder in ("spec", "proofs", "impl", "conformance", "slotproof"):
+        for path in sorted((root / folder).rglob("*.py")):
+            for node in tree_of(path).body:
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(path.relative_to(root))
+    return {
+        (name, tuple(sorted({path.parent.as_posix() for path in paths}))): [path.as_posix() for path in paths]
+        for name, paths in found.items()
+        if len(paths) > 1
+    }
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    assert shared_names().keys() == SAME_NAME.keys(), shared_names()
+
+
+def test_a_name_of_two_classes_is_seen(tmp_path: Path) -> None:
+    for name in ("spec/one.py", "impl/two.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("class Rows:\n    class Inner: ...\n")
+    assert shared_names(tmp_path) == {("Rows", ("impl", "spec")): ["spec/one.py", "impl/two.py"]}
+
+
 def odd_calls(path: Path, root: Path = ROOT) -> list[str]:
     """An assigned class, a call past the parent, and a method of an instance that is replaced. (What an engine's
     plug-in stands in for in a release is no method of ours.)
@@ -427,7 +461,7 @@ ROOMS = ("driver", "stems", "engines", "traces", "telling", "search", "planted")
 RUN_BACK = {
     (
         "conformance.driver.lockstep",
-        "conformance.stems.kv_events.told",
+        "conformance.stems.kv_events.published",
     ): "the events that an engine publishes in a run of any stem are judged after each call by the law of events",
     ("conformance.stems.fault", "conformance.engines.registry"): "a known bug is a faulty part of our implementation, "
     "which is an engine",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.naming import UsageError
-from conformance.driver.protocol import Told
+from conformance.driver.protocol import PublishedEvents
 from conformance.engines import registry
 from conformance.stems.kv_events import reader as fast
 from conformance.stems.kv_events import recording
@@ -449,8 +449,8 @@ def test_a_recorded_stream_keeps_the_law_for_a_reader_that_counts(path: Path, tm
 # In a run.
 
 
-def begun(told: Any) -> LockStep:
-    engine = Variant(registry.load("ours").makers["lock_ref"](CONFIG), told=told)
+def begun(published: Any) -> LockStep:
+    engine = Variant(registry.load("ours").makers["lock_ref"](CONFIG), published=published)
     return LockStep(LockRefRun(engine, CONFIG), CONFIG)
 
 
@@ -466,20 +466,32 @@ CONFIG = {
 
 
 @pytest.mark.parametrize(
-    ("told", "law_broken", "detail"),
+    ("published", "law_broken", "detail"),
     [
-        (Told([], pages=[(1, 2)]), fast.EXACT, "held and not believed: the page at the end of [1, 2]"),
-        (Told([STORE], pages=[(7,), (7, 8)]), fast.EXACT, "held and not believed: the page at the end of [7, 8]"),
-        (Told([STORE], pages=[]), fast.EXACT, "believed and gone: block 1"),
-        (Told([STORE], keys=[]), fast.EXACT, "believed and gone: 1"),
-        (Told([], keys=[("GPU", 0, b"\x0f")]), fast.EXACT, "held and not believed: 0f (GPU, group 0)"),
-        (Told([REMOVE], keys=[]), fast.REMOVED, "BlockRemoved 1: 1 is not believed"),
-        (Told([["BlockStored", [1], 2, [7], 1]], keys=[]), fast.PARENT, "BlockStored 1, parent 2: its parent 2"),
-        (Told([["BlockGone"]], keys=[]), fast.READABLE, "no event is called 'BlockGone': ['BlockGone']"),
+        (PublishedEvents([], pages=[(1, 2)]), fast.EXACT, "held and not believed: the page at the end of [1, 2]"),
+        (
+            PublishedEvents([STORE], pages=[(7,), (7, 8)]),
+            fast.EXACT,
+            "held and not believed: the page at the end of [7, 8]",
+        ),
+        (PublishedEvents([STORE], pages=[]), fast.EXACT, "believed and gone: block 1"),
+        (PublishedEvents([STORE], keys=[]), fast.EXACT, "believed and gone: 1"),
+        (PublishedEvents([], keys=[("GPU", 0, b"\x0f")]), fast.EXACT, "held and not believed: 0f (GPU, group 0)"),
+        (PublishedEvents([REMOVE], keys=[]), fast.REMOVED, "BlockRemoved 1: 1 is not believed"),
+        (
+            PublishedEvents([["BlockStored", [1], 2, [7], 1]], keys=[]),
+            fast.PARENT,
+            "BlockStored 1, parent 2: its parent 2",
+        ),
+        (PublishedEvents([["BlockGone"]], keys=[]), fast.READABLE, "no event is called 'BlockGone': ['BlockGone']"),
     ],
 )
-def test_what_an_engine_says_wrong_is_a_finding_of_its_run(told: Told, law_broken: str, detail: str) -> None:
-    lock = begun(lambda: told)
+def test_what_an_engine_says_wrong_is_a_finding_of_its_run(
+    published: PublishedEvents, law_broken: str, detail: str
+) -> None:
+    published: PublishedEvents, law_broken: str, detail: str
+) -> None:
+    lock = begun(lambda: published)
     with pytest.raises(Finding) as caught:
         lock.do("match", tokens=[1])
     assert (caught.value.law, caught.value.latent) == (law_broken, False)
@@ -491,7 +503,7 @@ def test_what_an_engine_says_wrong_is_a_finding_of_its_run(told: Told, law_broke
 def test_an_engine_that_says_what_it_has_keeps_the_law() -> None:
     waiting: list[Any] = [[STORE, ["BlockStored", [2], 1, [8], 1]], [REMOVE, ["BlockRemoved", [2]]]]
     cached: list[Any] = [[(7,), (7, 8)], []]
-    lock = begun(lambda: Told(waiting.pop(0), pages=cached.pop(0)))
+    lock = begun(lambda: PublishedEvents(waiting.pop(0), pages=cached.pop(0)))
     lock.do("match", tokens=[1])
     lock.do("match", tokens=[1])
     assert waiting == []

@@ -468,7 +468,7 @@ def test_an_annotation_is_one_command_and_says_what_it_was_given(text: str, many
     assert line.isprintable()
     (command,) = run_by_github(line)
     assert {*command.properties} == {"file", "line", "title"}
-    shown = junit._plain(text)
+    shown = junit._printable(text)
     assert command.properties["title"] == f"allocator: a{shown}b (new, violation)"
     assert command.message.startswith(f"c{shown}d\n")
 

@@ -25,7 +25,7 @@ from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
 from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, WrongSlot
 from conformance.driver.trace import Trace
-from conformance.stems.kv_events.told import Listener
+from conformance.stems.kv_events.published import Listener, publishing_call
 from spec.logic import Invariant, Requirement, Stem, Step
 
 VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "unsupported"
@@ -277,7 +277,7 @@ class LockStep:
         self.run, self.law = run, run.law
         self.trace = Trace(self.law.stem.name, dict(config))
         self.judged = 0
-        self.listener = Listener(getattr(run.engine, "told", None))
+        self.listener = Listener(publishing_call(run.engine))
         self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def do(self, op: str, **arguments: Any) -> None:
@@ -359,7 +359,7 @@ class LockStep:
 
     def _published(self) -> None:
         """Raises ``Finding`` if the KV events that the engine has published say what its cache does not have."""
-        asked: EngineCall = EngineCall("told", self.listener.judge)
+        asked: EngineCall = EngineCall("published", self.listener.judge)
         if (broken := _sent_to_engine(asked)) is not None:
             self.law.report(Finding(broken.law, broken.sentence, broken.detail, kind=INVARIANT))
 

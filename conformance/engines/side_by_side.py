@@ -66,7 +66,7 @@ class SideBySide:
         """The first engine's answer to a call that both have answered alike."""
         first, second = (_Outcome.of(name, call, side.engine) for side in self._sides)
         if (first.error is None) != (second.error is None):
-            raise self._disagree(name, [(first.told(), second.told())])
+            raise self._disagree(name, [(first.in_words(), second.in_words())])
         if first.error is not None:
             raise first.error
         one, other = (side.shown(found.answer) for side, found in zip(self._sides, (first, second), strict=True))
@@ -101,7 +101,7 @@ class _Outcome(NamedTuple):
             exception_origin.must_be_the_engines(error, name)
             return _Outcome(None, error)
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The outcome in words."""
         if self.error is None:
             return f"the answer {self.answer!r}"

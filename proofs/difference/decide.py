@@ -91,7 +91,7 @@ def _proved(
 ) -> bool:
     world.counts[:] = counts
     facts = given()
-    sums = [lemmas.weighty(count) for count in world.counts if not count.plain]
+    sums = [lemmas.weighty(count) for count in world.counts if not count.unweighted]
     alike = [lemmas.points(one, other) for one, other in claim.alike if one.domain is other.domain]
     used = [*world.axioms, *facts, *lemmas.instances(world, claim.sequences, {}), *sums, *alike]
     goals = claim.goal.children() if z3.is_and(claim.goal) else [claim.goal]

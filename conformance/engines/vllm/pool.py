@@ -73,9 +73,9 @@ class VLLMBlockPool:
 
     def snapshot(self) -> BlockPoolSnapshot:
         """The fields of the pool, its queue and its blocks."""
-        return reading.pool(self._release, self._pool, self._told)
+        return reading.pool(self._release, self._pool, self._named)
 
-    def _told(self, key: bytes) -> Name | None:
+    def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)
         known = self._names.text(digest)
         return None if known is None else Name(group, known[1][::SIZE])

@@ -269,7 +269,7 @@ class VLLMRelease:
         if hasattr(self.imported.module(SINGLE), "register_all_kvcache_specs"):
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
         cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
-        build = self._async if setup.steps_in_flight > 1 else self._plain
+        build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
             kv_cache_config=cached,
@@ -283,7 +283,7 @@ class VLLMRelease:
         """The tokens of a block, and of a hash where the release asks for them: without a prefix cache groups may have
         blocks of different sizes.
         """
-        if "hash_block_size" not in inspect.signature(self._plain.__init__).parameters:
+        if "hash_block_size" not in inspect.signature(self._synchronous.__init__).parameters:
             return {"block_size": setup.block_size}
         whole = math.lcm(*(spec.block_size for spec in groups))
         return {"block_size": whole, "hash_block_size": whole}
@@ -295,7 +295,7 @@ class VLLMRelease:
             layers[0].is_eagle_group = True
 
     @cached_property
-    def _plain(self) -> Any:
+    def _synchronous(self) -> Any:
         return self.imported.find_class("Scheduler", ("v1.core.sched.scheduler",))
 
     @cached_property

@@ -57,9 +57,9 @@ class Trial:
         """The campaign has this finding with a trace that most likely shows it in a shorter way, or with many."""
         key = key_of(finding)
         shapes = self.known.get(key, [])
-        ran = {step["op"] for step in trace.steps}
+        operations = {step["op"] for step in trace.steps}
         last = trace.steps[-1]["op"]
-        is_known = len(shapes) >= SHAPES or any(ops[-1] == last and {*ops} <= ran for ops in shapes)
+        is_known = len(shapes) >= SHAPES or any(ops[-1] == last and {*ops} <= operations for ops in shapes)
         self.again[key] += is_known
         return is_known
 

@@ -90,11 +90,11 @@ class EngineWorker:
         process again.
         """
         trace = run_in(served.scratch / f"run-{asked['run']}")
-        told = watchdog.told_in(served.scratch / f"death-{asked['run']}")
+        dump = watchdog.written_in(served.scratch / f"death-{asked['run']}")
         if trace is None or not trace.steps:
             return lost(KILLED, f"{why}, before an operation was sent", None)
         again = self._repeated(asked, trace)
-        reason = watchdog.reason(told, asked["limit"])
+        reason = watchdog.reason(dump, asked["limit"])
         if not reason and again is None:
             return lost(KILLED, "the process was ended from outside: its run can be repeated without harm", trace)
         found = again or died(trace)

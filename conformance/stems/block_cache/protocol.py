@@ -154,7 +154,7 @@ class BlockCacheEngine(Engine, Protocol):
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, or 2 with an
     asynchronous scheduler), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs``
     or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV events, see
-    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
+    ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
     ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure`` (what an engine
     that has the choice does with a request of whose transfer a part did not come: ``recompute``, if left out, or
     ``fail``, which ends it with an error).

@@ -236,9 +236,9 @@ class BlockCacheRun:
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         self._empty = 0
-        ran = [request for request, one in self.seen.requests.items() if one.status == "running"]
+        running = [request for request, one in self.seen.requests.items() if one.status == "running"]
         done = yield EngineCall("reset", partial(self.engine.reset, preempt))
-        gone = [request for request in ran if self.seen.requests[request].status != "running"]
+        gone = [request for request in running if self.seen.requests[request].status != "running"]
         self._preempted(gone)
         self._explain(preempted=gone)
         self.law.engine_step("reset", bool(done))

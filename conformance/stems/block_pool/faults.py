@@ -9,7 +9,7 @@ from impl.block_pool import BlockPool
 from proofs import block_pool as wrong
 from proofs.hints import altered, unchosen
 from spec import block_pool as law
-from spec.block_pool_state import NO_HASH, BlockPoolState, runs, told
+from spec.block_pool_state import NO_HASH, BlockPoolState, prefix_at, runs
 from spec.finite import Seq
 from spec.logic import Number, Set, Step, Truth, but, ite, requires
 
@@ -22,7 +22,7 @@ def joins_another_group(st: BlockPoolState, row: Number, found: Seq) -> Step[Blo
 
     def has_the_text(b: Number) -> Truth:
         at = first + found.index(b)
-        return st.blocks.has(b) & (st.hash(b) != NO_HASH) & (st.hash(b) == told(st, row, at)) & (st.index(b) == at)
+        return st.blocks.has(b) & (st.hash(b) != NO_HASH) & (st.hash(b) == prefix_at(st, row, at)) & (st.index(b) == at)
 
     step = unchosen(law.join(st, row, found), "each block found has the hash of the row's own text at its place")
     return but(step, choice=(*step.choice, requires(found.all(has_the_text), "each block found has the hash")))

@@ -184,11 +184,11 @@ class LockRefRun:
         target = self.boundary(tokens)
         if not target or not self.spare_state(self.numbers[target]):
             raise Misuse("nobody could give up a state")
-        plain: PrefixMatch = yield EngineCall("match", lambda: self.engine.match(tokens))
-        self.contents.matched(MATCHING, plain, tokens, self.seen.nodes)
+        matched: PrefixMatch = yield EngineCall("match", lambda: self.engine.match(tokens))
+        self.contents.matched(MATCHING, matched, tokens, self.seen.nodes)
         self._explain()
-        self._judge_match(plain, tokens)
-        if Key(tokens[: plain.length]) != target:
+        self._judge_match(matched, tokens)
+        if Key(tokens[: matched.length]) != target:
             return
         found: PrefixMatch = yield EngineCall("copy_on_write", lambda: self.engine.copy_on_write(tokens))
         self.contents.matched(MATCHING, found, tokens, self.seen.nodes)

@@ -121,10 +121,10 @@ class Comparison:
         """Our prefix cache behind the release's interface, then the release's unified tree with each core that it has;
         each over a pool of so many tokens. EngineError if the release has no unified tree that can be built.
         """
-        plain = Release(self.release.imported, publishing=False)
-        own = droptree.with_our_tree(plain, debug=False)
-        known = [cores.RUST, cores.PYTHON] if plain.imported.has(cores.RUST_PACKAGE) else [cores.DEFAULT]
-        wanted = [("Slotproof", own, cores.DEFAULT), *((f"its core {core}", plain, core) for core in known)]
+        silent = Release(self.release.imported, publishing=False)
+        own = droptree.with_our_tree(silent, debug=False)
+        known = [cores.RUST, cores.PYTHON] if silent.imported.has(cores.RUST_PACKAGE) else [cores.DEFAULT]
+        wanted = [("Slotproof", own, cores.DEFAULT), *((f"its core {core}", silent, core) for core in known)]
         return [(name, self._tree(release, core, tokens, page_size)) for name, release, core in wanted]
 
     def _tree(self, release: Release, core: str, tokens: int, page_size: int) -> PrefixTree:

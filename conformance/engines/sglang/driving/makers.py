@@ -93,7 +93,7 @@ def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem
             "with sliding-window layers a tree chooses where a lock's window ends and which tombstones stay"
         )
     first, second = stood_in(config), own(config)
-    events = ("told",) if law is LAWS["tree"] and first.memory.publishes and second.memory.publishes else ()
+    events = ("published",) if law is LAWS["tree"] and first.memory.publishes and second.memory.publishes else ()
     agree = Agreement(law.name, law.sentence, (*calls(stem), *events))
 
     def shown(answer: Any) -> Any:

@@ -16,9 +16,9 @@ import torch
 from conformance.driver.protocol import Json, Key, OutOfMemory, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text
+from conformance.engines.sglang.driving.recorded_states import RecordedStates
 from conformance.engines.sglang.driving.request import Session, StandInRequest
 from conformance.engines.sglang.driving.scheduler import OUT_OF_STATES, after_boundary, before_boundary, track
-from conformance.engines.sglang.driving.served_states import ServedStates
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
@@ -65,11 +65,11 @@ def lacking(memory: SGLangMemory) -> Collection[str]:
     return frozenset(name for name, offered in has.items() if not offered)
 
 
-def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> DrivenMambaSlots | ServedStates:
+def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> DrivenMambaSlots | RecordedStates:
     """The engine for a configuration: with the release's own requests, where these keep records."""
     memory = state_memory(release, config, core)
     if release.serving.keeps_records:
-        return ServedStates(memory, lacking(memory))
+        return RecordedStates(memory, lacking(memory))
     return DrivenMambaSlots(memory, config["sessions"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from conformance.driver.exception_origin import StandIn
-from conformance.driver.protocol import Json, Misuse, Told, Unsupported
+from conformance.driver.protocol import Json, Misuse, PublishedEvents, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.releases.cores import DEFAULT, RUST
 from conformance.engines.sglang.releases.locking import CALLERS
@@ -205,9 +205,9 @@ class DrivenLockRef:
         """Lacking: releases answer bad input in many ways."""
         raise Unsupported(f"no release is sent bad input ({kind})")
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """What the tree has said in KV events, and what it has cached; ``None`` where it publishes none."""
-        return self.memory.told()
+        return self.memory.published()
 
     def snapshot(self) -> LockRefSnapshot:
         """The tree and the free pages of its pools."""

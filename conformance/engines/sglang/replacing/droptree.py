@@ -28,7 +28,7 @@ RESULTS = {
     "unlock": "DecLockRefResult",
     "held": "TreeLock",
 }
-SERVED = ("checkpoint", "cache_finished_req")  # the calls by which requests reach a tree, by generation
+WAYS_IN = ("checkpoint", "cache_finished_req")  # the calls by which requests reach a tree, by generation
 
 
 def with_our_tree(release: Release, *, debug: bool = True) -> Release:
@@ -99,9 +99,9 @@ class WithOurTree:
     @cached_property
     def _class(self) -> Any:
         interface = self._release.tree_base.BasePrefixCache
-        asked = [call for call in SERVED if call in interface.__abstractmethods__]
+        asked = [call for call in WAYS_IN if call in interface.__abstractmethods__]
         if not asked:
-            raise EngineError(f"sglang {self._release.label}: a tree has none of the calls {', '.join(SERVED)}")
+            raise EngineError(f"sglang {self._release.label}: a tree has none of the calls {', '.join(WAYS_IN)}")
         return type(PrefixCache.__name__, (PrefixCache, interface), {"__doc__": PrefixCache.__doc__})
 
     @cached_property

@@ -29,7 +29,7 @@ OUT_OF_MEMORY = (OUT_OF_STATES, "Not enough space for mamba", "alloc_req_slots r
 WINDOWS = 2  # pages that a long decode computes beyond a window
 
 
-class ServedStates:
+class RecordedStates:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
     def __init__(self, memory: SGLangMemory, lacks: Collection[str]) -> None:
@@ -70,7 +70,7 @@ class ServedStates:
     def _new(self, tokens: Sequence[int], session: int) -> Any:
         """A request whose whole text is matched: one token more is left to compute."""
         if not session:
-            return self.scheduler.plain([*tokens, len(tokens) + 1])
+            return self.scheduler.without_session([*tokens, len(tokens) + 1])
         before = self.scheduler.length_of_session(str(session))
         return self.scheduler.turn(str(session), [*tokens, before + len(tokens) + 1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from conformance.driver.protocol import Told
+from conformance.driver.protocol import PublishedEvents
 from conformance.stems.kv_events.reader import READABLE, Key, Reader, WrongEvent, difference
 from conformance.stems.kv_events.texts import EMPTY, extended
 from conformance.stems.kv_events.wire import Malformed, parsed, shown
@@ -33,28 +33,33 @@ def heard(reader: Reader, events: Sequence[Any]) -> WrongEvent | None:
     return None
 
 
+def publishing_call(engine: Any) -> Any:
+    """The engine's call ``PublishingEngine.published``; ``None`` where it has none. It was called ``told`` before."""
+    return getattr(engine, "published", None) or getattr(engine, "told", None)
+
+
 class Listener:
-    """A reader of the events of one engine from its start. ``ask``: see ``TellingEngine.told``; ``None``: the engine
-    has no such call.
+    """A reader of the events of one engine from its start. ``ask``: see ``PublishingEngine.published``; ``None``: the
+    engine has no such call.
     """
 
-    def __init__(self, ask: Callable[[], Told | None] | None) -> None:
+    def __init__(self, ask: Callable[[], PublishedEvents | None] | None) -> None:
         self._ask, self._reader = ask, Reader()
 
     def judge(self) -> WrongEvent | None:
         """What breaks the law since the last time. After an answer that is not ``None`` nothing more is judged."""
-        told = None if self._ask is None else self._ask()
-        if told is None:
+        published = None if self._ask is None else self._ask()
+        if published is None:
             return None
-        wrong = heard(self._reader, told.events) or self._differs(told)
+        wrong = heard(self._reader, published.events) or self._differs(published)
         if wrong is not None:
             self._ask = None
         return wrong
 
-    def _differs(self, told: Told) -> WrongEvent | None:
-        if told.keys is not None:
-            return self._reader.differs(told.keys)
-        held = {extended(EMPTY, page): page for page in told.pages or ()}
+    def _differs(self, published: PublishedEvents) -> WrongEvent | None:
+        if published.keys is not None:
+            return self._reader.differs(published.keys)
+        held = {extended(EMPTY, page): page for page in published.pages or ()}
         believed = dict(self._reader.texts())
         stale = [f"block {shown(believed[text])}" for text in believed.keys() - held.keys()]
         missing = [f"the page at the end of {list(held[text])}" for text in held.keys() - believed.keys()]
