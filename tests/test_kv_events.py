@@ -489,8 +489,6 @@ CONFIG = {
 def test_what_an_engine_says_wrong_is_a_finding_of_its_run(
     published: PublishedEvents, law_broken: str, detail: str
 ) -> None:
-    published: PublishedEvents, law_broken: str, detail: str
-) -> None:
     lock = begun(lambda: published)
     with pytest.raises(Finding) as caught:
         lock.do("match", tokens=[1])

@@ -6,6 +6,7 @@ import pytest
 
 import slotproof.plugin
 from conformance.driver.protocol import PublishedEvents
+from conformance.stems.kv_events import published, told
 from conformance.stems.kv_events.published import Listener, publishing_call
 from conformance.story.pasted import assert_holds
 from conformance.telling import pasted
@@ -41,3 +42,7 @@ def test_an_engine_that_has_the_old_call_told_publishes_events() -> None:
     assert "BlockGone" in wrong.detail
     assert Listener(publishing_call(New())).judge() is None, "the new name comes first"
     assert publishing_call(object()) is None
+
+
+def test_a_test_of_events_finds_what_it_calls_at_its_old_place() -> None:
+    assert told.differs is published.differs
