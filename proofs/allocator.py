@@ -9,7 +9,7 @@ from typing import Any
 from proofs import answers
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import allocator as law
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.finite import Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Seq, Slots, Step, Truth, but
@@ -18,7 +18,7 @@ from spec.pool import FREE, HELD, PENDING, RELEASED, Pool, cut, filled, held, le
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "pages": 3}
 
 
-def small() -> tuple[Allocator, ...]:
+def small() -> tuple[AllocatorState, ...]:
     """Three pages of two slots and two rows, with and without a release list."""
     return tuple(law.initial(page_size=2, size=3, rows=2, need_sort=sorts) for sorts in (True, False))
 
@@ -47,11 +47,11 @@ def frees(pool: Pool) -> Iterator[tuple[Set, Set]]:
         yield Set(pages), Set((page, o) for page in pages for o in range(filled(pool, page)))
 
 
-def _alloc(st: Allocator) -> Iterator[tuple[Any, ...]]:
+def _alloc(st: AllocatorState) -> Iterator[tuple[Any, ...]]:
     yield from ((r, n, some_open(st.now, n)) for r in st.now.rows.items() for n in (1, 2))
 
 
-def _decode(st: Allocator) -> Iterator[tuple[Any, ...]]:
+def _decode(st: AllocatorState) -> Iterator[tuple[Any, ...]]:
     for row in st.now.rows.items():
         old = length(st.now, row)
         yield row, some_open(st.now, touched(next_token(old, st.now.page_size)) - touched(old))
@@ -62,7 +62,7 @@ def nothing(_: Any) -> list[tuple[Any, ...]]:
     return [()]
 
 
-def grown(st: Allocator) -> Iterator[tuple[Any, ...]]:
+def grown(st: AllocatorState) -> Iterator[tuple[Any, ...]]:
     """Rows, longer lengths and any pages that may be handed out for them."""
     yield from ((r, to, some_open(st.now, n)) for r, to, n in growths(st.now))
 
@@ -91,27 +91,27 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def _free(st: Allocator, gone: Set, slots: Slots, **wrong: Any) -> Step[Allocator]:
+def _free(st: AllocatorState, gone: Set, slots: Slots, **wrong: Any) -> Step[AllocatorState]:
     step = law.free(st, gone, slots)
     return replace(step, then=replace(step.then, now=replace(step.then.now, **wrong)))
 
 
-def keeps_reference(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def keeps_reference(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A row frees a page, and keeps it in its table."""
     return _free(st, gone, slots, table=st.now.table)
 
 
-def forgets_page(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def forgets_page(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A row drops its page, and the page is not given back."""
     return _free(st, gone, slots, place=st.now.place, available=st.now.available)
 
 
-def forgets_count(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def forgets_count(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A free does not count the pages that it gives back as available."""
     return _free(st, gone, slots, available=st.now.available)
 
 
-def always_releases(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def always_releases(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A freed page goes to the release list even in a pool that does not sort."""
     step = law.free(st, gone, slots)
     after = step.then.now.place
@@ -119,7 +119,7 @@ def always_releases(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, place=released)))
 
 
-def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def loses_place(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A page that is freed within a group goes to a place that does not exist."""
     step = law.free(st, gone, slots)
     after = step.then.now.place
@@ -127,22 +127,22 @@ def loses_place(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, place=lost)))
 
 
-def frees_at_once(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def frees_at_once(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A free makes its pages available though a free group is open."""
     return altered(law.free(st, gone, slots), now=law.free(but(st, group=0), gone, slots).then.now)
 
 
-def closes_the_group(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def closes_the_group(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A free closes the free group that is open."""
     return altered(law.free(st, gone, slots), group=0)
 
 
-def refuses_the_first_group(st: Allocator, opens: Truth) -> Step[Allocator]:
+def refuses_the_first_group(st: AllocatorState, opens: Truth) -> Step[AllocatorState]:
     """An engine refuses to open a free group where none is open, so that freed pages do not wait."""
     return unchosen(law.free_group_begin(st, opens), "a free group opens where none is open")
 
 
-def fills_a_missing_page(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def fills_a_missing_page(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A row grows though its partial page was freed: the new tokens have no slot there."""
     return unasked(law.alloc_extend(st, row, to, chosen), "the row owns the partial page that the new tokens fill")
 
@@ -152,35 +152,35 @@ def unheld(step: Step[Any]) -> Step[Any]:
     return unasked(unasked(step, "every freed page is held by a row"), "every used slot of a freed page is freed")
 
 
-def frees_twice(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def frees_twice(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A caller frees pages that nobody holds, since they were freed before."""
     return unheld(law.free(st, gone, slots))
 
 
-def keeps_backup(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def keeps_backup(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
 
-def keeps_pages(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
+def keeps_pages(st: AllocatorState, row: Number, to: Length) -> Step[AllocatorState]:
     """A row becomes shorter, and its caller has not freed the pages beyond."""
     return unasked(law.shorten(st, row, to), "the row owns no page without a token below the new length")
 
 
-def never_settles(st: Allocator) -> Step[Allocator]:
+def never_settles(st: AllocatorState) -> Step[AllocatorState]:
     """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
     return replace(step, then=replace(step.then, now=st.now, backed_up=False))
 
 
-def counts_stray_end(st: Allocator) -> Step[Allocator]:
+def counts_stray_end(st: AllocatorState) -> Step[AllocatorState]:
     """An end closes a group where none is open, so that the next group never opens."""
     step = law.free_group_end(st)
     return replace(step, then=replace(step.then, group=st.group - 1))
 
 
-def keeps_rolled_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def keeps_rolled_back(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A caller fails before it uses its new slots, and nobody gives the new pages back."""
     step = law.roll_back(st, row, to, chosen)
     lost = step.then.now.place.where(chosen.has, HELD, chosen.items)
@@ -188,17 +188,17 @@ def keeps_rolled_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> St
     return replace(step, then=replace(step.then, now=now))
 
 
-def keeps_what_it_was_granted(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def keeps_what_it_was_granted(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A caller fails before it uses its new slots, and the row keeps them."""
     return law.alloc_extend(st, row, to, chosen)
 
 
-def rolls_back_at_once(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def rolls_back_at_once(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """What is rolled back within a free group does not wait for the end of the group."""
     return altered(law.roll_back(st, row, to, chosen), now=law.roll_back(but(st, group=0), row, to, chosen).then.now)
 
 
-def frees_unsorted(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def frees_unsorted(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """In a pool that sorts, a freed page is on the free list at once."""
     step = law.free(st, gone, slots)
     after = step.then.now.place
@@ -206,7 +206,7 @@ def frees_unsorted(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
     return altered(step, now=but(step.then.now, place=unsorted))
 
 
-def grows_without_pages(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def grows_without_pages(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A row grows, and takes none of the pages that are handed out to it."""
     return altered(law.alloc_extend(st, row, to, chosen), now=cut(st.now, row, to))
 

@@ -16,9 +16,9 @@ from proofs.hints import Answer
 from proofs.symbols import Count, SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.lengths import Length, next_token, same, touched
 from spec.logic import ite
+from spec.mamba_slots_state import ABSENT, MambaSlotsState, is_open, needed
 from spec.pair import Pair
 from spec.pool import length
-from spec.states import ABSENT, MambaSlots, is_open, needed
 
 
 @dataclass
@@ -126,17 +126,17 @@ def settles_nothing(st: Any) -> dict[str, Any]:
 # Mamba state slots.
 
 
-def open_slot(pick: Pick, st: MambaSlots) -> dict[str, Any]:
+def open_slot(pick: Pick, st: MambaSlotsState) -> dict[str, Any]:
     """A slot that can be handed out by itself."""
     return {"slot": pick.one(st.slots, lambda s: is_open(st, s))}
 
 
-def set_aside(pick: Pick, st: MambaSlots, need: Any) -> dict[str, Any]:
+def set_aside(pick: Pick, st: MambaSlotsState, need: Any) -> dict[str, Any]:
     """The slots that a group sets aside: ``need``, or none if fewer are free."""
     return {"chosen": pick.members(st.slots, ite(need <= st.available, need, 0))}
 
 
-def equipment(pick: Pick, st: MambaSlots, request: Any) -> dict[str, Any]:
+def equipment(pick: Pick, st: MambaSlotsState, request: Any) -> dict[str, Any]:
     """The slots that a request lacks, one for each role."""
     wants, (*places, size) = needed(st, request), wanted(st, request)
     chosen = pick.members(st.slots, size)
@@ -144,7 +144,7 @@ def equipment(pick: Pick, st: MambaSlots, request: Any) -> dict[str, Any]:
     return dict(zip(("own", "first", "second"), slots, strict=True))
 
 
-def handed_out(st: MambaSlots, given: Mapping[str, Any]) -> SymSeq:
+def handed_out(st: MambaSlotsState, given: Mapping[str, Any]) -> SymSeq:
     """The slots that a request gets, those alone that it lacks, in order of their roles."""
     wants = needed(st, given["request"])
     _, second, third, size = wanted(st, given["request"])
@@ -154,7 +154,7 @@ def handed_out(st: MambaSlots, given: Mapping[str, Any]) -> SymSeq:
     return SymSeq.of(st.slots, size, at, index)
 
 
-def wanted(st: MambaSlots, request: Any) -> tuple[Any, Any, Any, Any]:
+def wanted(st: MambaSlotsState, request: Any) -> tuple[Any, Any, Any, Any]:
     """How many slots a request lacks in the roles before each of the three roles, and in all roles."""
     own, first, second = (ite(want, 1, 0) for want in needed(st, request))
     return Term(z3.IntVal(0)), own, own + first, own + first + second

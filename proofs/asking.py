@@ -14,11 +14,11 @@ from typing import Any
 import z3
 
 from proofs import second_solver
-from proofs.memory import NOTHING, Memory, Question
+from proofs.memory import NOTHING, AnswerMemory, Question
 
 
 @dataclass(frozen=True)
-class Limits:
+class SolverLimits:
     """How much work each solver may do for one look at an obligation, in the solver's own count of its steps.
 
     A solver takes as many steps on a slow or busy machine as on a fast and idle one, so that the load of a machine
@@ -35,8 +35,8 @@ MOST_MEMORY = 6_000  # megabytes
 z3.set_param("memory_high_watermark_mb", MOST_MEMORY)
 
 # Of all proofs the greatest takes z3 742,000 steps and cvc5 151,000: the limits are 20 times that.
-LIMITS = Limits(z3=15_000_000, cvc5=3_000_000)
-GLANCE = Limits(z3=1_500_000, cvc5=300_000)  # for a first look, and where a proof from few facts is tried
+LIMITS = SolverLimits(z3=15_000_000, cvc5=3_000_000)
+GLANCE = SolverLimits(z3=1_500_000, cvc5=300_000)  # for a first look, and where a proof from few facts is tried
 # Whether z3 finds a proof quickly can depend on the order in which it takes the facts, so it gets several looks with
 # different options. The first look finds most proofs and gives up early where it finds none; a look in which only the
 # seed is set can also find that the goal does not follow, and now and then takes 80 s that z3 does not count as steps.
@@ -109,8 +109,8 @@ def never() -> bool:
 
 def ask(
     assertions: Sequence[Any],
-    limits: Limits,
-    memory: Memory = NOTHING,
+    limits: SolverLimits,
+    memory: AnswerMemory = NOTHING,
     known: Answers | None = None,
     stop: Stop = never,
 ) -> Answers:
@@ -134,7 +134,7 @@ def ask(
     return Answers(first, NOT_ASKED if first == NOT_ASKED else second, remembered)
 
 
-def _answer(question: Question, memory: Memory, answer: Callable[[], str]) -> tuple[str, bool]:
+def _answer(question: Question, memory: AnswerMemory, answer: Callable[[], str]) -> tuple[str, bool]:
     """The answer to the question, and whether it was remembered."""
     if memory.holds(question):
         return UNSAT, True

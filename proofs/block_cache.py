@@ -9,8 +9,8 @@ from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_cache as law
 from spec import block_pool
-from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCache, ahead, computed, has_states
-from spec.blocks import found_for, of_row, some_free
+from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, ahead, computed, has_states
+from spec.block_pool_state import found_for, of_row, some_free
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import Number, Step, Truth, but
@@ -18,20 +18,20 @@ from spec.logic import Number, Step, Truth, but
 SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1}
 
 
-def small() -> tuple[BlockCache, ...]:
+def small() -> tuple[BlockCacheState, ...]:
     """Three blocks of two tokens and two rows: with a window of two tokens, with states, and with neither."""
 
-    def cache(window: int | None, states: bool) -> BlockCache:
+    def cache(window: int | None, states: bool) -> BlockCacheState:
         return law.initial(block_pool.initial(blocks=3, rows=2, indices=3), 2, [window], [states])
 
     return cache(None, False), cache(1, False), cache(1, True)
 
 
-def _in(st: BlockCache, *phases: int) -> list[int]:
+def _in(st: BlockCacheState, *phases: int) -> list[int]:
     return [r for r in st.pool.rows.items() if st.phase(r) in phases]
 
 
-def _admit(st: BlockCache) -> Iterator[tuple[int, int, int, Seq]]:
+def _admit(st: BlockCacheState) -> Iterator[tuple[int, int, int, Seq]]:
     """An idle row, with every prefix that the prefix cache finds, from every place on."""
     for row in _in(st, IDLE)[:1]:
         yield row, 0, 0, Seq([])
@@ -46,13 +46,13 @@ def _admit(st: BlockCache) -> Iterator[tuple[int, int, int, Seq]]:
                 yield row, 0, skipped, Seq(found)
 
 
-def _longer(st: BlockCache, row: int) -> Iterator[Length]:
+def _longer(st: BlockCacheState, row: int) -> Iterator[Length]:
     tokens = in_tokens(ahead(st, row), st.block_size)
     most = (st.pool.indices.high + 1) * st.block_size
     yield from (in_pages(to, st.block_size) for to in range(tokens, min(tokens + 4, most) + 1))
 
 
-def _allocate(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
+def _allocate(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:
     for row in _in(st, RUNS):
         for to in _longer(st, row):
             held = st.pool.length(row)
@@ -61,7 +61,7 @@ def _allocate(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
                 yield row, to, skipped, some_free(st.pool, max(0, touched(to) - skipped))
 
 
-def _compute(st: BlockCache, phase: int) -> Iterator[tuple[int, Length, Set]]:
+def _compute(st: BlockCacheState, phase: int) -> Iterator[tuple[int, Length, Set]]:
     for row in _in(st, phase):
         size = st.block_size
         for tokens in range(in_tokens(computed(st, row), size), in_tokens(ahead(st, row), size) + 1):
@@ -71,7 +71,7 @@ def _compute(st: BlockCache, phase: int) -> Iterator[tuple[int, Length, Set]]:
             yield row, to, Set([])
 
 
-def _slide(st: BlockCache) -> Iterator[tuple[int, int, Set]]:
+def _slide(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
     for row in _in(st, RUNS):
         for to in st.pool.indices.items():
             yield row, to, Set(b for b in of_row(st.pool, row) if st.pool.index(b) < to)
@@ -97,30 +97,36 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def admits_too_little(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+def admits_too_little(
+    st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq
+) -> Step[BlockCacheState]:
     """A hit does not hold the window of the next token, and counts as a hit of the whole prefix."""
     wrong = "the blocks found hold the window of the next token"
     return unchosen(law.admit(st, row, story, skipped, found), wrong)
 
 
-def admits_in_no_phase(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+def admits_in_no_phase(
+    st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq
+) -> Step[BlockCacheState]:
     """A request is admitted, and the manager does not know its row."""
     step = law.admit(st, row, story, skipped, found)
     return altered(step, phase=st.phase)
 
 
-def admits_one_more(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+def admits_one_more(
+    st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq
+) -> Step[BlockCacheState]:
     """A request counts one block more as computed than the prefix cache has found for it."""
     step = law.admit(st, row, story, skipped, found)
     return altered(step, whole=st.whole.put(row, skipped + found.length + 1))
 
 
-def computes_without_slots(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def computes_without_slots(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """Tokens are computed for which the row has no slots."""
     return unasked(law.compute(st, row, to, named), "the row has slots for the tokens that are computed")
 
 
-def counts_drafts(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def counts_drafts(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """All tokens that the row has slots for count as computed, drafts that are refused among them."""
     there = ahead(st, row)
     return altered(
@@ -130,56 +136,60 @@ def counts_drafts(st: BlockCache, row: Number, to: Length, named: Set) -> Step[B
     )
 
 
-def allocates_too_little(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+def allocates_too_little(
+    st: BlockCacheState, row: Number, to: Length, skipped: Number, chosen: Seq
+) -> Step[BlockCacheState]:
     """A row gets no slots for its lookahead, and counts them as its own."""
     step = law.allocate(st, row, to, skipped, chosen)
     return altered(step, ahead_whole=step.then.ahead_whole.put(row, to.pages + 1))
 
 
-def skips_in_attention(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+def skips_in_attention(
+    st: BlockCacheState, row: Number, to: Length, skipped: Number, chosen: Seq
+) -> Step[BlockCacheState]:
     """A row without states skips places that its tokens are written to."""
     wrong = "only a row with states skips places, and not the last one"
     return unchosen(law.allocate(st, row, to, skipped, chosen), wrong)
 
 
-def slides_by_drafts(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+def slides_by_drafts(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
     """The window moves on by tokens that are only drafted; they are refused, and the window's blocks are gone."""
     return unasked(law.slide(st, row, to, gone), "the window of the next token keeps its blocks")
 
 
-def slides_too_much(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+def slides_too_much(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
     """A row gives up blocks of its window."""
     return unasked(law.slide(st, row, to, gone), "only blocks before the window, or earlier states, are given up")
 
 
-def slides_off_unheld(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+def slides_off_unheld(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
     """A row whose window moves on frees blocks that it does not hold: it freed them before, or they are another's."""
     step = unasked(law.slide(st, row, to, gone), "the row holds the blocks")
     return but(step, calls=())
 
 
-def frees_while_loading(st: BlockCache, row: Number) -> Step[BlockCache]:
+def frees_while_loading(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A request is aborted while a transfer writes into its row, and its blocks are given back at once."""
     finish = law.finish(st, row)
     return but(law.keep(st, row), then=finish.then, calls=finish.calls)
 
 
-def computes_unfilled(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def computes_unfilled(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """Tokens count as computed, and the places of their blocks do not."""
     return but(altered(law.compute(st, row, to, named), pool=st.pool), calls=())
 
 
-def finishes_in_phase(st: BlockCache, row: Number) -> Step[BlockCache]:
+def finishes_in_phase(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A row ends, and the manager still counts it as running."""
     return altered(law.finish(st, row), phase=st.phase)
 
 
-def finishes_without_freeing(st: BlockCache, row: Number) -> Step[BlockCache]:
+def finishes_without_freeing(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A request that ends is forgotten, and its blocks stay held."""
     return altered(law.keep(st, row), phase=st.phase.put(row, IDLE))
 
 
-def shifts_from_attention(st: BlockCache, row: Number, block: Number, to: Number) -> Step[BlockCache]:
+def shifts_from_attention(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[BlockCacheState]:
     """A row without states moves a block away from the place where its tokens are."""
     return unasked(law.shift(st, row, block, to), "the row has states")
 
@@ -187,18 +197,18 @@ def shifts_from_attention(st: BlockCache, row: Number, block: Number, to: Number
 # Calls that break a promise: they show what a mutant does that no longer asks for it.
 
 
-def one_further(st: BlockCache) -> Iterator[tuple[int, Length, Set]]:
+def one_further(st: BlockCacheState) -> Iterator[tuple[int, Length, Set]]:
     """Calls to try: a pass that computes one token more than the row has slots for."""
     for row in _in(st, RUNS):
         yield row, in_pages(in_tokens(ahead(st, row), st.block_size) + 1, st.block_size), Set([])
 
 
-def _skips(st: BlockCache) -> Iterator[tuple[int, Length, int, Seq]]:
+def _skips(st: BlockCacheState) -> Iterator[tuple[int, Length, int, Seq]]:
     for row in _in(st, RUNS):
         yield from ((row, to, 1, some_free(st.pool, touched(to) - 1)) for to in _longer(st, row) if touched(to) > 1)
 
 
-def _unheld(st: BlockCache) -> Iterator[tuple[int, int, Set]]:
+def _unheld(st: BlockCacheState) -> Iterator[tuple[int, int, Set]]:
     yield from ((row, st.first(row), Set([b])) for row in _in(st, RUNS) for b in st.pool.blocks.items())
 
 
@@ -241,20 +251,20 @@ MUTANTS = (
 )
 
 
-def _new_blocks(pick: Pick, st: BlockCache, given: Mapping[str, Any]) -> dict[str, Any]:
+def _new_blocks(pick: Pick, st: BlockCacheState, given: Mapping[str, Any]) -> dict[str, Any]:
     need = law.least(st, given["row"], given["to"])
     return {"skipped": touched(given["to"]) - need, "chosen": pick.members(st.pool.blocks, need)}
 
 
-def _none_found(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+def _none_found(_: Pick, st: BlockCacheState, __: Mapping[str, Any]) -> dict[str, Any]:
     return {"skipped": 0, "found": no_pages(st.pool.blocks)}
 
 
-def _none_named(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+def _none_named(_: Pick, st: BlockCacheState, __: Mapping[str, Any]) -> dict[str, Any]:
     return {"named": empty(st.pool.blocks)}
 
 
-def _resets(_: Pick, st: BlockCache, __: Mapping[str, Any]) -> dict[str, Any]:
+def _resets(_: Pick, st: BlockCacheState, __: Mapping[str, Any]) -> dict[str, Any]:
     done: Truth = block_pool.nobody_holds(st.pool)
     return {"done": done}
 

@@ -8,29 +8,40 @@ from typing import Any
 from proofs.answers import Pick, empty, no_pages
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from spec import block_pool as law
-from spec.blocks import NO_HASH, UNWRITTEN, Blocks, alike, found_for, held_by, holds, of_row, runs, some_free
+from spec.block_pool_state import (
+    NO_HASH,
+    UNWRITTEN,
+    BlockPoolState,
+    alike,
+    found_for,
+    held_by,
+    holds,
+    of_row,
+    runs,
+    some_free,
+)
 from spec.finite import Map, Seq, Set
 from spec.logic import Number, Step, Truth, but, requires
 
 SIZES = {"blocks": 3, "tables": 2, "places": 3, "stories": 2}
 
 
-def small() -> tuple[Blocks, ...]:
+def small() -> tuple[BlockPoolState, ...]:
     """Three blocks, two rows of one group with at most three places, and one text."""
     return (law.initial(blocks=3, rows=2, indices=3),)
 
 
-def used(st: Blocks) -> list[int]:
+def used(st: BlockPoolState) -> list[int]:
     """The rows in use."""
     return [r for r in st.rows.items() if runs(st, r)]
 
 
-def _longer(st: Blocks, row: int) -> range:
+def _longer(st: BlockPoolState, row: int) -> range:
     """The lengths that are one or two places longer."""
     return range(st.length(row) + 1, min(st.length(row) + 2, st.indices.high + 1) + 1)
 
 
-def _join(st: Blocks) -> Iterator[tuple[int, Seq]]:
+def _join(st: BlockPoolState) -> Iterator[tuple[int, Seq]]:
     """The blocks that the prefix cache finds for a row, one or two."""
     for row in used(st):
         found: list[int] = []
@@ -42,32 +53,32 @@ def _join(st: Blocks) -> Iterator[tuple[int, Seq]]:
             yield row, Seq(found)
 
 
-def _take(st: Blocks) -> Iterator[tuple[int, int, Seq]]:
+def _take(st: BlockPoolState) -> Iterator[tuple[int, int, Seq]]:
     for row in used(st):
         for to in _longer(st, row):
             count = to - st.length(row)
             yield row, count, some_free(st, count)
 
 
-def _places(st: Blocks) -> Iterator[tuple[int, int]]:
+def _places(st: BlockPoolState) -> Iterator[tuple[int, int]]:
     """Rows, and the numbers of places from those computed whole to all."""
     yield from ((r, to) for r in used(st) for to in range(st.filled(r), st.length(r) + 1))
 
 
-def _held(st: Blocks) -> Iterator[tuple[int, Set]]:
+def _held(st: BlockPoolState) -> Iterator[tuple[int, Set]]:
     """Rows, and each of their blocks by itself, and all of them."""
     for row in used(st):
         blocks = of_row(st, row)
         yield from ((row, Set(some)) for some in (*([b] for b in blocks), *([blocks] if len(blocks) > 1 else [])))
 
 
-def _twins(st: Blocks) -> Iterator[tuple[Set]]:
+def _twins(st: BlockPoolState) -> Iterator[tuple[Set]]:
     """Each block by itself whose hash another block has too."""
     blocks = st.blocks.items()
     yield from ((Set([b]),) for b in blocks if any(alike(st, b, other) and other != b for other in blocks))
 
 
-def _lend(st: Blocks) -> Iterator[tuple[int, int, Set]]:
+def _lend(st: BlockPoolState) -> Iterator[tuple[int, int, Set]]:
     for row in used(st):
         whole = [b for b in of_row(st, row) if st.index(b) < st.filled(row)]
         yield from ((row, other, Set(whole)) for other in used(st) if other != row)
@@ -94,171 +105,171 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def joins_another_text(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_another_text(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """The prefix cache finds a block under a hash that means another text."""
     wrong = "each block found has the hash of the row's own text at its place"
     return unchosen(law.join(st, row, found), wrong)
 
 
-def joins_uncounted(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_uncounted(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """A hit does not count the row as a holder: the block is freed while the row reads it."""
     return altered(law.join(st, row, found), refs=st.refs, available=st.available)
 
 
-def joins_held_blocks_alone(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_held_blocks_alone(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """A hit of a free block leaves the block among the free ones."""
     return altered(law.join(st, row, found), available=st.available)
 
 
-def joins_unfinished(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_unfinished(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """A row that still writes its last block goes on with blocks from the prefix cache."""
     return unasked(law.join(st, row, found), "every place of the row is computed whole")
 
 
-def takes_held(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def takes_held(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A block is handed out that somebody holds."""
     return unchosen(law.take(st, row, count, chosen), "the blocks handed out were free")
 
 
-def takes_with_hash(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def takes_with_hash(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A block is handed out, and the prefix cache still finds it under its old text."""
     return altered(law.take(st, row, count, chosen), hash=st.hash)
 
 
-def takes_unplaced(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def takes_unplaced(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A block is handed out for one place and stands at another."""
     return altered(law.take(st, row, count, chosen), index=st.index)
 
 
-def takes_more(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def takes_more(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A row with new blocks is longer than the blocks that it got."""
     step = law.take(st, row, count, chosen)
     return altered(step, length=step.then.length.put(row, st.length(row) + count + 1))
 
 
-def takes_computed(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def takes_computed(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A row counts its new blocks as computed, though nobody has written them."""
     step = law.take(st, row, count, chosen)
     return altered(step, filled=step.then.length)
 
 
-def fills_too_far(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def fills_too_far(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """More places count as computed than the row has."""
     return unasked(law.fill(st, row, to), "the row has the places that are computed")
 
 
-def fills_unwritten(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def fills_unwritten(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """Places count as computed, and nobody has written their blocks, such as after a transfer that failed."""
     return altered(law.fill(st, row, to), content=st.content)
 
 
-def caches_too_early(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
+def caches_too_early(st: BlockPoolState, row: Number, named: Set) -> Step[BlockPoolState]:
     """A block gets a hash before it is computed whole: another request reads what is not there yet."""
     step = unchosen(law.cache(st, row, named), "a block that gets a hash is held by the row and computed whole")
     return but(step, choice=(requires(named.all(lambda b: holds(st, row, b)), "the row holds the blocks"),))
 
 
-def displaces_the_last(st: Blocks, gone: Set) -> Step[Blocks]:
+def displaces_the_last(st: BlockPoolState, gone: Set) -> Step[BlockPoolState]:
     """A block is not found any more, though no other block has its hash: the next equal prompt is computed again."""
     wrong = "another block with its hash is found for each block that is not found any more"
     return unchosen(law.displace(st, gone), wrong)
 
 
-def leaves_uncounted(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def leaves_uncounted(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A row gives up a block, and its reference count stays: the block is never free again."""
     return altered(law.leave(st, row, gone), refs=st.refs, available=st.available)
 
 
-def leaves_twice(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def leaves_twice(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A row gives up a block that left its window, and keeps it in its table: the block is freed again at the end."""
     return altered(law.leave(st, row, gone), table=st.table)
 
 
-def leaves_unheld(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def leaves_unheld(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A row frees blocks that it does not hold: it freed them before, or they are another row's."""
     return unasked(law.leave(st, row, gone), "the row holds the blocks")
 
 
-def cuts_uncounted(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def cuts_uncounted(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """The blocks of refused drafts are given up, and do not count as free."""
     return altered(law.cut(st, row, to), available=st.available)
 
 
-def cuts_computed(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def cuts_computed(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """A row gives up places that are computed, and still counts them as computed."""
     return unasked(law.cut(st, row, to), "no place that is computed whole is given up")
 
 
-def moves_shared(st: Blocks, row: Number, block: Number, to: Number) -> Step[Blocks]:
+def moves_shared(st: BlockPoolState, row: Number, block: Number, to: Number) -> Step[BlockPoolState]:
     """A row moves a block that is computed and that others may hold at its old place."""
     return unasked(law.move(st, row, block, to), "the row holds the block and still writes it")
 
 
-def moves_onto(st: Blocks, row: Number, block: Number, to: Number) -> Step[Blocks]:
+def moves_onto(st: BlockPoolState, row: Number, block: Number, to: Number) -> Step[BlockPoolState]:
     """A row moves a block to a place where it holds another one, which is lost."""
     return unasked(law.move(st, row, block, to), "the row holds no block at the new place")
 
 
-def releases_used(st: Blocks, row: Number) -> Step[Blocks]:
+def releases_used(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """A row that ended still has places."""
     return altered(law.release(st, row), length=st.length)
 
 
-def releases_kept(st: Blocks, row: Number) -> Step[Blocks]:
+def releases_kept(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """The blocks of a row that ended stay counted as held."""
     return altered(law.release(st, row), refs=st.refs, available=st.available)
 
 
-def releases_all(st: Blocks, row: Number) -> Step[Blocks]:
+def releases_all(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """A request that ends frees its blocks for everybody, though others still hold them."""
     step = law.release(st, row)
     return altered(step, refs=st.refs.where(held_by(st, row).has, 0, lambda: of_row(st, row)))
 
 
-def lends_unwritten(st: Blocks, row: Number, other: Number, lent: Set) -> Step[Blocks]:
+def lends_unwritten(st: BlockPoolState, row: Number, other: Number, lent: Set) -> Step[BlockPoolState]:
     """A transfer counts as a holder of blocks that their row still writes, and does not get them."""
     step = law.lend(st, row, other, lent)
     return unasked(step, "the row holds the blocks, and they are computed whole")
 
 
-def lends_to_another_text(st: Blocks, row: Number, other: Number, lent: Set) -> Step[Blocks]:
+def lends_to_another_text(st: BlockPoolState, row: Number, other: Number, lent: Set) -> Step[BlockPoolState]:
     """A row gets blocks of a row with another text."""
     return unasked(law.lend(st, row, other, lent), "both rows have one text")
 
 
-def evicts_when_released(st: Blocks, row: Number) -> Step[Blocks]:
+def evicts_when_released(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """The blocks of a row that ended lose their hashes, so that the next equal prompt is computed again."""
     gone = held_by(st, row)
     return altered(law.release(st, row), hash=st.hash.where(gone.has, NO_HASH, lambda: of_row(st, row)))
 
 
-def wipes_when_left(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def wipes_when_left(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A block that a row gives up is wiped, though the prefix cache still finds it or others hold it."""
     return altered(law.leave(st, row, gone), content=st.content.where(gone.has, UNWRITTEN, gone.items))
 
 
-def begins_again(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
+def begins_again(st: BlockPoolState, row: Number, story: Number) -> Step[BlockPoolState]:
     """A row in use gets another text."""
     return unasked(law.begin(st, row, story), "the row is not in use")
 
 
-def renames(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def renames(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """A row changes its text while it is filled."""
     return altered(law.fill(st, row, to), story=st.story.put(row, st.story(row) + 1))
 
 
-def counts_one_too_few(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def counts_one_too_few(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A block that a row gives up has one holder less than it has, once it is free."""
     step = law.leave(st, row, gone)
     return altered(step, refs=step.then.refs.where(gone.has, -1, gone.items))
 
 
-def resets_in_use(st: Blocks, done: Truth) -> Step[Blocks]:
+def resets_in_use(st: BlockPoolState, done: Truth) -> Step[BlockPoolState]:
     """The prefix cache is reset and its blocks are wiped while requests hold blocks."""
     return unchosen(law.reset(st, done), "the prefix cache is reset exactly where every block is free")
 
 
-def begins_without_text(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
+def begins_without_text(st: BlockPoolState, row: Number, story: Number) -> Step[BlockPoolState]:
     """A request begins without a text."""
     return unasked(law.begin(st, row, story), "the request's text has a number")
 
@@ -268,7 +279,7 @@ def begins_without_text(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
 CACHED = "begin take fill cache"  # the calls after which the prefix cache finds a block
 
 
-def two_stories() -> tuple[Blocks, ...]:
+def two_stories() -> tuple[BlockPoolState, ...]:
     """Three blocks, two rows, and two texts that differ from their first block on."""
     numbers = [((story, index), 3 * story + index + 1) for story in (0, 1) for index in range(3)]
     tells = Map(2)
@@ -277,12 +288,12 @@ def two_stories() -> tuple[Blocks, ...]:
     return (law.initial(blocks=3, rows=2, indices=3, stories=2, tells=tells),)
 
 
-def tried(transition: str, calls: Callable[[Blocks], Iterator[tuple[Any, ...]]], **more: Any) -> dict[str, Any]:
+def tried(transition: str, calls: Callable[[BlockPoolState], Iterator[tuple[Any, ...]]], **more: Any) -> dict[str, Any]:
     """Where a mutant is searched for: these calls of its transition, and all else as for the right one."""
     return {"moves": {**MOVES, transition: calls}, **more}
 
 
-def _any_block(st: Blocks) -> Iterator[tuple[int, Seq]]:
+def _any_block(st: BlockPoolState) -> Iterator[tuple[int, Seq]]:
     yield from ((row, Seq([b])) for row in used(st) for b in st.blocks.items())
 
 
@@ -356,7 +367,7 @@ MUTANTS = (
 )
 
 
-def _new_blocks(pick: Pick, st: Blocks, given: Mapping[str, Any]) -> dict[str, Any]:
+def _new_blocks(pick: Pick, st: BlockPoolState, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"chosen": pick.members(st.blocks, given["count"])}
 
 

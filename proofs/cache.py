@@ -14,14 +14,14 @@ from proofs.lock_ref import active, alive, unused
 from proofs.session_trim import freed_again, requests
 from proofs.swa_mapping import settled
 from spec import cache as law
-from spec import cache_drain, lock_ref, mamba_slots, rows, session_trim, swa_mapping
+from spec import cache_drain, lock_ref, mamba_slots, session_trim, session_trim_state, swa_mapping
 from spec.cache_state import CacheState, home
 from spec.finite import Seq
 from spec.lengths import Length
+from spec.lock_ref_state import ROOT, begin, end, path, window_top
 from spec.logic import Number, Step, Truth, but, call
 from spec.pool import PADDING
-from spec.rows import IDLE, LEAVING, RUNNING, full_pool, swa_pool
-from spec.tree import ROOT, begin, end, path, window_top
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, full_pool, swa_pool
 
 SIZES = {
     **{
@@ -45,7 +45,7 @@ def small() -> tuple[CacheState, ...]:
     one pool and no states: every layer has a sliding window.
     """
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False)
-    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
+    empty = session_trim_state.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=True)
     slots = [mamba_slots.initial(3, 1, 1, nodes=3, kind=(True, True, lazy)) for lazy in (False, True)]
     return *(law.initial(empty, tree, one, isolation.stories()) for one in slots), all_sliding()
@@ -54,7 +54,7 @@ def small() -> tuple[CacheState, ...]:
 def all_sliding() -> CacheState:
     """A window of one token in every layer. SWA pages and states, as many as in the other worlds, are not used."""
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=2, rows=4, need_sort=False, windowed=False)
-    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0), all_sliding=True)
+    empty = session_trim_state.initial(pools, limit=1, sessions=1, window=Length(1, 0), all_sliding=True)
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=False, stateful=False)
     slots = mamba_slots.initial(3, 1, 1, nodes=3, kind=(False, False, False))
     return law.initial(empty, tree, slots, isolation.stories())
@@ -387,7 +387,7 @@ def revives_under_reader(st: CacheState, row: Number, node: Number) -> Step[Cach
 def two_rows() -> tuple[CacheState, ...]:
     """Three pages of one slot, two request rows, two nodes, and a window of one token: room for a second reader."""
     pools = swa_mapping.initial(page_size=1, size=3, size_swa=3, rows=5, need_sort=False)
-    empty = rows.initial(pools, limit=2, sessions=1, window=Length(1, 0))
+    empty = session_trim_state.initial(pools, limit=2, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
     return (law.initial(empty, tree, mamba_slots.initial(1, 2, 1, nodes=3, kind=(False, False, False))),)
 
@@ -395,7 +395,7 @@ def two_rows() -> tuple[CacheState, ...]:
 def two_texts() -> tuple[CacheState, ...]:
     """Four pages of one slot, one request row, two nodes, and stories: room for two texts of two tokens."""
     pools = swa_mapping.initial(page_size=1, size=4, size_swa=4, rows=4, need_sort=False)
-    empty = rows.initial(pools, limit=1, sessions=1, window=Length(1, 0))
+    empty = session_trim_state.initial(pools, limit=1, sessions=1, window=Length(1, 0))
     tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
     slots = mamba_slots.initial(3, 1, 1, nodes=3, kind=(False, False, False))
     return (law.initial(empty, tree, slots, isolation.stories()),)

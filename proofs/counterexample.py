@@ -16,7 +16,7 @@ from typing import Any
 import z3
 
 from proofs import explore, obligations
-from proofs.explore import Move
+from proofs.explore import PathMove
 from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Hints, Mutant, Transition
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
@@ -75,7 +75,7 @@ def _lawful_without(hints: Hints, theorem: Invariant, limit: int) -> Any:
     model = _model([*said, broken, *world.axioms], limit)
     if model is None:
         return None
-    found = Reader(model, max(hints.sizes.values())).value(held)
+    found = ModelReader(model, max(hints.sizes.values())).value(held)
     broken_laws = [law for law, _ in hints.stem.broken(found)]
     if theorem not in broken_laws or not all(law.theorem for law in broken_laws):
         raise AssertionError(f"the two readings disagree on {theorem.name} of {found}")
@@ -242,7 +242,7 @@ def _half_done(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
 
 
 def _small_arguments(hints: Hints, made: obligations.SymbolicCall) -> list[Any]:
-    """The numbers among the arguments are small: of keys beyond the small world a model is not read (``Reader``)."""
+    """The numbers among the arguments are small: of keys beyond them no model is read (``ModelReader``)."""
     most = max(hints.sizes.values())
     numbers = [a.z for a in made.arguments.values() if isinstance(a, Term) and z3.is_int(a.z)]
     return [z3.And(number >= 0, number <= most) for number in numbers]
@@ -281,11 +281,11 @@ def _execute(
     hints: Hints, name: str, transition: Transition, made: obligations.SymbolicCall, model: Any
 ) -> Counterexample:
     largest = max(hints.sizes.values())
-    arguments = {key: Reader(model, largest).value(value) for key, value in made.arguments.items()}
-    before = Reader(model, largest, _beyond(arguments, largest)).value(made.pre)
+    arguments = {key: ModelReader(model, largest).value(value) for key, value in made.arguments.items()}
+    before = ModelReader(model, largest, _beyond(arguments, largest)).value(made.pre)
     step = transition(before, **arguments)
     after = explore.after(step, before)
-    move = Move(name, tuple(arguments.values()), before, after, bool(step.granted))
+    move = PathMove(name, tuple(arguments.values()), before, after, bool(step.granted))
     found = Counterexample(name, arguments, before, after, _laws_broken(hints, step, move))
     if hints.stem.broken(before) or not step.kept or not found.broken:
         raise AssertionError(f"the two readings disagree on {found}")
@@ -298,7 +298,7 @@ def _beyond(arguments: Mapping[str, Any], largest: int) -> frozenset[int]:
     return frozenset(int(value) for value in plain if not 0 <= value <= largest)
 
 
-def _laws_broken(hints: Hints, step: Step[Any], move: Move) -> list[tuple[str, str]]:
+def _laws_broken(hints: Hints, step: Step[Any], move: PathMove) -> list[tuple[str, str]]:
     broken = [(law.name, part) for law, part in hints.stem.broken(move.after)]
     if not step.fits and explore.key(move.before) != explore.key(move.after):
         broken.append((obligations.ATOMIC, ""))
@@ -309,7 +309,7 @@ def _laws_broken(hints: Hints, step: Step[Any], move: Move) -> list[tuple[str, s
     return broken + [(obligations.CALLS + call.transition.__name__, call.part) for call in unlawful]
 
 
-def done_wrong(hints: Hints, move: Move) -> list[Change]:
+def done_wrong(hints: Hints, move: PathMove) -> list[Change]:
     """The laws of two states that a call breaks; none where it was refused."""
     names = list(inspect.signature(hints.stem.transitions[move.transition]).parameters)[1:]
     arguments = dict(zip(names, move.arguments, strict=True))
@@ -317,7 +317,7 @@ def done_wrong(hints: Hints, move: Move) -> list[Change]:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ModelReader:
     """Reads a solver's model of a small world as finite values. ``more``: keys of maps beyond ``largest``."""
 
     model: Any

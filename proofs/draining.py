@@ -21,7 +21,7 @@ def claim_names(drain: Drain) -> list[str]:
     return [*(kind.format(call.name) for call in drain.descents for kind in (GRANTED, LOWERS)), GOES_ON]
 
 
-class Claim(NamedTuple):
+class DrainClaim(NamedTuple):
     """A name, the members that the claim speaks of, its facts beside the laws on the state, and its goal."""
 
     name: str
@@ -30,7 +30,7 @@ class Claim(NamedTuple):
     goal: Any
 
 
-def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple[World, Any, Claim]]:
+def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple[World, Any, DrainClaim]]:
     """Every claim, each with a world of its own and a symbolic state. ``new``: makes both."""
     for descent in drain.descents:
         for name, goal in ((GRANTED, _granted), (LOWERS, _lowers)):
@@ -39,9 +39,13 @@ def claims(drain: Drain, new: Callable[[], tuple[World, Any]]) -> Iterator[tuple
             step = descent.step(st, member)
             facts = [lift(drain.given(st)), there, lift(descent.when(st, member))]
             facts += [lift(step.granted)] if goal is _lowers else []
-            yield world, st, Claim(name.format(descent.name), [member], facts, goal(drain, descent, st, member, step))
+            yield (
+                world,
+                st,
+                DrainClaim(name.format(descent.name), [member], facts, goal(drain, descent, st, member, step)),
+            )
     world, st = new()
-    yield world, st, Claim(GOES_ON, [], [lift(drain.given(st))], _goes_on(drain, st))
+    yield world, st, DrainClaim(GOES_ON, [], [lift(drain.given(st))], _goes_on(drain, st))
 
 
 def _member(world: World, st: Any, descent: Descent) -> tuple[Any, Any]:

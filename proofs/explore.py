@@ -16,7 +16,7 @@ LIMIT = 4_000  # states; every witness is found within a few hundred
 
 
 @dataclass(frozen=True)
-class Move:
+class PathMove:
     """One call on a path: the transition, its arguments, the state before and after, and whether it was granted."""
 
     transition: str
@@ -32,7 +32,7 @@ class Move:
     __repr__ = __str__
 
 
-Path = tuple[Move, ...]
+Path = tuple[PathMove, ...]
 
 
 def show(value: Any) -> str:
@@ -71,13 +71,13 @@ def after(step: Step[Any], before: Any) -> Any:
     return before if step.otherwise is None else step.otherwise
 
 
-def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> Iterator[Move]:
+def moves(hints: Hints, transitions: Mapping[str, Transition], state: Any) -> Iterator[PathMove]:
     """Every call that keeps its promises: granted ones, and those that run out of memory."""
     for name, transition in transitions.items():
         for arguments in hints.moves[name](state):
             step = transition(state, *arguments)
             if step.kept and (step.granted or not step.fits):
-                yield Move(name, arguments, state, after(step, state), bool(step.granted))
+                yield PathMove(name, arguments, state, after(step, state), bool(step.granted))
 
 
 def paths(hints: Hints, transitions: Mapping[str, Transition], limit: int = LIMIT) -> Iterator[Path]:
@@ -122,7 +122,7 @@ def along(hints: Hints, route: str, name: str, transitions: Mapping[str, Transit
         edge = list(met.values())
 
 
-def changes(move: Move) -> bool:
+def changes(move: PathMove) -> bool:
     """The call was granted and changed the state."""
     return move.granted and key(move.before) != key(move.after)
 

@@ -18,8 +18,8 @@ from spec.contents import Contents
 from spec.finite import Map
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, Truth, but, ite
-from spec.rows import committed, protected
-from spec.states import OWN
+from spec.mamba_slots_state import OWN
+from spec.session_trim_state import committed, protected
 
 
 def stories() -> Contents:
@@ -90,7 +90,7 @@ def decodes_into_the_prefix(st: CacheState, row: Number, full_pages: Seq, swa_pa
     last = Length(end.pages - 1, 0)
     return but(
         step,
-        then=isolation.writes(step.then, row, last, end, lambda _, __: isolation.told(st, row, at.pages, at.rest)),
+        then=isolation.writes(step.then, row, last, end, lambda _, __: isolation.prefix_at(st, row, at.pages, at.rest)),
     )
 
 

@@ -64,13 +64,13 @@ def additive(part: Count, delta: Count, whole: Count) -> Any:
 
 def complete(one: Count) -> Any:
     """A property of every member is counted once for each member."""
-    _plain(one)
+    _all_unweighted(one)
     return z3.Implies(_each(one.domain, one.law), one.term.z == lift(one.domain.size))
 
 
 def none(one: Count) -> Any:
     """A count is never negative, and it is zero exactly where no member has the property."""
-    _plain(one)
+    _all_unweighted(one)
     empty = _each(one.domain, lambda k: z3.Not(lift(one.law(k))))
     return z3.And(one.term.z >= 0, (one.term.z == 0) == empty)
 
@@ -90,20 +90,20 @@ def empty(one: Count) -> Any:
 
 def sequence(seq: SymSeq, counted: Count) -> Any:
     """A sequence of distinct members of a domain has as many members as positions."""
-    _plain(counted)
+    _all_unweighted(counted)
     lawful = z3.And(lift(seq.length) >= 0, lift(seq.distinct()), lift(seq.all(seq.domain.has)))
     return z3.Implies(lawful, counted.term.z == seq.length.z)
 
 
 def part_of(one: Count, other: Count) -> Any:
     """Where each member with one property has another property, too, the other property has no fewer members."""
-    _plain(one, other)
+    _all_unweighted(one, other)
     return z3.Implies(_each(one.domain, lambda k: implies(one.law(k), other.law(k))), one.term.z <= other.term.z)
 
 
 def members(seq: SymSeq, size: Any, counted: Count) -> Any:
     """A set of c members has, for each n from 0 to c, a sequence of n different members."""
-    _plain(counted)
+    _all_unweighted(counted)
     lawful = z3.And(lift(seq.distinct()), lift(seq.all(lambda k: seq.domain.has(k) & counted.law(k))))
     enough = z3.And(lift(size) >= 0, lift(size) <= counted.term.z)
     return z3.Implies(enough, z3.And(seq.length.z == lift(size), lawful))
@@ -111,13 +111,13 @@ def members(seq: SymSeq, size: Any, counted: Count) -> Any:
 
 def singleton(one: Count, member: Any) -> Any:
     """One member is counted once."""
-    _plain(one)
+    _all_unweighted(one)
     only = _each(one.domain, lambda k: one.law(k) == (k == member))
     return z3.Implies(only, one.term.z == z3.If(lift(one.domain.has(member)), 1, 0))
 
 
-def _plain(*counts: Count) -> None:
-    if not all(count.plain for count in counts):
+def _all_unweighted(*counts: Count) -> None:
+    if not all(count.unweighted for count in counts):
         raise ValueError("the lemma is about counts: it says nothing of sums of other weights than 1")
 
 
@@ -131,10 +131,10 @@ def instances(world: World, sequences: list[SymSeq], places: Mapping[str, tuple[
     for seq in sequences:
         deltas.append(world.once(counted, seq))
         yield world.once(sequence, seq, deltas[-1])
-    plain = [c for c in (*deltas, *laws) if c.plain]
-    yield from (world.once(none, c) for c in plain)
-    yield from (world.once(empty, c) for c in laws if c not in plain)
-    yield from (world.once(complete, c) for c in plain if not c.delta)
+    unweighted = [c for c in (*deltas, *laws) if c.unweighted]
+    yield from (world.once(none, c) for c in unweighted)
+    yield from (world.once(empty, c) for c in laws if c not in unweighted)
+    yield from (world.once(complete, c) for c in unweighted if not c.delta)
     for one, other in itertools.combinations(laws, 2):
         if one.domain is other.domain and one.about == other.about:
             yield world.once(points, one, other, places=places.get(one.domain.name, ()))

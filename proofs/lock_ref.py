@@ -8,33 +8,33 @@ from typing import Any
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import lock_ref as law
 from spec.holders import shifted
+from spec.lock_ref_state import HELD, ROOT, SKIPPED, LockRefState, between, lives, over, path, span
 from spec.logic import Number, Step, Truth, but, no, requires
-from spec.tree import HELD, ROOT, SKIPPED, Tree, between, lives, over, path, span
 
 SIZES = {"nodes": 3, "handles": 2, "window": 2}
 
 
-def small() -> tuple[Tree, ...]:
+def small() -> tuple[LockRefState, ...]:
     """Room for three nodes and two handles, a window of two tokens, all three components."""
     return (law.initial(nodes=3, handles=2, window=2, windowed=True, stateful=True),)
 
 
-def alive(st: Tree) -> list[int]:
+def alive(st: LockRefState) -> list[int]:
     """The nodes of the tree."""
     return [n for n in st.nodes.items() if lives(st, n)]
 
 
-def unused(st: Tree) -> list[int]:
+def unused(st: LockRefState) -> list[int]:
     """The next node number that is not in the tree, if there is one."""
     return [n for n in st.nodes.items() if not lives(st, n)][:1]
 
 
-def active(st: Tree) -> list[int]:
+def active(st: LockRefState) -> list[int]:
     """The handles that are active."""
     return [h for h in st.handles.items() if st.active(h) == 1]
 
 
-def _acquire(st: Tree) -> Iterator[tuple[int, int, int, bool]]:
+def _acquire(st: LockRefState) -> Iterator[tuple[int, int, int, bool]]:
     """A handle, every node, and every node on its path as the top of the window; the law accepts what is lawful."""
     fresh = [h for h in st.handles.items() if st.active(h) != 1][:1]
     yield from (
@@ -46,14 +46,14 @@ def _acquire(st: Tree) -> Iterator[tuple[int, int, int, bool]]:
     )
 
 
-def splits(st: Tree) -> Iterator[tuple[int, int, int]]:
+def splits(st: LockRefState) -> Iterator[tuple[int, int, int]]:
     """Every node, cut at every place inside its key."""
     for child in alive(st):
         for new in unused(st):
             yield from ((child, new, at) for at in range(st.stop(child) - span(st, child) + 1, st.stop(child)))
 
 
-def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
+def _add_leaf(st: LockRefState) -> Iterator[tuple[Any, ...]]:
     source = _sources(st)[-1]
     for under in (ROOT, *alive(st)):
         first = 0 if under == ROOT else st.stop(under)
@@ -62,13 +62,13 @@ def _add_leaf(st: Tree) -> Iterator[tuple[Any, ...]]:
                 yield from ((under, leaf, first + size, source, swa, swa) for swa in (True, False))
 
 
-def _sources(st: Tree) -> list[int]:
+def _sources(st: LockRefState) -> list[int]:
     """The numbers of the inserts whose slots are in the tree, and the next number."""
     known = sorted({st.source(n) for n in alive(st)})
     return [*known, 1 + max(known, default=0)]
 
 
-def _each_node(st: Tree) -> Iterator[tuple[int]]:
+def _each_node(st: LockRefState) -> Iterator[tuple[int]]:
     yield from ((n,) for n in alive(st))
 
 
@@ -92,14 +92,14 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def keeps_dead_paths(st: Tree, node: Number) -> Step[Tree]:
+def keeps_dead_paths(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A leaf is evicted, and ``above`` still relates it to itself."""
     return altered(law.evict_leaf(st, node), above=st.above)
 
 
 def forgets_ancestors(
-    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
-) -> Step[Tree]:
+    st: LockRefState, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[LockRefState]:
     """Of the ancestors of a new leaf only its parent is recorded."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     near = step.then.above.where(
@@ -109,8 +109,8 @@ def forgets_ancestors(
 
 
 def hangs_under_all(
-    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
-) -> Step[Tree]:
+    st: LockRefState, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[LockRefState]:
     """Every node whose key ends before a new leaf becomes an ancestor of the leaf."""
     step = law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba)
     every = step.then.above.where(
@@ -121,49 +121,49 @@ def hangs_under_all(
     return altered(step, above=every)
 
 
-def keeps_old_parent(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+def keeps_old_parent(st: LockRefState, child: Number, new: Number, at: Number) -> Step[LockRefState]:
     """A split leaves the child under its old parent."""
     step = law.split(st, child, new, at)
     return altered(step, parent=st.parent.put(new, st.parent(child)))
 
 
 def empty_leaf(
-    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
-) -> Step[Tree]:
+    st: LockRefState, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[LockRefState]:
     """A leaf is added whose key has no tokens."""
     return unasked(
         law.add_leaf(st, under, leaf, stop, source, with_swa, with_mamba), "the leaf's key has at least one token"
     )
 
 
-def second_state(st: Tree, node: Number) -> Step[Tree]:
+def second_state(st: LockRefState, node: Number) -> Step[LockRefState]:
     """The mamba flag of a node becomes 2, which is neither set nor unset."""
     step = law.set_mamba(st, node)
     return altered(step, mamba=st.mamba.put(node, 2), mamba_evictable=st.mamba_evictable)
 
 
-def evicts_held_leaf(st: Tree, node: Number) -> Step[Tree]:
+def evicts_held_leaf(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A leaf is evicted that a handle holds."""
     return unasked(law.evict_leaf(st, node), "nobody holds the node")
 
 
-def stops_early(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+def stops_early(st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth) -> Step[LockRefState]:
     """The SWA part of a lock ends before the window is full."""
     step = law.acquire(st, handle, node, top, counting)
     return unasked(step, "the SWA part ends at the first node where the window is full")
 
 
-def evicts_held_swa(st: Tree, node: Number) -> Step[Tree]:
+def evicts_held_swa(st: LockRefState, node: Number) -> Step[LockRefState]:
     """An SWA part is evicted that a handle holds."""
     return unasked(law.evict_swa(st, node), "nobody holds the node's SWA part")
 
 
-def splits_without_locks(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+def splits_without_locks(st: LockRefState, child: Number, new: Number, at: Number) -> Step[LockRefState]:
     """The new parent of a split starts without locks, though handles on nodes below it hold it."""
     return altered(law.split(st, child, new, at), full_ref=st.full_ref.put(new, 0), swa_ref=st.swa_ref.put(new, 0))
 
 
-def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
+def walks_to_root(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A release goes past the top of its window up to the root, and takes SWA locks of others (SGLang PR 27038)."""
     step = law.release(st, handle)
     node, top, then = st.node(handle), st.top(handle), step.then
@@ -176,7 +176,7 @@ def walks_to_root(st: Tree, handle: Number) -> Step[Tree]:
     return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
 
 
-def releases_skipped(st: Tree, handle: Number) -> Step[Tree]:
+def releases_skipped(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A release forgets which tombstones the handle skipped, and lowers their SWA lock counts too."""
     step = law.release(st, handle)
     node, top, then = st.node(handle), st.top(handle), step.then
@@ -189,7 +189,7 @@ def releases_skipped(st: Tree, handle: Number) -> Step[Tree]:
     return altered(step, swa_ref=swa_ref, swa_evictable=evictable, swa_protected=protected)
 
 
-def splits_without_skips(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+def splits_without_skips(st: LockRefState, child: Number, new: Number, at: Number) -> Step[LockRefState]:
     """A skipped tombstone is split, and the handle does not know that it skips the new parent too."""
     step = law.split(st, child, new, at)
     known = step.then.grip.where(
@@ -198,7 +198,9 @@ def splits_without_skips(st: Tree, child: Number, new: Number, at: Number) -> St
     return altered(step, grip=known)
 
 
-def protects_tombstones(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+def protects_tombstones(
+    st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth
+) -> Step[LockRefState]:
     """A lock that counts tombstones moves their tokens to the protected SWA size, though they have no SWA slots."""
     step = law.acquire(st, handle, node, top, counting)
     bare = st.nodes.such(
@@ -208,60 +210,60 @@ def protects_tombstones(st: Tree, handle: Number, node: Number, top: Number, cou
     return altered(step, swa_protected=step.then.swa_protected + bare.total(lambda n: span(st, n)))
 
 
-def revives_as_evictable(st: Tree, node: Number) -> Step[Tree]:
+def revives_as_evictable(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A counted tombstone comes to life, and its tokens go to the evictable size, though handles hold them."""
     step, size = law.restore_swa(st, node), span(st, node)
     return altered(step, swa_evictable=st.swa_evictable + size, swa_protected=st.swa_protected)
 
 
-def revives_unheld(st: Tree, node: Number) -> Step[Tree]:
+def revives_unheld(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A counted tombstone comes to life, and the handles that count it do not hold its SWA part."""
     return altered(law.restore_swa(st, node), grip=st.grip)
 
 
-def merges_unlike(st: Tree, node: Number, above: Number) -> Step[Tree]:
+def merges_unlike(st: LockRefState, node: Number, above: Number) -> Step[LockRefState]:
     """A node takes in its parent, and the lock of a handle ends at the parent."""
     return unasked(law.merge(st, node, above), "every handle holds both nodes alike")
 
 
-def merges_half_held(st: Tree, node: Number, above: Number) -> Step[Tree]:
+def merges_half_held(st: LockRefState, node: Number, above: Number) -> Step[LockRefState]:
     """A node takes in its parent, of which a handle holds the SWA part and of the node not, or the other way round."""
     step = merges_unlike(st, node, above)
     named = st.handles.all(lambda h: (st.active(h) != 1) | (st.node(h) != above))
     return but(step, promises=(*step.promises, requires(named, "no handle names the parent")))
 
 
-def loses_window_end(st: Tree, node: Number, above: Number) -> Step[Tree]:
+def loses_window_end(st: LockRefState, node: Number, above: Number) -> Step[LockRefState]:
     """Two nodes become one, and a handle whose window ended at the upper one does not know its end any more."""
     return altered(law.merge(st, node, above), top=st.top)
 
 
-def keeps_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+def keeps_state_lock(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A release does not give back the lock on the mamba state."""
     return altered(law.release(st, handle), mamba_ref=st.mamba_ref)
 
 
-def keeps_state_flag(st: Tree, handle: Number) -> Step[Tree]:
+def keeps_state_flag(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle gives its mamba state back early, and its release gives the state back again."""
     return altered(law.release_state(st, handle), state=st.state)
 
 
-def restores_under_reader(st: Tree, node: Number, source: Number) -> Step[Tree]:
+def restores_under_reader(st: LockRefState, node: Number, source: Number) -> Step[LockRefState]:
     """A tombstone takes over new slots, and a handle still holds the old ones."""
     return unasked(law.restore(st, node, source), "nobody holds the node whose full slots are replaced")
 
 
-def reuses_slots(st: Tree, node: Number, source: Number) -> Step[Tree]:
+def reuses_slots(st: LockRefState, node: Number, source: Number) -> Step[LockRefState]:
     """A tombstone takes over slots of an insert that belong to a node on another path."""
     return unasked(law.restore(st, node, source), "all other slots of the insert belong to ancestors")
 
 
-def evicts_nothing(st: Tree, node: Number) -> Step[Tree]:
+def evicts_nothing(st: LockRefState, node: Number) -> Step[LockRefState]:
     """An eviction of an SWA part that changes nothing: a caller that needs pages asks for ever."""
     return but(law.evict_swa(st, node), then=st)
 
 
-def locks_again(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+def locks_again(st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth) -> Step[LockRefState]:
     """A handle that is active is released, and locks another node under the eyes of its owner."""
     free = law.release(st, handle).only_where(st.active(handle) == 1, st)
     return law.acquire(free.then, handle, node, top, counting)
@@ -271,35 +273,35 @@ def _forgets(transition: str, size: str) -> Any:
     """The transition that leaves one of the sizes unchanged."""
     lawful = law.stem.transitions[transition]
 
-    def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+    def acquire(st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth) -> Step[LockRefState]:
         """A lock leaves one of the sizes as it was."""
         return altered(lawful(st, handle, node, top, counting), **{size: getattr(st, size)})
 
-    def evict(st: Tree, node: Number) -> Step[Tree]:
+    def evict(st: LockRefState, node: Number) -> Step[LockRefState]:
         """An eviction leaves one of the sizes as it was."""
         return altered(lawful(st, node), **{size: getattr(st, size)})
 
     return acquire if transition == "acquire" else evict
 
 
-def holds_uncounted(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+def holds_uncounted(st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth) -> Step[LockRefState]:
     """A handle holds the full parts of its nodes, and no lock count says so."""
     return altered(law.acquire(st, handle, node, top, counting), full_ref=st.full_ref)
 
 
-def counts_nobody(st: Tree, handle: Number) -> Step[Tree]:
+def counts_nobody(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle is released, and its node stays counted as locked."""
     return altered(law.release(st, handle), full_ref=st.full_ref)
 
 
-def releases_again(st: Tree, handle: Number) -> Step[Tree]:
+def releases_again(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle is released that was released before: its nodes are counted down a second time."""
     step = unasked(law.release(st, handle), "the handle is active")
     named = st.handles.has(handle) & lives(st, st.node(handle))
     return but(step, promises=(requires(named, "the handle was taken for a node that is in the tree"),))
 
 
-def _used(st: Tree) -> Iterator[tuple[int]]:
+def _used(st: LockRefState) -> Iterator[tuple[int]]:
     """The handles that were ever taken."""
     yield from ((h,) for h in st.handles.items() if st.node(h) != ROOT)
 
@@ -307,7 +309,7 @@ def _used(st: Tree) -> Iterator[tuple[int]]:
 AGAIN = {"moves": {**MOVES, "release": _used}}
 
 
-def counts_down_twice(st: Tree, handle: Number) -> Step[Tree]:
+def counts_down_twice(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A release counts the full lock of its node down twice."""
     step, node = law.release(st, handle), st.node(handle)
     return altered(step, full_ref=step.then.full_ref.put(node, step.then.full_ref(node) - 1))
@@ -378,12 +380,12 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def keeps_top(st: Tree, handle: Number) -> Step[Tree]:
+def keeps_top(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle gives its SWA part back early, and still names it: the final release gives it back again."""
     return altered(law.release_swa(st, handle), top=st.top)
 
 
-def takes_state_lock(st: Tree, handle: Number) -> Step[Tree]:
+def takes_state_lock(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """The early release of the SWA part also gives back the lock on the mamba state, which the handle still holds."""
     step, node = law.release_swa(st, handle), st.node(handle)
     return altered(step, mamba_ref=st.mamba_ref.put(node, st.mamba_ref(node) - st.state(handle)))

@@ -13,8 +13,8 @@ from spec import cache
 from spec import mamba_in_cache as law
 from spec.cache_state import CacheState
 from spec.logic import Number, Step, but
-from spec.rows import RUNNING
-from spec.states import ABSENT, OWN
+from spec.mamba_slots_state import ABSENT, OWN
+from spec.session_trim_state import RUNNING
 
 ALONE: dict[str, Any] = dict(alone.MOVES)
 

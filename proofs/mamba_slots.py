@@ -9,7 +9,7 @@ from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
 from spec.logic import Number, Step, but, no
-from spec.states import (
+from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
     FREE,
@@ -21,7 +21,7 @@ from spec.states import (
     ROLES,
     RUNNING,
     SECOND,
-    MambaSlots,
+    MambaSlotsState,
     drop,
     each_role,
     hold,
@@ -39,60 +39,60 @@ SIZES = {"states": 3, "owners": 4, "requests": 2, "first_node": 3}
 KINDS = ((True, True, False), (True, True, True), (True, False, False), (False, False, False))
 
 
-def small() -> tuple[MambaSlots, ...]:
+def small() -> tuple[MambaSlotsState, ...]:
     """Three slots, two requests, a session and a node, with each kind of track buffer and without one."""
     return tuple(law.initial(size=3, requests=2, sessions=1, nodes=1, kind=kind) for kind in KINDS)
 
 
-def requests(st: MambaSlots) -> list[int]:
+def requests(st: MambaSlotsState) -> list[int]:
     """The requests."""
     return [o for o in st.owners.items() if is_request(st, o)]
 
 
-def sessions(st: MambaSlots) -> list[int]:
+def sessions(st: MambaSlotsState) -> list[int]:
     """The sessions."""
     return [o for o in st.owners.items() if is_session(st, o)]
 
 
-def nodes(st: MambaSlots) -> list[int]:
+def nodes(st: MambaSlotsState) -> list[int]:
     """The nodes."""
     return [o for o in st.owners.items() if is_node(st, o)]
 
 
-def free(st: MambaSlots) -> list[int]:
+def free(st: MambaSlotsState) -> list[int]:
     """The slots on the free list."""
     return [s for s in st.slots.items() if st.place(s) == FREE]
 
 
-def open_slot(st: MambaSlots) -> int:
+def open_slot(st: MambaSlotsState) -> int:
     """A slot that can be handed out by itself, 0 where there is none."""
     return next((s for s in st.slots.items() if is_open(st, s)), ABSENT)
 
 
-def wanted(st: MambaSlots, request: int) -> list[bool]:
+def wanted(st: MambaSlotsState, request: int) -> list[bool]:
     """In which roles an admitted request would get a slot."""
     bare = st.names(request, FIRST) == st.names(request, SECOND) == ABSENT
     two = st.doubled and not st.lazy
     return [st.names(request, OWN) == ABSENT, bare and st.buffered, bare and st.buffered and two]
 
 
-def _alloc(st: MambaSlots) -> Iterator[tuple[int, ...]]:
+def _alloc(st: MambaSlotsState) -> Iterator[tuple[int, ...]]:
     for request in requests(st):
         slots = iter(free(st))
         yield request, *(next(slots, ABSENT) if want else ABSENT for want in wanted(st, request))
 
 
-def _begin(st: MambaSlots) -> Iterator[tuple[int, Seq]]:
+def _begin(st: MambaSlotsState) -> Iterator[tuple[int, Seq]]:
     """Sizes of groups that fit, and one that does not fit; groups nest at most twice."""
     for need in (1, 2, st.slots.size + 1)[: 2 if st.group else 3] if st.group < 2 else ():
         yield need, Seq(free(st)[:need] if need <= st.available else [])
 
 
-def _each_request(st: MambaSlots) -> Iterator[tuple[int]]:
+def _each_request(st: MambaSlotsState) -> Iterator[tuple[int]]:
     yield from ((r,) for r in requests(st))
 
 
-def _given(st: MambaSlots) -> Iterator[tuple[int, int]]:
+def _given(st: MambaSlotsState) -> Iterator[tuple[int, int]]:
     yield from ((r, n) for r in requests(st) for n in nodes(st))
 
 
@@ -120,78 +120,78 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def throws_away(st: MambaSlots) -> Step[MambaSlots]:
+def throws_away(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """The end of a group moves its slots to no place at all."""
     step = law.end_group(st)
     place = step.then.place.where(lambda s: step.then.place(s) != st.place(s), NOWHERE, st.slots.items)
     return altered(step, place=place)
 
 
-def in_no_phase(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+def in_no_phase(st: MambaSlotsState, request: Number, session: Number) -> Step[MambaSlotsState]:
     """A turn that is saved leaves its request in a phase that does not exist."""
     return altered(law.save(st, request, session), phase=st.phase.put(request, LEAVING + 1))
 
 
-def frees_the_absent(st: MambaSlots, session: Number) -> Step[MambaSlots]:
+def frees_the_absent(st: MambaSlotsState, session: Number) -> Step[MambaSlotsState]:
     """A closed session frees its whole track buffer, also a slot that is absent."""
     step = law.close(st, session)
     gone = st.table(session, SECOND)
     return altered(step, place=step.then.place.where(lambda s: s == gone, FREE, lambda: [gone]))
 
 
-def shares_the_slot(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
+def shares_the_slot(st: MambaSlotsState, request: Number, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """Copy-on-write without a copy: the request gets the node's own slot."""
     step = law.alloc_for_match(st, request, node, slot)
     shared = recorded(but(st, table=st.table.put((request, OWN), st.table(node, OWN))), request)
     return but(step, then=but(shared, phase=step.then.phase))
 
 
-def forgets_to_free(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+def forgets_to_free(st: MambaSlotsState, node: Number) -> Step[MambaSlotsState]:
     """A node loses its state, and its slot is not given back."""
     return but(law.evict(st, node), then=but(st, table=st.table.put((node, OWN), ABSENT)))
 
 
-def keeps_the_rest(st: MambaSlots) -> Step[MambaSlots]:
+def keeps_the_rest(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """The end of a group leaves the slots that nobody took set aside."""
     return but(law.end_group(st), then=but(st, group=st.group - 1))
 
 
-def copies_into_a_track(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
+def copies_into_a_track(st: MambaSlotsState, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """A node gets a slot in the role of a track buffer."""
     return but(law.alloc_copy(st, node, slot), then=take(st, node, FIRST, slot))
 
 
-def tracks_past_the_buffer(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def tracks_past_the_buffer(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """The index of the next track grows past the buffer."""
     return altered(law.track(st, request), next=st.next.put(request, st.next(request) + 1))
 
 
-def runs_unequipped(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
+def runs_unequipped(st: MambaSlotsState, request: Number, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """A request that matched runs at once, without a track buffer."""
     return altered(law.alloc_for_match(st, request, node, slot), phase=st.phase.put(request, RUNNING))
 
 
-def forgets_what_it_had(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def forgets_what_it_had(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """A request is gone, and its slots are not given back (SGLang PR 26941, abort)."""
     return but(law.release(st, request), then=law.gone(st, request))
 
 
-def second_without_a_name(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
+def second_without_a_name(st: MambaSlotsState, request: Number, slot: Number) -> Step[MambaSlotsState]:
     """The second slot of a track buffer is not noted in the request's record."""
     return altered(law.alloc_second(st, request, slot), names=st.names)
 
 
-def turns_to_no_slot(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def turns_to_no_slot(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """The other slot of a lazy buffer counts as the newest, also where it is absent."""
     return unasked(law.turn_lazy(st, request), "the second slot is there")
 
 
-def keeps_the_names(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def keeps_the_names(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """A request gives its slots back, and its record still names the track buffer (SGLang PR 26941, free)."""
     return _names_buffer(st, request, law.release(st, request))
 
 
-def _names_buffer(st: MambaSlots, request: Number, step: Step[MambaSlots]) -> Step[MambaSlots]:
+def _names_buffer(st: MambaSlotsState, request: Number, step: Step[MambaSlotsState]) -> Step[MambaSlotsState]:
     """The step after which the record clears the name of the request's own state alone."""
     names = step.then.names.where(
         lambda o, k: (o == request) & (k != OWN), st.names, lambda: [(request, k) for k in ROLES]
@@ -199,12 +199,12 @@ def _names_buffer(st: MambaSlots, request: Number, step: Step[MambaSlots]) -> St
     return altered(step, names=names)
 
 
-def row_stays_behind(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+def row_stays_behind(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
     """A donated slot stays in the row that the kernels read."""
     return altered(law.donate_and_replace(st, request, node), row=st.row)
 
 
-def frees_by_old_row(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def frees_by_old_row(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """A request frees what its row shows to the kernels, also slots that it gave back before."""
     step = law.release(st, request)
     shown = st.slots.such(
@@ -213,30 +213,30 @@ def frees_by_old_row(st: MambaSlots, request: Number) -> Step[MambaSlots]:
     return but(step, then=law.gone(drop(st, shown), request))
 
 
-def counts_the_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+def counts_the_group(st: MambaSlotsState, need: Number, chosen: Seq) -> Step[MambaSlotsState]:
     """Slots that are set aside still count as available."""
     return altered(law.begin_group(st, need, chosen), available=st.available)
 
 
-def passes_its_own(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+def passes_its_own(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
     """A running request donates the state that it computes with, and not a state of its track buffer."""
     old, new = st.table(request, OWN), st.table(node, OWN)
     swapped = hold(hold(st, node, OWN, old), request, OWN, new)
     return but(law.donate_and_replace(st, request, node), then=written(swapped, request))
 
 
-def clears_under_requests(st: MambaSlots) -> Step[MambaSlots]:
+def clears_under_requests(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """The pool is cleared while requests have slots."""
     return unasked(law.clear(st), "every request is gone")
 
 
-def inner_end_gives_back(st: MambaSlots) -> Step[MambaSlots]:
+def inner_end_gives_back(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """The end of a group within a group gives back what the outer group has set aside, too."""
     given = law.end_group(but(st, group=1)).then
     return altered(law.end_group(st), place=given.place, available=given.available)
 
 
-def loses_an_evicted_slot(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+def loses_an_evicted_slot(st: MambaSlotsState, node: Number) -> Step[MambaSlotsState]:
     """A node loses its state, and nobody owns or frees the slot."""
     return forgets_to_free(st, node)
 
@@ -279,19 +279,19 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def keeps_the_names_of_a_saved_turn(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+def keeps_the_names_of_a_saved_turn(st: MambaSlotsState, request: Number, session: Number) -> Step[MambaSlotsState]:
     """A turn is saved, and its request's record still names the track buffer (SGLang PR 26941, save)."""
     return _names_buffer(st, request, law.save(st, request, session))
 
 
-def forgets_outer_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+def forgets_outer_group(st: MambaSlotsState, need: Number, chosen: Seq) -> Step[MambaSlotsState]:
     """A group that begins within another one takes its place, and the slots that the outer one set aside are lost."""
     step = law.begin_group(st, need, chosen)
     lost = st.slots.such(lambda s: st.place(s) == GROUPED, st.slots.items)
     return altered(step, place=step.then.place.where(lost.has, HELD, lost.items))
 
 
-def donates_to_nobody(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+def donates_to_nobody(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
     """A request gives its newest state away, and the tree does not take it."""
     step = law.donate(st, request, node)
     given = step.then.table.put((request, kept(st, request)), ABSENT)

@@ -44,7 +44,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Memory:
+class AnswerMemory:
     """The questions with the answer ``unsat`` in a folder. Several processes may use one folder at a time.
 
     ``folder``: made where it is missing; ``None`` for a memory that keeps nothing. ``believed``: whether kept entries
@@ -99,7 +99,7 @@ class Memory:
         return self.folder / digest[:2] / digest[2:]
 
 
-NOTHING = Memory(None)
+NOTHING = AnswerMemory(None)
 
 
 def _entry(question: Question) -> str:

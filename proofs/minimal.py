@@ -32,7 +32,7 @@ REFUTED, UNDECIDED = "refuted", "undecided"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedRequirement:
     """One requirement of a transition: a promise, a condition on the implementation's choice, or that the call fits.
 
     ``place``: the file and line where the spec says it; ``text``: the source text there.
@@ -55,7 +55,7 @@ class Need:
     ``follows``: the requirement follows from the laws and the other requirements, so that it asks nothing more.
     """
 
-    asked: Asked
+    asked: AskedRequirement
     fails: tuple[str, ...] = ()
     how: str | None = None
     follows: bool = False
@@ -109,7 +109,7 @@ def labelled(transition: Transition) -> Transition:
     )
 
 
-def asked_of(hints: Hints, name: str) -> dict[int, Asked]:
+def asked_of(hints: Hints, name: str) -> dict[int, AskedRequirement]:
     """The requirements of a transition by number, each with its place in the spec; not those that are plainly true."""
     transition = hints.stem.transitions[name]
     places: dict[int, tuple[Requirement, str, str]] = {}
@@ -128,7 +128,7 @@ def asked_of(hints: Hints, name: str) -> dict[int, Asked]:
     for number, (kind, asked) in enumerate(requirements(step)):
         if asked.holds is not True:
             _, place, text = places.get(id(asked), whole)
-            found[number] = Asked(hints.stem.name, name, kind, asked.sentence, place, text)
+            found[number] = AskedRequirement(hints.stem.name, name, kind, asked.sentence, place, text)
     return found
 
 
@@ -166,7 +166,7 @@ def needs(stem: str, name: str) -> list[Need]:
     return [_need(hints, name, number, said, fails[number]) for number, said in asked.items()]
 
 
-def _need(hints: Hints, name: str, number: int, asked: Asked, fails: Sequence[str]) -> Need:
+def _need(hints: Hints, name: str, number: int, asked: AskedRequirement, fails: Sequence[str]) -> Need:
     """A proof without a requirement may fail only since the proofs leave out a law from which the requirement follows:
     where no small state shows that it is needed, all laws are asked.
     """

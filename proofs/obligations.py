@@ -329,7 +329,7 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     def given(laws: list[Invariant]) -> list[Any]:
         world.counts[:] = counts
         facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, one)]
-        sums = [lemmas.weighty(count) for count in world.counts if not count.plain]
+        sums = [lemmas.weighty(count) for count in world.counts if not count.unweighted]
         return [*world.axioms, *facts, *lemmas.instances(world, [], {}), *sums]
 
     every = list(hints.stem.invariants.values())

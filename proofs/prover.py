@@ -27,7 +27,7 @@ from proofs.asking import (
     UNKNOWN,
     UNSAT,
     Answers,
-    Limits,
+    SolverLimits,
     Stop,
     alone,
     ask,
@@ -35,10 +35,10 @@ from proofs.asking import (
     never,
 )
 from proofs.hints import Hints, Transition
-from proofs.memory import NOTHING, Memory
+from proofs.memory import NOTHING, AnswerMemory
 from proofs.registry import hints_of
 
-__all__ = ["GLANCE", "LIMITS", "LOOKS", "QUICK", "Limits", "looking"]
+__all__ = ["GLANCE", "LIMITS", "LOOKS", "QUICK", "SolverLimits", "looking"]
 LEMMAS = "lemmas"  # the name of a stem in verdicts
 SMALL_WORLD = 3_000_000  # of z3's steps, in which a small world that refutes an obligation is searched
 
@@ -86,7 +86,7 @@ def prove_formula(formula: obligations.Formula, certificate: Path | None = None)
 
 
 def briefly(
-    formula: obligations.Formula, memory: Memory = NOTHING, stop: Stop = never, certificate: Path | None = None
+    formula: obligations.Formula, memory: AnswerMemory = NOTHING, stop: Stop = never, certificate: Path | None = None
 ) -> Answers:
     """What both solvers answer in few steps. The core facts are tried first: what follows from them follows from all
     facts. ``stop``: see ``ask``; it is called where the core facts are not enough and the first look at all facts finds
@@ -110,14 +110,14 @@ def _only_proofs(answers: Answers) -> Answers:
     return replace(answers, z3=z3s, cvc5=cvc5s)
 
 
-def at_length(formula: obligations.Formula, answers: Answers, memory: Memory = NOTHING) -> Answers:
+def at_length(formula: obligations.Formula, answers: Answers, memory: AnswerMemory = NOTHING) -> Answers:
     """What both solvers answer in many steps; a solver that has proved or refuted the formula is not asked again."""
     if answers.proved or SAT in (answers.z3, answers.cvc5):
         return answers
     return ask(formula.negated, LIMITS, memory, answers)
 
 
-def solve(assertions: Sequence[Any], limits: Limits | None = None) -> tuple[str, str]:
+def solve(assertions: Sequence[Any], limits: SolverLimits | None = None) -> tuple[str, str]:
     """What z3 and cvc5 answer; cvc5 is asked even where z3 finds no proof. ``limits``: by default ``LIMITS``."""
     answers = ask(assertions, limits or LIMITS)
     return answers.z3, answers.cvc5
@@ -144,7 +144,7 @@ def prove_transition(hints: Hints, name: str, transition: Transition) -> list[Ve
     return verdicts
 
 
-def prove_lemmas(certificates: Path | None = None, memory: Memory = NOTHING) -> list[Verdict]:
+def prove_lemmas(certificates: Path | None = None, memory: AnswerMemory = NOTHING) -> list[Verdict]:
     """The base and the step of every lemma about sums."""
     verdicts: list[Verdict] = []
     for lemma in lemmas.all_lemmas():
@@ -157,7 +157,9 @@ def prove_lemmas(certificates: Path | None = None, memory: Memory = NOTHING) -> 
     return verdicts
 
 
-def look_briefly(stem: str, name: str, certificates: Path | None = None, memory: Memory = NOTHING) -> list[Verdict]:
+def look_briefly(
+    stem: str, name: str, certificates: Path | None = None, memory: AnswerMemory = NOTHING
+) -> list[Verdict]:
     """The obligations of one transition after brief looks, beside a search for a small world that refutes them; all
     lemmas for the stem ``lemmas``. An obligation may be left open.
 
@@ -175,7 +177,7 @@ def look_briefly(stem: str, name: str, certificates: Path | None = None, memory:
     return verdicts
 
 
-def look_at_length(stem: str, name: str, open_ones: Sequence[Verdict], memory: Memory = NOTHING) -> list[Verdict]:
+def look_at_length(stem: str, name: str, open_ones: Sequence[Verdict], memory: AnswerMemory = NOTHING) -> list[Verdict]:
     """The open obligations of one transition, each after a longer search for a small world that refutes it, and after
     long looks where there is none.
     """

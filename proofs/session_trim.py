@@ -10,14 +10,14 @@ from proofs import answers
 from proofs.allocator import begins, nothing
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked, unchosen
 from proofs.swa_mapping import settled
-from spec import rows, swa_mapping
 from spec import session_trim as law
+from spec import session_trim_state, swa_mapping
 from spec.finite import Seq
 from spec.lengths import NOTHING, Length, at_most, in_pages, in_tokens, next_token, same, shortest, touched
 from spec.logic import Call, Number, Requirement, Step, Truth, but, call, no, requires
 from spec.pair import give
 from spec.pool import cut, in_range, some_open, used_slots
-from spec.rows import RUNNING, SAVED, Rows, allocated, committed, cursor, full_pool, swa_pool
+from spec.session_trim_state import RUNNING, SAVED, SessionTrimState, allocated, committed, cursor, full_pool, swa_pool
 
 SIZES = {
     **{"page_size": 2, "rows": 3, "indices": 3, "pools.full.pages": 3, "pools.swa.pages": 2},
@@ -25,7 +25,7 @@ SIZES = {
 }
 
 
-def small() -> tuple[Rows, ...]:
+def small() -> tuple[SessionTrimState, ...]:
     """Three full and two SWA pages of two slots, one request row, two node rows, one session, one token of window.
 
     The second is a model without sliding-window layers, the third one that has no other layers: they use no SWA page.
@@ -35,23 +35,23 @@ def small() -> tuple[Rows, ...]:
     return tuple(law.initial(one, limit=1, sessions=1, window=Length(0, 1), all_sliding=every) for one, every in kinds)
 
 
-def requests(st: Rows, *phases: int) -> list[int]:
+def requests(st: SessionTrimState, *phases: int) -> list[int]:
     """The rows of requests in one of these phases."""
     return [r for r in full_pool(st).rows.items() if r < st.limit and st.phase(r) in phases]
 
 
-def others(st: Rows) -> list[int]:
+def others(st: SessionTrimState) -> list[int]:
     """The rows of tree nodes."""
     return [r for r in full_pool(st).rows.items() if r >= st.limit]
 
 
-def growth(st: Rows, row: int, to: Length) -> tuple[Seq, Seq]:
+def growth(st: SessionTrimState, row: int, to: Length) -> tuple[Seq, Seq]:
     """Pages that a row which grows to ``to`` may get."""
     need = touched(to) - touched(allocated(st, row))
     return some_open(full_pool(st), need), some_open(swa_pool(st), need if st.pools.windowed else 0)
 
 
-def _grow(st: Rows) -> Iterator[tuple[Any, ...]]:
+def _grow(st: SessionTrimState) -> Iterator[tuple[Any, ...]]:
     size = full_pool(st).page_size
     for row in requests(st, RUNNING):
         for tokens in (1, 2, 3):
@@ -59,28 +59,28 @@ def _grow(st: Rows) -> Iterator[tuple[Any, ...]]:
             yield row, to, *growth(st, row, to)
 
 
-def _decode(st: Rows) -> Iterator[tuple[Any, ...]]:
+def _decode(st: SessionTrimState) -> Iterator[tuple[Any, ...]]:
     for row in requests(st, RUNNING):
         yield row, *growth(st, row, next_token(allocated(st, row), full_pool(st).page_size))
 
 
-def _lengths(st: Rows, row: int, to: Length) -> Iterator[Length]:
+def _lengths(st: SessionTrimState, row: int, to: Length) -> Iterator[Length]:
     """Every length from the cached prefix to ``to``."""
     size = full_pool(st).page_size
     yield from (in_pages(n, size) for n in range(st.protected(row) * size, in_tokens(to, size) + 1))
 
 
-def _whole(st: Rows) -> Iterator[tuple[int, int]]:
-    for row in requests(st, RUNNING, rows.LEAVING):
+def _whole(st: SessionTrimState) -> Iterator[tuple[int, int]]:
+    for row in requests(st, RUNNING, session_trim_state.LEAVING):
         yield from ((row, pages) for pages in range(st.protected(row), st.committed(row) + 1))
 
 
-def tails(st: Rows, prefixes: Iterable[int] = (0, 1)) -> Iterator[tuple[Any, ...]]:
+def tails(st: SessionTrimState, prefixes: Iterable[int] = (0, 1)) -> Iterator[tuple[Any, ...]]:
     """A cached prefix of as many pages as ``prefixes`` says, a row of one page behind it or a token more, and each page
     where its tail may start. Few, since each row that comes makes the search longer.
     """
     size = full_pool(st).page_size
-    for row, prefix in product(requests(st, rows.IDLE), prefixes):
+    for row, prefix in product(requests(st, session_trim_state.IDLE), prefixes):
         for to in (in_pages((prefix + 1) * size + more, size) for more in (0, 1)):
             full_pages = some_open(full_pool(st), touched(to) - prefix)
             for start in range(prefix, to.pages + 1):
@@ -88,17 +88,17 @@ def tails(st: Rows, prefixes: Iterable[int] = (0, 1)) -> Iterator[tuple[Any, ...
                 yield row, 0, prefix, start, to, full_pages, some_open(swa_pool(st), need)
 
 
-def _roll_backs(st: Rows) -> Iterator[tuple[int, Length]]:
+def _roll_backs(st: SessionTrimState) -> Iterator[tuple[int, Length]]:
     for row in requests(st, RUNNING):
         yield from ((row, to) for to in list(_lengths(st, row, allocated(st, row)))[-3:-1])
 
 
-def _slots(st: Rows) -> list[tuple[int, int]]:
+def _slots(st: SessionTrimState) -> list[tuple[int, int]]:
     return [(s, st.slot(s) - 1) for s in st.sessions.items() if st.slot(s)]
 
 
 MOVES: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {
-    "admit": lambda st: ((r, s, n) for r in requests(st, rows.IDLE) for s in (1, 0) for n in (0, 1)),
+    "admit": lambda st: ((r, s, n) for r in requests(st, session_trim_state.IDLE) for s in (1, 0) for n in (0, 1)),
     "admit_tail": tails,
     "reserve": _grow,
     "extend": _grow,
@@ -110,14 +110,16 @@ MOVES: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {
         (r, first, to, False) for r in requests(st, RUNNING) for to in range(st.committed(r) + 1) for first in range(to)
     ),
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
-    "come_back": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
+    "come_back": lambda st: ((r,) for r in requests(st, session_trim_state.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
-    "release": lambda st: ((r,) for r in requests(st, rows.LEAVING)),
+    "release": lambda st: ((r,) for r in requests(st, session_trim_state.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
     "restore": lambda st: ((s, to) for s, r in _slots(st) for to in _lengths(st, r, committed(st, r))),
-    "resume": lambda st: ((s, next_token(rows.text(st, r), full_pool(st).page_size)) for s, r in _slots(st)),
+    "resume": lambda st: (
+        (s, next_token(session_trim_state.text(st, r), full_pool(st).page_size)) for s, r in _slots(st)
+    ),
     "close": lambda st: ((s,) for s, _ in _slots(st)),
     "pass_on": lambda st: ((a, b, 0, full_pool(st).whole(a)) for a in others(st) for b in others(st)),
     "drop": lambda st: ((r,) for r in others(st)),
@@ -136,24 +138,24 @@ def promised(calls: tuple[Call, ...]) -> tuple[Requirement, ...]:
     return tuple(promise for called in calls for promise in called.step.promises)
 
 
-def forgets_protected(st: Rows, row: Number) -> Step[Rows]:
+def forgets_protected(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A released row keeps the length of its cached prefix."""
     return altered(law.release(st, row), protected=st.protected)
 
 
-def keeps_a_token(st: Rows, row: Number) -> Step[Rows]:
+def keeps_a_token(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A node is evicted, and its row keeps the first token."""
     step = law.drop(st, row)
     calls = law.cut(st.pools, row, Length(0, 1))
     return but(step, calls=calls, promises=(*step.promises, *promised(calls)), then=but(st, pools=calls[-1].then))
 
 
-def leaves_cursor(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
+def leaves_cursor(st: SessionTrimState, row: Number, agreed: Length) -> Step[SessionTrimState]:
     """A cut below the cursor leaves the cursor where it was (SGLang PR 22900)."""
     return altered(law.save(st, row, agreed), cursor=st.cursor, cursor_rest=st.cursor_rest)
 
 
-def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+def cursor_in_page(st: SessionTrimState, session: Number, prefix: Length) -> Step[SessionTrimState]:
     """A cut below the cursor puts the cursor at the cut, inside a page (as the fix of SGLang PR 22900 does)."""
     row = law.slot_row(st, session)
     calls = law.cut(st.pools, row, prefix)
@@ -162,7 +164,7 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
         law.restore(st, session, prefix),
         calls=calls,
         then=but(
-            rows.commit_to(st, row, prefix),
+            session_trim_state.commit_to(st, row, prefix),
             pools=calls[-1].then,
             cursor=st.cursor.put(row, at.pages),
             cursor_rest=st.cursor_rest.put(row, at.rest),
@@ -170,35 +172,37 @@ def cursor_in_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
     )
 
 
-def keeps_copies(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+def keeps_copies(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrimState]:
     """A row reads the tree's pages from now on, and does not give its own duplicates back."""
     return but(law.dedupe(st, row, pages), calls=(), then=but(st, protected=st.protected.put(row, pages)))
 
 
-def frees_copies_twice(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+def frees_copies_twice(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrimState]:
     """A row frees its duplicates of the tree's pages, and frees them again when it ends."""
     copies = law.dedupe(st, row, pages)
     return but(copies, calls=(), then=but(copies.then, pools=freed_again(st.pools, copies.then.pools, row, pages)))
 
 
-def freed_again(was: swa_mapping.SwaMapping, now: swa_mapping.SwaMapping, row: Number, pages: Number) -> Any:
+def freed_again(was: swa_mapping.SwaMappingState, now: swa_mapping.SwaMappingState, row: Number, pages: Number) -> Any:
     """The pools after the pages that a row had below this index are named to be freed, though nobody holds them."""
     gone = in_range(was.now.full, row, 0, pages)
     return swa_mapping.free(now, gone, used_slots(was.now.full, gone)).then
 
 
-def keeps_full_copies(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+def keeps_full_copies(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
     """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
     step = law.donate_swa(st, row, to, pages)
     return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
 
 
-def forgets_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
+def forgets_window(st: SessionTrimState, row: Number, to: Number) -> Step[SessionTrimState]:
     """The cursor moves on, and the SWA pages below it are not given back."""
     return but(law.slide(st, row, to), calls=(), then=but(st, cursor=st.cursor.put(row, to)))
 
 
-def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def maps_tail_alone(
+    st: SessionTrimState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SessionTrimState]:
     """A prefill gives its first token no SWA slot, though the page of this token has an SWA page."""
     step = law.extend(st, row, to, full_pages, swa_pages)
     tail = call("pools", swa_mapping.alloc_extend_swa_tail, st.pools, row, Length(0, 1), to, full_pages, swa_pages)
@@ -210,107 +214,131 @@ def maps_tail_alone(st: Rows, row: Number, to: Length, full_pages: Seq, swa_page
     )
 
 
-def slides_too_far(st: Rows, row: Number, to: Number) -> Step[Rows]:
+def slides_too_far(st: SessionTrimState, row: Number, to: Number) -> Step[SessionTrimState]:
     """SWA pages of the current window are given back."""
     inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
     step = unasked(law.slide(st, row, to), "the window before the next token keeps its SWA pages")
     return but(step, promises=(*step.promises, inside))
 
 
-def slides_without_window(st: Rows, row: Number, to: Number) -> Step[Rows]:
+def slides_without_window(st: SessionTrimState, row: Number, to: Number) -> Step[SessionTrimState]:
     """A row's cursor moves in a model that has no sliding-window layers."""
     return unasked(law.slide(st, row, to), "the model has an SWA pool")
 
 
-def leaves_too_early(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+def leaves_too_early(
+    st: SessionTrimState, row: Number, first: Number, to: Number, later: Truth
+) -> Step[SessionTrimState]:
     """Where every layer has a sliding window, pages of the current window are given back."""
     inside = requires(at_most(Length(to, 0), committed(st, row)), "the cursor stays within the row")
     step = unasked(law.leave_window(st, row, first, to, later), "the window before the next token keeps its pages")
     return but(step, promises=(*step.promises, inside))
 
 
-def leaves_without_window(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+def leaves_without_window(
+    st: SessionTrimState, row: Number, first: Number, to: Number, later: Truth
+) -> Step[SessionTrimState]:
     """A row gives back pages of its text in a model that has layers without a sliding window."""
     step = unasked(law.leave_window(st, row, first, to, later), "every layer of the model has a sliding window")
     return but(step, promises=(*step.promises, requires(no(st.pools.windowed), "the model has one pool")))
 
 
-def leaves_pages_behind(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+def leaves_pages_behind(
+    st: SessionTrimState, row: Number, first: Number, to: Number, later: Truth
+) -> Step[SessionTrimState]:
     """Where every layer has a sliding window, the cursor moves on, and the pages below it are not given back."""
     step = law.leave_window(st, row, first, to, later)
     return but(step, calls=(), then=but(step.then, pools=st.pools))
 
 
-def leaves_the_prompt(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+def leaves_the_prompt(
+    st: SessionTrimState, row: Number, first: Number, to: Number, later: Truth
+) -> Step[SessionTrimState]:
     """Pages below the first that was named are given back, too: the tree can never take them."""
     step = law.leave_window(st, row, st.protected(row), to, later)
     return but(step, promises=(*step.promises, requires(first <= to, "the first page is not behind the cursor")))
 
 
-def gives_the_gap_back(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+def gives_the_gap_back(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrimState]:
     """The tree has these tokens already: a row gives back pages that left its window before, a second time."""
     return unasked(law.dedupe(st, row, pages), "no page was given back since its tokens left the window")
 
 
-def donates_the_gap(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+def donates_the_gap(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
     """A row gives the tree pages that it has not: they left its window, and were given back before."""
     return unasked(law.donate(st, row, to, pages), "no page was given back since its tokens left the window")
 
 
 def starts_at_prefix(
-    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[Rows]:
+    st: SessionTrimState,
+    row: Number,
+    session: Number,
+    pages: Number,
+    start: Number,
+    to: Length,
+    full_pages: Seq,
+    swa_pages: Seq,
+) -> Step[SessionTrimState]:
     """A row that has SWA slots only for its tail begins with the cursor at the cached prefix."""
     step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
     return altered(step, cursor=st.cursor.put(row, pages))
 
 
 def tail_too_short(
-    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[Rows]:
+    st: SessionTrimState,
+    row: Number,
+    session: Number,
+    pages: Number,
+    start: Number,
+    to: Length,
+    full_pages: Seq,
+    swa_pages: Seq,
+) -> Step[SessionTrimState]:
     """The tail that gets SWA slots is shorter than the window before the next token."""
     step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
     return unchosen(step, "the tail holds the window before the next token")
 
 
-def takes_back_into_window(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def takes_back_into_window(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A row is rolled back to a length whose window was given back before."""
     return unasked(law.roll_back(st, row, to), "the window before the new length has its SWA slots")
 
 
-def keeps_donated(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+def keeps_donated(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
     """A row gives pages to the tree, and still counts them as its own."""
     return altered(law.donate(st, row, to, pages), protected=st.protected)
 
 
-def keeps_overshoot(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
+def keeps_overshoot(st: SessionTrimState, row: Number, agreed: Length) -> Step[SessionTrimState]:
     """A saved row keeps the tokens that were decoded beyond the sent answer."""
     step = law.save(st, row, agreed)
     kept = {name: getattr(step.then, name) for name in ("text", "text_rest")}
     return but(step, calls=(), then=but(st, phase=st.phase.put(row, SAVED), **kept))
 
 
-def keeps_slot(st: Rows, row: Number) -> Step[Rows]:
+def keeps_slot(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A session whose turn was aborted keeps the released row in its slot."""
     return altered(law.release(st, row), slot=st.slot)
 
 
-def commits_less(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def commits_less(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A draft is verified, and tokens that were committed before are not committed any more."""
     return unasked(law.commit(st, row, to), "the new committed length is at least the old one")
 
 
-def slides_back(st: Rows, row: Number, to: Number) -> Step[Rows]:
+def slides_back(st: SessionTrimState, row: Number, to: Number) -> Step[SessionTrimState]:
     """The window moves back, to tokens whose SWA pages are gone."""
     return unasked(law.slide(st, row, to), "the new cursor is not below the old one or the cached prefix")
 
 
-def commits_a_draft(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def commits_a_draft(
+    st: SessionTrimState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SessionTrimState]:
     """A prefill commits draft tokens that nobody has verified."""
     return unasked(law.extend(st, row, to, full_pages, swa_pages), "the committed length is the allocated length")
 
 
-def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def detaches(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A running turn loses its session, which then can have another row."""
     mine = st.session(row)
     return altered(
@@ -320,28 +348,30 @@ def detaches(st: Rows, row: Number, to: Length) -> Step[Rows]:
     )
 
 
-def forgets_the_row(st: Rows, row: Number) -> Step[Rows]:
+def forgets_the_row(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A request stops reading, and its row is idle at once, before it was given back."""
-    return altered(law.finish(st, row), phase=st.phase.put(row, rows.IDLE))
+    return altered(law.finish(st, row), phase=st.phase.put(row, session_trim_state.IDLE))
 
 
-def forgets_to_commit(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def forgets_to_commit(
+    st: SessionTrimState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SessionTrimState]:
     """A prefill gets its slots and computes its tokens, and does not commit them."""
     extended = law.extend(st, row, to, full_pages, swa_pages)
     return altered(extended, committed=st.committed, committed_rest=st.committed_rest)
 
 
-def resumes_with_a_draft(st: Rows, session: Number, given: Length) -> Step[Rows]:
+def resumes_with_a_draft(st: SessionTrimState, session: Number, given: Length) -> Step[SessionTrimState]:
     """The next turn of a session runs though its row has slots of a draft."""
     return unasked(law.resume(st, session, given), "the committed length is the allocated length")
 
 
-def cuts_into_tree(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+def cuts_into_tree(st: SessionTrimState, session: Number, prefix: Length) -> Step[SessionTrimState]:
     """The next turn is to go on inside the part of its row that the tree has: the row is cut there."""
     return unasked(law.restore(st, session, prefix), "the prefix is at least the cached prefix")
 
 
-def _any_cut(st: Rows) -> Iterator[tuple[int, Length]]:
+def _any_cut(st: SessionTrimState) -> Iterator[tuple[int, Length]]:
     """Every length from no token to all that are committed, for each session's row."""
     size = full_pool(st).page_size
     for session, row in _slots(st):
@@ -397,43 +427,47 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def releases_committed_part(st: Rows, row: Number) -> Step[Rows]:
+def releases_committed_part(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A row is released up to its committed length, and the pages allocated beyond it for a draft stay behind."""
     pair, last = st.pools.now, touched(committed(st, row))
     gone = in_range(pair.full, row, 0, last), in_range(pair.swa, row, 0, last)
     kept = give(pair, *gone, st.pools.group > 0)
     empty = but(kept, full=cut(kept.full, row, NOTHING), swa=cut(kept.swa, row, NOTHING))
-    return but(law.release(st, row), calls=(), then=but(rows.emptied(st, row), pools=but(st.pools, now=empty)))
+    return but(
+        law.release(st, row), calls=(), then=but(session_trim_state.emptied(st, row), pools=but(st.pools, now=empty))
+    )
 
 
-def overwrites_tail(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+def overwrites_tail(st: SessionTrimState, session: Number, prefix: Length) -> Step[SessionTrimState]:
     """A turn goes on at its prefix, and the pages of the row beyond it are not given back (SGLang PR 22862)."""
     row = law.slot_row(st, session)
-    pair, to = st.pools.now, rows.back_to(st, row, prefix)
+    pair, to = st.pools.now, session_trim_state.back_to(st, row, prefix)
     short = but(pair, full=cut(pair.full, row, to), swa=cut(pair.swa, row, to))
     return but(
         law.restore(st, session, prefix),
         calls=(),
-        then=but(rows.cut_back(st, row, prefix), pools=but(st.pools, now=short)),
+        then=but(session_trim_state.cut_back(st, row, prefix), pools=but(st.pools, now=short)),
     )
 
 
-def frees_partial_page(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+def frees_partial_page(st: SessionTrimState, session: Number, prefix: Length) -> Step[SessionTrimState]:
     """A turn goes on inside a page, and this page is given back with the pages after it."""
     row = law.slot_row(st, session)
-    calls = law.cut(st.pools, row, Length(rows.back_to(st, row, prefix).pages, 0))
+    calls = law.cut(st.pools, row, Length(session_trim_state.back_to(st, row, prefix).pages, 0))
     return but(
-        law.restore(st, session, prefix), calls=calls, then=but(rows.cut_back(st, row, prefix), pools=calls[-1].then)
+        law.restore(st, session, prefix),
+        calls=calls,
+        then=but(session_trim_state.cut_back(st, row, prefix), pools=calls[-1].then),
     )
 
 
-def rolls_back_page(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def rolls_back_page(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A row that is rolled back inside a page gives this page back, though it holds tokens before the cut."""
     step = law.roll_back(st, row, to)
     return but(step, calls=(), then=but(step.then, pools=frees_from(st, row, to.pages, to)))
 
 
-def frees_from(st: Rows, row: Number, first: Number, to: Length) -> swa_mapping.SwaMapping:
+def frees_from(st: SessionTrimState, row: Number, first: Number, to: Length) -> swa_mapping.SwaMappingState:
     """The pools after the row gave back its pages from the index ``first`` on, and has the length ``to``."""
     pair, last = st.pools.now, touched(allocated(st, row))
     kept = give(pair, in_range(pair.full, row, first, last), in_range(pair.swa, row, first, last), st.pools.group > 0)

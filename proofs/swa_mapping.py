@@ -15,12 +15,12 @@ from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, next_token, touched
 from spec.logic import Number, Slots, Step, Truth, but, ite
 from spec.pool import FREE, HELD, PENDING, RELEASED, cut, drop, held, length, resting, some_open, take, waiting
-from spec.swa_mapping import SwaMapping
+from spec.swa_mapping import SwaMappingState
 
 SIZES = {"page_size": 2, "rows": 2, "indices": 3, "full.pages": 3, "swa.pages": 2}
 
 
-def small() -> tuple[SwaMapping, ...]:
+def small() -> tuple[SwaMappingState, ...]:
     """Three full and two SWA pages of two slots, and two rows, with and without release lists.
 
     The last is a model without sliding-window layers, which uses no SWA page.
@@ -32,22 +32,22 @@ def small() -> tuple[SwaMapping, ...]:
     )
 
 
-def _pages(st: SwaMapping, need: int, need_swa: int) -> tuple[Seq, Seq]:
+def _pages(st: SwaMappingState, need: int, need_swa: int) -> tuple[Seq, Seq]:
     return some_open(st.now.full, need), some_open(st.now.swa, need_swa if st.windowed else 0)
 
 
-def _alloc(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+def _alloc(st: SwaMappingState) -> Iterator[tuple[Any, ...]]:
     yield from ((r, n, *_pages(st, n, n)) for r in st.now.full.rows.items() for n in (1, 2))
 
 
-def _decode(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+def _decode(st: SwaMappingState) -> Iterator[tuple[Any, ...]]:
     full = st.now.full
     for row in full.rows.items():
         need = touched(next_token(length(full, row), full.page_size)) - touched(length(full, row))
         yield row, *_pages(st, need, need)
 
 
-def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+def _tail(st: SwaMappingState) -> Iterator[tuple[Any, ...]]:
     full = st.now.full
     for row, to, need in growths(full):
         if full.whole(row) or full.rest(row):
@@ -58,14 +58,14 @@ def _tail(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
             yield row, start, to, *_pages(st, need, swa_need)
 
 
-def _hand_over(st: SwaMapping) -> Iterator[tuple[int, int, int, int]]:
+def _hand_over(st: SwaMappingState) -> Iterator[tuple[int, int, int, int]]:
     full = st.now.full
     for row in full.rows.items():
         for to in full.rows.items():
             yield from ((row, to, 0, last) for last in range(1, full.whole(row) + 1))
 
 
-def _grown(st: SwaMapping) -> Iterator[tuple[Any, ...]]:
+def _grown(st: SwaMappingState) -> Iterator[tuple[Any, ...]]:
     """Longer rows with the SWA pages that they need; without a window also with SWA pages, which the law refuses."""
     for row, to, need in growths(st.now.full):
         yield row, to, *_pages(st, need, need)
@@ -105,15 +105,15 @@ MOVES = {
 # Mutants: what each transition would do without one line of the law.
 
 
-def _with(step: Step[SwaMapping], **wrong: Any) -> Step[SwaMapping]:
+def _with(step: Step[SwaMappingState], **wrong: Any) -> Step[SwaMappingState]:
     return replace(step, then=replace(step.then, now=replace(step.then.now, **wrong)))
 
 
-def _wrong_full(step: Step[SwaMapping], **wrong: Any) -> Step[SwaMapping]:
+def _wrong_full(step: Step[SwaMappingState], **wrong: Any) -> Step[SwaMappingState]:
     return _with(step, full=replace(step.then.now.full, **wrong))
 
 
-def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def loses_place(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A full page that is freed within a group goes to a place that does not exist."""
     step = law.free(st, gone, slots)
     after = step.then.now.full.place
@@ -121,28 +121,28 @@ def loses_place(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     return _wrong_full(step, place=lost)
 
 
-def keeps_reference(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def keeps_reference(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """A row gives back its full pages, and keeps them in its table."""
     return _wrong_full(law.free_full(st, gone, slots, later), table=st.now.full.table)
 
 
-def forgets_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def forgets_page(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """A row drops its full page, and the page is not given back."""
     full = st.now.full
     return _wrong_full(law.free_full(st, gone, slots, later), place=full.place, available=full.available)
 
 
-def keeps_pages(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+def keeps_pages(st: SwaMappingState, row: Number, to: Length) -> Step[SwaMappingState]:
     """A row becomes shorter, and its caller has not freed the pages beyond."""
     return unasked(law.shorten(st, row, to), "the row owns no page without a token below the new length")
 
 
-def forgets_count(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def forgets_count(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A free does not count the full pages that it gives back as available."""
     return _wrong_full(law.free(st, gone, slots), available=st.now.full.available)
 
 
-def always_releases(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def always_releases(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """An evicted SWA page goes to the release list even in a pool that does not sort."""
     step, swa = law.free_swa(st, gone, slots), st.now.swa
     left = pairs.unmap(st.now, gone, True)
@@ -150,28 +150,30 @@ def always_releases(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]
     return _with(step, swa=released, to_page=left.to_page, to_offset=left.to_offset)
 
 
-def keeps_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def keeps_mapping(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A free leaves the mapping of its pages behind (which SGLang PR 25805 met)."""
     step = law.free(st, gone, slots)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
-def keeps_live_mapping(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def keeps_live_mapping(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A window eviction frees the SWA page at once, and the held full page still maps into it."""
     step, swa = law.free_swa(st, gone, slots), st.now.swa
     early = drop(swa, pairs.mapped_from(st.now, gone), resting(swa))
     return _with(step, swa=early, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
-def moves_pages_alone(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+def moves_pages_alone(
+    st: SwaMappingState, row: Number, to: Number, first: Number, last: Number
+) -> Step[SwaMappingState]:
     """SWA pages go to another row, and the mapping still leads to them from the full pages of the giver."""
     step = law.hand_over_swa(st, row, to, first, last)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
 def numbers_from_tail(
-    st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[SwaMapping]:
+    st: SwaMappingState, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """The SWA slots of a tail are numbered from the start of the tail instead of the start of its page."""
     step = law.alloc_extend_swa_tail(st, row, start, to, full_pages, swa_pages)
     pair = step.then.now
@@ -185,39 +187,39 @@ def numbers_from_tail(
     return _with(step, to_offset=first)
 
 
-def leaks_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def leaks_swa(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A window eviction unmaps its pages, and the SWA pages are not given back."""
     step, left = law.free_swa(st, gone, slots), pairs.unmap(st.now, gone, True)
     return _with(step, swa=st.now.swa, to_page=left.to_page, to_offset=left.to_offset)
 
 
-def frees_swa_early(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_swa_early(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """Within a group the full pages wait, but their SWA pages are available at once."""
     step = law.free(st, gone, slots)
     early = drop(st.now.swa, pairs.mapped_from(st.now, gone), resting(st.now.swa))
     return _with(step, swa=early)
 
 
-def cuts_one_side(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+def cuts_one_side(st: SwaMappingState, row: Number, to: Length) -> Step[SwaMappingState]:
     """A cut changes the length of the row in the full pool alone."""
     step = law.shorten(st, row, to)
     swa = step.then.now.swa
     return _with(step, swa=cut(swa, row, length(st.now.swa, row)))
 
 
-def never_settles(st: SwaMapping) -> Step[SwaMapping]:
+def never_settles(st: SwaMappingState) -> Step[SwaMappingState]:
     """The end of the outermost group leaves its pages waiting."""
     step = law.free_group_end(st)
     return replace(step, then=replace(step.then, now=st.now, backed_up=False))
 
 
-def keeps_mapping_after_end(st: SwaMapping) -> Step[SwaMapping]:
+def keeps_mapping_after_end(st: SwaMappingState) -> Step[SwaMappingState]:
     """The end of a group makes SWA pages available, and full slots of rows still map into them."""
     step = law.free_group_end(st)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
-def gives_back_what_stands_there(st: SwaMapping) -> Step[SwaMapping]:
+def gives_back_what_stands_there(st: SwaMappingState) -> Step[SwaMappingState]:
     """The end of a group looks up again what it gives back: not the SWA page that was freed, but the one that stands
     at its row and index by then (SGLang 0.5.18 reads the mapping at the end).
     """
@@ -239,7 +241,7 @@ def gives_back_what_stands_there(st: SwaMapping) -> Step[SwaMapping]:
     return _with(step, swa=replace(now, place=now.place.where(wrong.has, resting(swa), wrong.items)))
 
 
-def settles_under_waiting_page(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+def settles_under_waiting_page(st: SwaMappingState, done: Set, available: Truth) -> Step[SwaMappingState]:
     """SWA pages become available before the end of the group though a full page that waits maps into them."""
     step = unchosen(law.settle_swa(st, done, available), "no full page that waits maps into one of them")
     full, now = st.now.full, step.then.now
@@ -257,35 +259,37 @@ def settles_under_waiting_page(st: SwaMapping, done: Set, available: Truth) -> S
     )
 
 
-def settles_what_is_held(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+def settles_what_is_held(st: SwaMappingState, done: Set, available: Truth) -> Step[SwaMappingState]:
     """An engine makes SWA pages available that nobody gave back."""
     step = law.settle_swa(st, done, available)
     return unchosen(step, "each of these SWA pages waits for the end of the group")
 
 
-def waits_without_group(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def waits_without_group(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """Full pages that are given back alone wait for the end of a free group, and none is open."""
     return unchosen(law.free_full(st, gone, slots, later), "pages wait only while a free group is open")
 
 
-def waits_though_freed_at_once(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def waits_though_freed_at_once(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """Full pages that are to be handed out again at once wait for the end of the free group."""
     return altered(law.free_full(st, gone, slots, later), now=law.free_full(st, gone, slots, st.group > 0).then.now)
 
 
-def frees_mapped_page(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def frees_mapped_page(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """A full page is given back alone while its slots still map into an SWA page that is held."""
     step = law.free_full(st, gone, slots, later)
     return replace(step, promises=step.promises[:-1])
 
 
-def keeps_mapping_of_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def keeps_mapping_of_full(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """A full page is given back at once within a group, and keeps its mapping until the group ends."""
     step = law.free_full(st, gone, slots, later)
     return _with(step, to_page=st.now.to_page, to_offset=st.now.to_offset)
 
 
-def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def keeps_rolled_back(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A caller fails before it uses its new slots: the full pages are given back, and the SWA pages are lost."""
     step = law.roll_back(st, row, to, full_pages, swa_pages)
     swa = step.then.now.swa
@@ -297,49 +301,53 @@ def keeps_rolled_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, 
     return _with(step, swa=lost)
 
 
-def frees_at_once(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_at_once(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A free makes its pages available though a free group is open."""
     return altered(law.free(st, gone, slots), now=law.free(but(st, group=0), gone, slots).then.now)
 
 
-def frees_swa_at_once(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_swa_at_once(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A window that moves on makes its SWA pages available though a free group is open."""
     return altered(law.free_swa(st, gone, slots), now=law.free_swa(but(st, group=0), gone, slots).then.now)
 
 
-def closes_the_group(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def closes_the_group(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A free closes the free group that is open."""
     return altered(law.free(st, gone, slots), group=0)
 
 
-def refuses_the_first_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+def refuses_the_first_group(st: SwaMappingState, opens: Truth) -> Step[SwaMappingState]:
     """An engine refuses to open a free group where none is open, so that freed pages do not wait."""
     return unchosen(law.free_group_begin(st, opens), "a free group opens where none is open")
 
 
-def fills_a_missing_page(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def fills_a_missing_page(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A row grows though its partial page was freed: the new tokens have no slot there."""
     grown = law.alloc_extend(st, row, to, full_pages, swa_pages)
     return unasked(grown, "the row owns the partial page that the new tokens fill")
 
 
-def grows_without_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def grows_without_swa(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A row grows as in a model without sliding-window layers: its new tokens have no SWA slots."""
     grown = law.alloc_extend(but(st, windowed=False), row, to, full_pages, swa_pages)
     return altered(grown, windowed=st.windowed)
 
 
-def frees_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_twice(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A caller frees full pages that nobody holds, since they were freed before."""
     return unheld(law.free(st, gone, slots))
 
 
-def frees_full_twice(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def frees_full_twice(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """A caller frees full pages alone that nobody holds, since they were freed before."""
     return unheld(law.free_full(st, gone, slots, later))
 
 
-def frees_swa_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_swa_twice(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A window eviction frees every SWA page that the mapping names, also those that wait since they were freed."""
     step, pair = law.free_swa(st, gone, slots), st.now
 
@@ -352,32 +360,36 @@ def frees_swa_twice(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]
     return _with(step, swa=drop(pair.swa, gone_swa, ite(st.group > 0, PENDING, resting(pair.swa))))
 
 
-def takes_unused_swa(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def takes_unused_swa(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A model without sliding-window layers takes SWA pages for the tokens of a row, as if it had such layers."""
     step = law.alloc_extend(replace(st, windowed=True), row, to, full_pages, swa_pages)
     return replace(step, then=replace(step.then, windowed=st.windowed))
 
 
-def keeps_backup(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def keeps_backup(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """A backup can still be restored after a free."""
     step = law.free(st, gone, slots)
     return replace(step, then=replace(step.then, backed_up=st.backed_up))
 
 
 def keeps_what_it_was_granted(
-    st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[SwaMapping]:
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A caller fails before it uses its new slots, and the row keeps them."""
     return law.alloc_extend(st, row, to, full_pages, swa_pages)
 
 
-def rolls_back_at_once(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def rolls_back_at_once(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """What is rolled back within a free group does not wait for the end of the group."""
     at_once = law.roll_back(but(st, group=0), row, to, full_pages, swa_pages)
     return altered(law.roll_back(st, row, to, full_pages, swa_pages), now=at_once.then.now)
 
 
-def frees_unsorted(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def frees_unsorted(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """In a pool that sorts, a freed page is on the free list at once."""
     step = law.free(st, gone, slots)
     full = step.then.now.full
@@ -385,13 +397,17 @@ def frees_unsorted(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
     return altered(step, now=but(step.then.now, full=but(full, place=unsorted)))
 
 
-def grows_without_pages(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def grows_without_pages(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A row grows, and takes none of the pages that are handed out to it."""
     longer = but(st.now, full=cut(st.now.full, row, to), swa=cut(st.now.swa, row, to))
     return altered(law.alloc_extend(st, row, to, full_pages, swa_pages), now=longer)
 
 
-def hands_over_past_the_end(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+def hands_over_past_the_end(
+    st: SwaMappingState, row: Number, to: Number, first: Number, last: Number
+) -> Step[SwaMappingState]:
     """A row hands over one SWA page more than it may, of a page that has room for more tokens."""
     step = law.hand_over_swa(st, row, to, first, last)
     return but(step, then=law.hand_over_swa(st, row, to, first, last + 1).then)
@@ -450,7 +466,7 @@ MUTANTS = (
 # Wrong transitions of known bugs; the faults of conformance use them.
 
 
-def loses_what_waits(st: SwaMapping) -> Step[SwaMapping]:
+def loses_what_waits(st: SwaMappingState) -> Step[SwaMappingState]:
     """The end of a group no longer finds the full pages that wait: what it has kept of them was overwritten."""
     step, full = law.free_group_end(st), st.now.full
     lost = waiting(full, st.group == 1)
@@ -458,20 +474,22 @@ def loses_what_waits(st: SwaMapping) -> Step[SwaMapping]:
     return _wrong_full(step, place=now.place.where(lost.has, HELD, lost.items), available=full.available)
 
 
-def counts_stray_end(st: SwaMapping) -> Step[SwaMapping]:
+def counts_stray_end(st: SwaMappingState) -> Step[SwaMappingState]:
     """An end closes a group where none is open, so that the next group never opens."""
     step = law.free_group_end(st)
     return replace(step, then=replace(step.then, group=st.group - 1))
 
 
-def restores_pools_alone(st: SwaMapping) -> Step[SwaMapping]:
+def restores_pools_alone(st: SwaMappingState) -> Step[SwaMappingState]:
     """A restore brings back both pools, and leaves the mapping of the pages that it takes back (SGLang PR 25805)."""
     step = law.restore_state(st)
     stale = replace(st.saved, to_page=st.now.to_page, to_offset=st.now.to_offset)
     return replace(step, then=replace(st, now=stale))
 
 
-def keeps_pages_of_refused_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def keeps_pages_of_refused_decode(
+    st: SwaMappingState, row: Number, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A decode that the SWA pool refuses has taken its full pages, and keeps them."""
     step = law.alloc_decode(st, row, full_pages, swa_pages)
     full = st.now.full
@@ -479,7 +497,7 @@ def keeps_pages_of_refused_decode(st: SwaMapping, row: Number, full_pages: Seq, 
     return replace(step, otherwise=replace(st, now=replace(st.now, full=half)))
 
 
-def forgets_outer_group(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+def forgets_outer_group(st: SwaMappingState, opens: Truth) -> Step[SwaMappingState]:
     """A free group that begins within another one loses the full pages that wait for the end of the outer group."""
     step = law.free_group_begin(st, opens)
     full = st.now.full

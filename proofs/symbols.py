@@ -231,7 +231,7 @@ class Count:
     about: str = ""  # the law that it belongs to: lemmas relate the counts of one law
 
     @property
-    def plain(self) -> bool:
+    def unweighted(self) -> bool:
         """Every weight is 1: the lemmas about how many members there are say nothing of other sums."""
         weight = lift(self.weight(Term(z3.Int("any!"))))
         return bool(z3.is_int_value(weight)) and int(weight.as_long()) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from proofs.minimal import FITS, Asked
+from proofs.minimal import FITS, AskedRequirement
 
 FOLLOWS = (
     "it follows from the laws and the other requirements; it stays, since it says by itself what the caller must see to"
@@ -72,6 +72,6 @@ REASONS: Mapping[str, str] = {
 }
 
 
-def reason(asked: Asked) -> str | None:
+def reason(asked: AskedRequirement) -> str | None:
     """Why a requirement that no law needs stays; ``None`` where nobody has said why."""
     return _FITS if asked.kind == FITS else REASONS.get(asked.sentence)

@@ -18,7 +18,7 @@ from proofs import corners, isolation
 from proofs.hints import Hints
 from proofs.registry import hints_of
 from proofs.symbols import kinds_of
-from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slots, rows, swa_mapping
+from spec import allocator, block_cache, block_pool, finite, lock_ref, mamba_slots, session_trim_state, swa_mapping
 from spec import cache as whole_cache
 from spec.finite import Map, Seq, Set
 from spec.lengths import Length
@@ -53,8 +53,8 @@ def _rows() -> Iterator[Any]:
     for size in (1, 2, 3):
         pools = [swa_mapping.initial(size, 5, 4, rows=5, need_sort=False, windowed=w) for w in (True, False)]
         window = Length(1, min(1, size - 1))
-        yield rows.initial(pools[0], limit=2, sessions=2, window=window)
-        yield rows.initial(pools[1], limit=2, sessions=2, window=window, all_sliding=True)
+        yield session_trim_state.initial(pools[0], limit=2, sessions=2, window=window)
+        yield session_trim_state.initial(pools[1], limit=2, sessions=2, window=window, all_sliding=True)
 
 
 def _slots() -> Iterator[Any]:
@@ -65,12 +65,14 @@ def _slots() -> Iterator[Any]:
 def _caches() -> Iterator[Any]:
     for size, lazy in ((2, False), (1, True), (3, False)):
         pools = swa_mapping.initial(size, 4, 3, rows=6, need_sort=size == 1)
-        empty = rows.initial(pools, limit=2, sessions=1, window=Length(0, 1) if size > 1 else Length(1, 0))
+        empty = session_trim_state.initial(
+            pools, limit=2, sessions=1, window=Length(0, 1) if size > 1 else Length(1, 0)
+        )
         tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=True, stateful=True)
         slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(True, True, lazy))
         yield whole_cache.initial(empty, tree, slots, isolation.stories())
     pools = swa_mapping.initial(2, 4, 3, rows=6, need_sort=False, windowed=False)
-    empty = rows.initial(pools, limit=2, sessions=1, window=Length(0, 1))
+    empty = session_trim_state.initial(pools, limit=2, sessions=1, window=Length(0, 1))
     tree = lock_ref.initial(nodes=3, handles=2, window=1, windowed=False, stateful=False)
     slots = mamba_slots.initial(4, 2, 1, nodes=4, kind=(False, False, False))
     yield whole_cache.initial(empty, tree, slots, isolation.stories())

@@ -195,7 +195,7 @@ def mutate(
             raise UsageError(f"mutate engine needs the name of one engine; {what_else}")
         limit = None if budget is None else checking.seconds(budget, None)
         engine, count = (stem or [""])[0], sample or mutating_engine.COUNT
-        drawn = mutating_engine.Options(engine, release, seed, count, first, limit, keep, json)
+        drawn = mutating_engine.EngineMutationOptions(engine, release, seed, count, first, limit, keep, json)
         raise typer.Exit(mutating_engine.run(drawn))
     if release is not None or first:
         raise UsageError("--release and --first are for mutate engine")
@@ -206,14 +206,16 @@ def mutate(
             raise typer.Exit(mutating_impl.operators(json))
         limit = None if budget is None else checking.seconds(budget, None)
         chosen = (stem or [], operator or [], sample or mutating_impl.SAMPLE, seed, jobs, limit, keep, json)
-        raise typer.Exit(mutating_impl.run(mutating_impl.Options(*chosen)))
+        raise typer.Exit(mutating_impl.run(mutating_impl.ImplMutationOptions(*chosen)))
     if budget is not None:
         raise UsageError("--budget is for mutate impl and engine: the edits of the law are all tried")
     from slotproof.planted import mutating
 
     if list_operators:
         raise typer.Exit(mutating.operators(json))
-    raise typer.Exit(mutating.run(mutating.Options(stem or [], operator or [], sample, seed, jobs, keep, json)))
+    raise typer.Exit(
+        mutating.run(mutating.SpecMutationOptions(stem or [], operator or [], sample, seed, jobs, keep, json))
+    )
 
 
 @app.command()
@@ -284,7 +286,7 @@ def check(
 
     raise typer.Exit(
         checking.run(
-            checking.Options(
+            checking.CheckOptions(
                 Subject(engine, release, source, device, tuple(stem or ()), parsed(option or [])),
                 base=base,
                 stems=tuple(stem or ()),
@@ -345,7 +347,7 @@ def campaign(
     limit, lasts = seconds_of(call_limit, "--call-limit"), seconds_of(time, "--for")
     campaigning.must_be_known(subject)
     folder = output.folder_to_write(out or campaigning.folder_of(subject), "-o")
-    asked = campaigning.Options(subject, lasts, folder, subject.stems, workers, seed, ray, steer, limit, json)
+    asked = campaigning.CampaignOptions(subject, lasts, folder, subject.stems, workers, seed, ray, steer, limit, json)
     raise typer.Exit(campaigning.run(asked))
 
 
@@ -384,7 +386,7 @@ def faults(
     """
     from slotproof.planted import faulting
 
-    raise typer.Exit(faulting.run(faulting.Options(name or [], search, seed, keep, json)))
+    raise typer.Exit(faulting.run(faulting.FaultOptions(name or [], search, seed, keep, json)))
 
 
 @app.command(cls=NamesEngines)
@@ -443,7 +445,7 @@ def events(
     """
     from slotproof.commands import streaming
 
-    raise typer.Exit(streaming.run(streaming.Options(file, reader, late, json, form)))
+    raise typer.Exit(streaming.run(streaming.StreamOptions(file, reader, late, json, form)))
 
 
 @app.command()

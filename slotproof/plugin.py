@@ -16,8 +16,8 @@ from conformance.driver.protocol import (
     Json,
     Misuse,
     OutOfMemory,
-    TellingEngine,
-    Told,
+    PublishedEvents,
+    PublishingEngine,
     TurnedAway,
     Unsupported,
 )
@@ -29,14 +29,21 @@ from conformance.stems.block_cache.protocol import (
     Completed,
     Known,
     Launched,
-    Load,
     Move,
-    Pass,
+    RequestLoad,
+    RequestPass,
     Transfers,
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
-from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, LockRefSnapshot, Match, NodePart, NodeSnapshot
+from conformance.stems.lock_ref.protocol import (
+    Inserted,
+    LockRefEngine,
+    LockRefSnapshot,
+    NodePart,
+    NodeSnapshot,
+    PrefixMatch,
+)
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
 from conformance.stems.session_trim.protocol import (
     Admission,
@@ -70,22 +77,24 @@ __all__ = [
     "Known",
     "Launched",
     "Lengths",
-    "Load",
     "Loaded",
     "LockHold",
     "LockRefEngine",
     "LockRefSnapshot",
     "MambaSlotsEngine",
     "MambaSlotsSnapshot",
-    "Match",
     "Misuse",
     "Move",
     "Name",
     "NodePart",
     "NodeSnapshot",
     "OutOfMemory",
-    "Pass",
     "Plugin",
+    "PrefixMatch",
+    "PublishedEvents",
+    "PublishingEngine",
+    "RequestLoad",
+    "RequestPass",
     "RowSnapshot",
     "SessionTrimEngine",
     "SessionTrimSnapshot",
@@ -93,8 +102,6 @@ __all__ = [
     "SlotNames",
     "SwaMappingEngine",
     "SwaMappingSnapshot",
-    "TellingEngine",
-    "Told",
     "Transfers",
     "TreePage",
     "Trees",
@@ -103,7 +110,7 @@ __all__ = [
     "load",
 ]
 
-# Names that the Protocols and snapshots had before each had the name of its stem; they go on working.
+# Names that the Protocols, snapshots and answers had before; they go on working.
 OLD_NAMES = {
     "PoolEngine": AllocatorEngine,
     "PoolSnapshot": AllocatorSnapshot,
@@ -115,6 +122,11 @@ OLD_NAMES = {
     "RowsSnapshot": SessionTrimSnapshot,
     "StateEngine": MambaSlotsEngine,
     "StatesSnapshot": MambaSlotsSnapshot,
+    "Load": RequestLoad,
+    "Match": PrefixMatch,
+    "Pass": RequestPass,
+    "TellingEngine": PublishingEngine,
+    "Told": PublishedEvents,
 }
 
 

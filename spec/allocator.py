@@ -51,7 +51,7 @@ stem = Stem("allocator")
 
 
 @dataclass(frozen=True)
-class Allocator:
+class AllocatorState:
     """One pool, a copy of the pool from the last backup, and how deep free groups are nested."""
 
     now: Pool
@@ -60,19 +60,19 @@ class Allocator:
     group: Number = number()
 
 
-def initial(page_size: int, size: int, rows: int, need_sort: bool) -> Allocator:
+def initial(page_size: int, size: int, rows: int, need_sort: bool) -> AllocatorState:
     """All ``size`` pages are free, and ``rows`` rows are empty (finite reading)."""
     pool = new_pool(page_size, size, rows, need_sort)
-    return start(Allocator(now=pool, saved=pool, backed_up=False, group=0))
+    return start(AllocatorState(now=pool, saved=pool, backed_up=False, group=0))
 
 
-def start(st: Allocator) -> Allocator:
+def start(st: AllocatorState) -> AllocatorState:
     """Before the first call: all pages are free, all rows are empty, no free group is open, there is no backup."""
     blank = emptied(st.now)
-    return Allocator(now=blank, saved=blank, backed_up=False, group=0)
+    return AllocatorState(now=blank, saved=blank, backed_up=False, group=0)
 
 
-stem.state, stem.start = Allocator, start
+stem.state, stem.start = AllocatorState, start
 
 
 # Promises and choices that several transitions share; ``spec.swa_mapping`` uses them, too.
@@ -157,7 +157,7 @@ def group_after_end(group: Number) -> Number:
 
 
 @stem.transition
-def alloc(st: Allocator, row: Number, count: Number, chosen: Seq) -> Step[Allocator]:
+def alloc(st: AllocatorState, row: Number, count: Number, chosen: Seq) -> Step[AllocatorState]:
     """A row whose last page is full takes ``count`` whole pages; a call without enough pages changes nothing."""
     now = length(st.now, row)
     grown = alloc_extend(st, row, Length(now.pages + count, now.rest), chosen)
@@ -166,7 +166,7 @@ def alloc(st: Allocator, row: Number, count: Number, chosen: Seq) -> Step[Alloca
 
 
 @stem.transition
-def alloc_extend(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def alloc_extend(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A row grows to ``to`` tokens: it fills its partial page, then takes new pages.
 
     A call without enough pages changes nothing.
@@ -182,13 +182,13 @@ def alloc_extend(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Al
 
 
 @stem.transition
-def alloc_decode(st: Allocator, row: Number, chosen: Seq) -> Step[Allocator]:
+def alloc_decode(st: AllocatorState, row: Number, chosen: Seq) -> Step[AllocatorState]:
     """A row grows by one token; a call without a page that it needs changes nothing."""
     return alloc_extend(st, row, next_token(length(st.now, row), st.now.page_size), chosen)
 
 
 @stem.transition
-def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
+def free(st: AllocatorState, gone: Set, slots: Slots) -> Step[AllocatorState]:
     """The pages of the freed slots are given back: at once, or when the open free group ends."""
     place = ite(st.group > 0, PENDING, resting(st.now))
     return Step(
@@ -198,7 +198,7 @@ def free(st: Allocator, gone: Set, slots: Slots) -> Step[Allocator]:
 
 
 @stem.transition
-def shorten(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
+def shorten(st: AllocatorState, row: Number, to: Length) -> Step[AllocatorState]:
     """A row is cut to ``to`` tokens: its caller freed the pages that keep no token. The allocator gets no call."""
     return Step(
         promises=shrinking(st.now, row, to),
@@ -207,7 +207,7 @@ def shorten(st: Allocator, row: Number, to: Length) -> Step[Allocator]:
 
 
 @stem.transition
-def roll_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def roll_back(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A row is granted what it needs to grow to ``to`` tokens, and its caller fails before it uses the new slots.
 
     The caller gives the new pages back; then all is as it was: no row has changed, and the pages can be handed out
@@ -221,7 +221,7 @@ def roll_back(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Alloc
 
 
 @stem.transition
-def free_group_begin(st: Allocator, opens: Truth) -> Step[Allocator]:
+def free_group_begin(st: AllocatorState, opens: Truth) -> Step[AllocatorState]:
     """A free group begins: freed pages wait until the outermost open group ends.
 
     An engine may refuse to open a group within a group; then nothing changes.
@@ -230,7 +230,7 @@ def free_group_begin(st: Allocator, opens: Truth) -> Step[Allocator]:
 
 
 @stem.transition
-def free_group_end(st: Allocator) -> Step[Allocator]:
+def free_group_end(st: AllocatorState) -> Step[AllocatorState]:
     """A free group ends: the end of the outermost group makes the waiting pages available.
 
     An end changes nothing where no group is open, as after a ``clear`` within a group.
@@ -244,13 +244,13 @@ def free_group_end(st: Allocator) -> Step[Allocator]:
 
 
 @stem.transition
-def backup_state(st: Allocator) -> Step[Allocator]:
+def backup_state(st: AllocatorState) -> Step[AllocatorState]:
     """The pool is saved; it can be restored as long as no page is given back."""
     return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
-def restore_state(st: Allocator) -> Step[Allocator]:
+def restore_state(st: AllocatorState) -> Step[AllocatorState]:
     """The saved pool is restored: every page that was handed out since the backup is free again."""
     return Step(
         promises=(requires(st.backed_up, "a backup was taken, and no page was given back since"),),
@@ -259,13 +259,13 @@ def restore_state(st: Allocator) -> Step[Allocator]:
 
 
 @stem.transition
-def merge_and_sort_free(st: Allocator) -> Step[Allocator]:
+def merge_and_sort_free(st: AllocatorState) -> Step[AllocatorState]:
     """All pages of the release list go to the free list; nothing else changes."""
     return Step(then=but(st, now=merged(st.now, True)))
 
 
 @stem.transition
-def clear(st: Allocator) -> Step[Allocator]:
+def clear(st: AllocatorState) -> Step[AllocatorState]:
     """The allocator is again as before the first call."""
     return Step(then=start(st))
 
@@ -273,7 +273,7 @@ def clear(st: Allocator) -> Step[Allocator]:
 # The laws.
 
 
-def pools(st: Allocator) -> tuple[Part, ...]:
+def pools(st: AllocatorState) -> tuple[Part, ...]:
     """The parts of the state that are pools."""
     return (("now", st.now), ("saved", st.saved))
 
@@ -304,13 +304,13 @@ def still_holds(saved: Pool, now: Pool) -> Truth:
 
 
 @stem.invariant()
-def pending_in_group(st: Allocator) -> Truth:
+def pending_in_group(st: AllocatorState) -> Truth:
     """Pages are pending only while a free group is open."""
     return (st.group >= 0) & implies(st.group == 0, none_waits(st.now))
 
 
 @stem.invariant()
-def backup_still_holds(st: Allocator) -> Truth:
+def backup_still_holds(st: AllocatorState) -> Truth:
     """While a backup can be restored, every row still holds the pages that it held at the backup.
 
     So a restore takes back only pages that were handed out since.
@@ -331,7 +331,7 @@ def waits_for_the_end(was: Pool, now: Pool, open_before: Number, open_after: Num
 
 
 @stem.change(besides=("restore_state",))
-def freed_page_waits(was: Allocator, now: Allocator) -> Truth:
+def freed_page_waits(was: AllocatorState, now: AllocatorState) -> Truth:
     """While a free group is open no page becomes available: what is freed waits until the outermost group ends.
 
     Only a restore may give back at once the pages that were handed out since the backup.
@@ -340,73 +340,73 @@ def freed_page_waits(was: Allocator, now: Allocator) -> Truth:
 
 
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))
-def groups_are_counted(was: Allocator, now: Allocator) -> Truth:
+def groups_are_counted(was: AllocatorState, now: AllocatorState) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
     return was.group == now.group
 
 
 @stem.change(only=("free_group_begin",))
-def a_group_is_open(was: Allocator, now: Allocator, opens: Truth) -> Truth:
+def a_group_is_open(was: AllocatorState, now: AllocatorState, opens: Truth) -> Truth:
     """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
     return pool_effects.opens(was.group, now.group, opens)
 
 
 @stem.change(besides=("alloc", "alloc_extend", "alloc_decode", "shorten", "restore_state", "clear"))
-def rows_keep_their_lengths(was: Allocator, now: Allocator) -> Truth:
+def rows_keep_their_lengths(was: AllocatorState, now: AllocatorState) -> Truth:
     """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
     return pool_effects.keeps_lengths(was.now, now.now)
 
 
 @stem.change(only=("alloc",))
-def row_gets_its_pages(was: Allocator, now: Allocator, row: Number, count: Number) -> Truth:
+def row_gets_its_pages(was: AllocatorState, now: AllocatorState, row: Number, count: Number) -> Truth:
     """A row of whole pages that is granted ``count`` pages has so many more, and no other row changes its length."""
     return pool_effects.grows_by_pages(was.now, now.now, row, count)
 
 
 @stem.change(only=("alloc_extend",))
-def row_gets_its_length(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth:
+def row_gets_its_length(was: AllocatorState, now: AllocatorState, row: Number, to: Length) -> Truth:
     """A row that is granted ``to`` tokens has so many, no fewer than before, and no other row changes its length."""
     return pool_effects.grows(was.now, now.now, row, to)
 
 
 @stem.change(only=("alloc_decode",))
-def row_gets_its_token(was: Allocator, now: Allocator, row: Number) -> Truth:
+def row_gets_its_token(was: AllocatorState, now: AllocatorState, row: Number) -> Truth:
     """A row that decodes has one token more, and no other row changes its length."""
     return pool_effects.grows_by_a_token(was.now, now.now, row)
 
 
 @stem.change(only=("shorten",))
-def row_is_cut(was: Allocator, now: Allocator, row: Number, to: Length) -> Truth:
+def row_is_cut(was: AllocatorState, now: AllocatorState, row: Number, to: Length) -> Truth:
     """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
     return pool_effects.shrinks(was.now, now.now, row, to)
 
 
 @stem.change(only=("alloc", "alloc_extend", "alloc_decode"))
-def row_gets_the_chosen_pages(was: Allocator, now: Allocator, row: Number, chosen: Seq) -> Truth:
+def row_gets_the_chosen_pages(was: AllocatorState, now: AllocatorState, row: Number, chosen: Seq) -> Truth:
     """A row that grows gets exactly the pages that the implementation hands out."""
     return pool_effects.takes_chosen(was.now, now.now, row, chosen)
 
 
 @stem.change()
-def new_token_has_a_slot(was: Allocator, now: Allocator) -> Truth:
+def new_token_has_a_slot(was: AllocatorState, now: AllocatorState) -> Truth:
     """A row that grows owns a page at each page index at which it has a new token: no token is written to nowhere."""
     return grows_whole(was.now, now.now)
 
 
 @stem.change(only=("free",))
-def frees_what_is_named(was: Allocator, now: Allocator, gone: Set, slots: Slots) -> Truth:
+def frees_what_is_named(was: AllocatorState, now: AllocatorState, gone: Set, slots: Slots) -> Truth:
     """Exactly the pages whose slots a free names are given back: it names every used slot of them, and no other."""
     return pool_effects.gives_back(was.now, now.now, gone, slots)
 
 
 @stem.change(only=("merge_and_sort_free",))
-def release_list_is_sorted_in(was: Allocator, now: Allocator) -> Truth:
+def release_list_is_sorted_in(was: AllocatorState, now: AllocatorState) -> Truth:
     """After the release list was sorted into the free list, no page is on the release list."""
     return pool_effects.sorts(was.now, now.now)
 
 
 @stem.change(only=("roll_back",))
-def rolled_back_pages_are_free_again(was: Allocator, now: Allocator, chosen: Seq) -> Truth:
+def rolled_back_pages_are_free_again(was: AllocatorState, now: AllocatorState, chosen: Seq) -> Truth:
     """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
 
     Every other page is where it was.
@@ -415,18 +415,18 @@ def rolled_back_pages_are_free_again(was: Allocator, now: Allocator, chosen: Seq
 
 
 @stem.change(only=("backup_state",))
-def backup_is_taken(was: Allocator, now: Allocator) -> Truth:
+def backup_is_taken(was: AllocatorState, now: AllocatorState) -> Truth:
     """After a backup the pool can be restored as it is: each page where it is, each row with its pages."""
     return now.backed_up & pool_effects.is_copied(was.now, now.saved)
 
 
 @stem.change(only=("restore_state",))
-def backup_is_restored(was: Allocator, now: Allocator) -> Truth:
+def backup_is_restored(was: AllocatorState, now: AllocatorState) -> Truth:
     """After a restore the pool is as it was saved: each page where it was, each row with the pages that it had."""
     return was.backed_up & pool_effects.is_copied(was.saved, now.now)
 
 
 @stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
-def freed_page_waits_to_be_sorted(was: Allocator, now: Allocator) -> Truth:
+def freed_page_waits_to_be_sorted(was: AllocatorState, now: AllocatorState) -> Truth:
     """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
     return pool_effects.waits_to_be_sorted(was.now, now.now)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec import block_pool, blocks
-from spec.blocks import NULL, Blocks, holds, is_free, names, runs, told
+from spec import block_pool, block_pool_state
+from spec.block_pool_state import NULL, BlockPoolState, holds, is_free, names, prefix_at, runs
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, formed, same, touched
 from spec.logic import (
@@ -46,7 +46,7 @@ IDLE, RUNS, LOADS, KEPT = 0, 1, 2, 3  # phases of a row
 
 
 @dataclass(frozen=True)
-class BlockCache:
+class BlockCacheState:
     """The pool, and for each row its lengths in tokens and its phase.
 
     In a row ``r`` with ``windowed(r) == 1`` the next token reads the ``window(r)`` whole blocks and ``window_rest(r)``
@@ -54,7 +54,7 @@ class BlockCache:
     alone, which stands at the last place of the row. Both depend on the group of layers to which the row belongs.
     """
 
-    pool: Blocks
+    pool: BlockPoolState
     block_size: Number = constant("number", shared="page_size")
     windowed: Map = constant_map(1)
     window: Map = constant_map(1)
@@ -71,7 +71,7 @@ class BlockCache:
 MAPS = ("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase")
 
 
-def initial(pool: Blocks, block_size: int, windows: list[int | None], stateful: list[bool]) -> BlockCache:
+def initial(pool: BlockPoolState, block_size: int, windows: list[int | None], stateful: list[bool]) -> BlockCacheState:
     """No row is in use (finite reading). ``windows``: for each group how many tokens before it a token reads, one less
     than the engine's window; ``None`` for all. ``stateful``: the groups whose layers have states.
     """
@@ -83,50 +83,50 @@ def initial(pool: Blocks, block_size: int, windows: list[int | None], stateful: 
             maps["window"] = maps["window"].put(row, window // block_size)
             maps["window_rest"] = maps["window_rest"].put(row, window % block_size)
         maps["stateful"] = maps["stateful"].put(row, int(states))
-    return BlockCache(pool, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
+    return BlockCacheState(pool, block_size, **maps, **{name: FiniteMap(1) for name in MAPS})
 
 
-def start(st: BlockCache) -> BlockCache:
+def start(st: BlockCacheState) -> BlockCacheState:
     """Before the first call: every block is free, and no row is in use."""
-    return but(zeroed(st, MAPS, ()), pool=blocks.start(st.pool))
+    return but(zeroed(st, MAPS, ()), pool=block_pool_state.start(st.pool))
 
 
-stem.state, stem.start = BlockCache, start
+stem.state, stem.start = BlockCacheState, start
 stem.part("pool", block_pool.stem)
 
 
-def computed(st: BlockCache, row: Number) -> Length:
+def computed(st: BlockCacheState, row: Number) -> Length:
     """How many tokens of its own text the row has computed."""
     return Length(st.whole(row), st.rest(row))
 
 
-def ahead(st: BlockCache, row: Number) -> Length:
+def ahead(st: BlockCacheState, row: Number) -> Length:
     """How many tokens the row has slots for."""
     return Length(st.ahead_whole(row), st.ahead_rest(row))
 
 
-def has_states(st: BlockCache, row: Number) -> Truth:
+def has_states(st: BlockCacheState, row: Number) -> Truth:
     """The row belongs to a group of layers that have states."""
     return st.stateful(row) == 1
 
 
-def whole_window(st: BlockCache, row: Number, first: Number, to: Length) -> Truth:
+def whole_window(st: BlockCacheState, row: Number, first: Number, to: Length) -> Truth:
     """With the first place ``first`` the row still has all that the token after ``to`` reads."""
     window = at_most(Length(first + st.window(row), st.window_rest(row)), to)
     return (first == 0) | ((st.windowed(row) == 1) & window) | has_states(st, row)
 
 
-def in_phase(st: BlockCache, row: Number, phase: Number, sentence: str) -> Requirement:
+def in_phase(st: BlockCacheState, row: Number, phase: Number, sentence: str) -> Requirement:
     """The row is in this phase."""
     return requires(st.pool.rows.has(row) & (st.phase(row) == phase), sentence)
 
 
-def is_running(st: BlockCache, row: Number) -> Requirement:
+def is_running(st: BlockCacheState, row: Number) -> Requirement:
     """The row is computed."""
     return in_phase(st, row, RUNS, "the row is running")
 
 
-def _ended(st: BlockCache, row: Number) -> BlockCache:
+def _ended(st: BlockCacheState, row: Number) -> BlockCacheState:
     """The maps of a row that is not in use any more."""
     return but(
         st,
@@ -143,7 +143,7 @@ def _ended(st: BlockCache, row: Number) -> BlockCache:
 
 
 @stem.transition
-def admit(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+def admit(st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCacheState]:
     """A request that is new, or was preempted, gets a row with the blocks that the prefix cache finds for it.
 
     The engine chooses how much of the prompt it takes from the prefix cache. ``skipped`` places before stay empty:
@@ -187,7 +187,7 @@ def admit(st: BlockCache, row: Number, story: Number, skipped: Number, found: Se
 
 
 @stem.transition
-def allocate(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCache]:
+def allocate(st: BlockCacheState, row: Number, to: Length, skipped: Number, chosen: Seq) -> Step[BlockCacheState]:
     """A running row gets slots for ``to`` tokens: those that it is about to compute, with drafts and lookahead.
 
     Only a row with states may skip places, up to ``skipped``: it keeps one state and not one a block. A call without
@@ -225,14 +225,14 @@ def allocate(st: BlockCache, row: Number, to: Length, skipped: Number, chosen: S
     )
 
 
-def least(st: BlockCache, row: Number, to: Length) -> Number:
+def least(st: BlockCacheState, row: Number, to: Length) -> Number:
     """The fewest blocks with which a row can grow to a length: one for a row with states, else one for each place."""
     need = touched(to) - st.pool.length(row)
     return ite(has_states(st, row) & (need > 0), 1, need)
 
 
 @stem.transition
-def compute(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def compute(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """A forward pass is launched, or drafts are accepted: the tokens of the row up to ``to`` are computed.
 
     Blocks that are computed whole may get their hash at once. Drafts that are refused are no part of ``to``.
@@ -240,7 +240,7 @@ def compute(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCa
     return _computed(st, row, to, named, is_running(st, row))
 
 
-def _computed(st: BlockCache, row: Number, to: Length, named: Set, asked: Requirement) -> Step[BlockCache]:
+def _computed(st: BlockCacheState, row: Number, to: Length, named: Set, asked: Requirement) -> Step[BlockCacheState]:
     fills = call("pool", block_pool.fill, st.pool, row, to.pages)
     hashes = call("pool", block_pool.cache, fills.then, row, named)
     return Step(
@@ -268,7 +268,7 @@ def _computed(st: BlockCache, row: Number, to: Length, named: Set, asked: Requir
 
 
 @stem.transition
-def slide(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache]:
+def slide(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
     """The window of a running row moves on to its place ``to``: the row gives up blocks before.
 
     A row with states gives up states that it does not go on from, but never that of its last place.
@@ -292,7 +292,7 @@ def slide(st: BlockCache, row: Number, to: Number, gone: Set) -> Step[BlockCache
 
 
 @stem.transition
-def shift(st: BlockCache, row: Number, block: Number, to: Number) -> Step[BlockCache]:
+def shift(st: BlockCacheState, row: Number, block: Number, to: Number) -> Step[BlockCacheState]:
     """A running row with states puts a block that it still writes at a later place of its own."""
     moves = call("pool", block_pool.move, st.pool, row, block, to)
     return Step(
@@ -323,19 +323,19 @@ def shift(st: BlockCache, row: Number, block: Number, to: Number) -> Step[BlockC
 
 
 @stem.transition
-def load(st: BlockCache, row: Number) -> Step[BlockCache]:
+def load(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A transfer into the slots of a running row begins: nothing is computed in the row until it is done."""
     return Step(promises=(is_running(st, row),), then=but(st, phase=st.phase.put(row, LOADS)))
 
 
 @stem.transition
-def loaded(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def loaded(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """A transfer into a row is done: the tokens up to ``to`` are there, as if the row had computed them."""
     return _computed(st, row, to, named, in_phase(st, row, LOADS, "a transfer into the row is under way"))
 
 
 @stem.transition
-def keep(st: BlockCache, row: Number) -> Step[BlockCache]:
+def keep(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A request ends, and a transfer or a forward pass still uses its row: the row keeps its blocks until then."""
     return Step(
         promises=(
@@ -349,7 +349,7 @@ def keep(st: BlockCache, row: Number) -> Step[BlockCache]:
 
 
 @stem.transition
-def finish(st: BlockCache, row: Number) -> Step[BlockCache]:
+def finish(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A request ends, is aborted or preempted, or what its row was kept for is done: the row gives up every block.
 
     Blocks with a hash keep their content while they are free, so that the request, if it comes back, finds them again.
@@ -368,14 +368,14 @@ def finish(st: BlockCache, row: Number) -> Step[BlockCache]:
 
 
 @stem.transition
-def evict(st: BlockCache, gone: Set) -> Step[BlockCache]:
+def evict(st: BlockCacheState, gone: Set) -> Step[BlockCacheState]:
     """The prefix cache does not find these blocks any more; who holds one of them keeps it."""
     evicts = call("pool", block_pool.evict, st.pool, gone)
     return Step(promises=evicts.step.promises, then=but(st, pool=evicts.then), calls=(evicts,))
 
 
 @stem.transition
-def reset(st: BlockCache, done: Truth) -> Step[BlockCache]:
+def reset(st: BlockCacheState, done: Truth) -> Step[BlockCacheState]:
     """The prefix cache forgets every block, as after new weights; while a block is held this is refused (not done)."""
     resets = call("pool", block_pool.reset, st.pool, done)
     return Step(choice=resets.step.choice, then=but(st, pool=resets.then), calls=(resets,))
@@ -385,7 +385,7 @@ def reset(st: BlockCache, done: Truth) -> Step[BlockCache]:
 
 
 @stem.invariant(about=("pool",))
-def phases_are_known(st: BlockCache) -> Truth:
+def phases_are_known(st: BlockCacheState) -> Truth:
     """A row is in use from its admission until it ends, and is in one phase: it runs, loads or is kept."""
 
     def known(r: Number) -> Truth:
@@ -396,7 +396,7 @@ def phases_are_known(st: BlockCache) -> Truth:
 
 
 @stem.invariant(about=("pool",))
-def computed_within_slots(st: BlockCache) -> Truth:
+def computed_within_slots(st: BlockCacheState) -> Truth:
     """A row never counts more tokens as computed than it has slots for, and has exactly the places that these need."""
 
     def within(r: Number) -> Truth:
@@ -407,13 +407,13 @@ def computed_within_slots(st: BlockCache) -> Truth:
 
 
 @stem.invariant(about=("pool",))
-def filled_is_computed(st: BlockCache) -> Truth:
+def filled_is_computed(st: BlockCacheState) -> Truth:
     """The places of a row that count as computed whole are those whose tokens are all computed."""
     return st.pool.rows.all(lambda r: st.pool.filled(r) == st.whole(r))
 
 
 @stem.invariant(about=("pool",))
-def new_token_has_a_slot(st: BlockCache) -> Truth:
+def new_token_has_a_slot(st: BlockCacheState) -> Truth:
     """Each place that a row reads or writes holds a block: no token in its window is read from the null block, and
     none is written to it. A row with states holds a block at its last place.
     """
@@ -427,24 +427,24 @@ def new_token_has_a_slot(st: BlockCache) -> Truth:
 
 
 @stem.invariant(about=("pool",))
-def window_is_whole(st: BlockCache) -> Truth:
+def window_is_whole(st: BlockCacheState) -> Truth:
     """What the next token of a row reads lies behind the row's first place; without a window it reads everything."""
     return st.pool.rows.all(lambda r: (st.first(r) >= 0) & whole_window(st, r, st.first(r), computed(st, r)))
 
 
-def is_idle(st: BlockCache) -> Truth:
+def is_idle(st: BlockCacheState) -> Truth:
     """No row is in use."""
     return st.pool.rows.all(lambda r: st.phase(r) == IDLE)
 
 
 @stem.theorem(about=("pool",), each=lambda st: st.pool.blocks)
-def idle_holds_nothing(st: BlockCache, b: Number) -> Truth:
+def idle_holds_nothing(st: BlockCacheState, b: Number) -> Truth:
     """Where no row is in use, a block is free."""
     return implies(is_idle(st), st.pool.refs(b) == 0)
 
 
 @stem.theorem(about=("pool",))
-def every_block_comes_back(st: BlockCache) -> Truth:
+def every_block_comes_back(st: BlockCacheState) -> Truth:
     """Where no row is in use, every block is free: no block is lost when all requests and transfers have ended."""
     return implies(is_idle(st), st.pool.available == st.pool.blocks.size)
 
@@ -453,26 +453,26 @@ def every_block_comes_back(st: BlockCache) -> Truth:
 
 
 @stem.change(besides=("finish",))
-def a_row_stays(was: BlockCache, now: BlockCache) -> Truth:
+def a_row_stays(was: BlockCacheState, now: BlockCacheState) -> Truth:
     """A row that is in use stays in use until it is finished: nobody takes its blocks while a transfer uses them."""
     return was.pool.rows.all(lambda r: implies(was.phase(r) != IDLE, now.phase(r) != IDLE))
 
 
 @stem.change(only=("admit",))
-def row_is_admitted(was: BlockCache, now: BlockCache, row: Number, skipped: Number, found: Seq) -> Truth:
+def row_is_admitted(was: BlockCacheState, now: BlockCacheState, row: Number, skipped: Number, found: Seq) -> Truth:
     """A row that is admitted has computed exactly what the prefix cache found for it, and runs."""
     count = (now.whole(row) == skipped + found.length) & (now.rest(row) == 0)
     return count & (now.phase(row) == RUNS) & others_stay(was, now, row)
 
 
 @stem.change(only=("allocate",))
-def row_gets_its_slots(was: BlockCache, now: BlockCache, row: Number, to: Length) -> Truth:
+def row_gets_its_slots(was: BlockCacheState, now: BlockCacheState, row: Number, to: Length) -> Truth:
     """A row that gets slots has them up to the length that was asked for."""
     return (now.ahead_whole(row) == to.pages) & (now.ahead_rest(row) == to.rest) & others_stay(was, now, row)
 
 
 @stem.change(only=("compute", "loaded"))
-def tokens_are_computed(was: BlockCache, now: BlockCache, row: Number, to: Length, named: Set) -> Truth:
+def tokens_are_computed(was: BlockCacheState, now: BlockCacheState, row: Number, to: Length, named: Set) -> Truth:
     """A row has computed exactly the tokens up to the length that the call names, and runs.
 
     Exactly the blocks that the engine offers get a hash, that of the row's text at their place.
@@ -480,14 +480,14 @@ def tokens_are_computed(was: BlockCache, now: BlockCache, row: Number, to: Lengt
 
     def hashed(b: Number) -> Truth:
         old = was.pool.hash(b)
-        return now.pool.hash(b) == ite(named.has(b), told(was.pool, row, was.pool.index(b)), old)
+        return now.pool.hash(b) == ite(named.has(b), prefix_at(was.pool, row, was.pool.index(b)), old)
 
     length = (now.whole(row) == to.pages) & (now.rest(row) == to.rest)
     return length & (now.phase(row) == RUNS) & was.pool.blocks.all(hashed) & others_stay(was, now, row)
 
 
 @stem.change(only=("slide",))
-def window_moves(was: BlockCache, now: BlockCache, row: Number, to: Number, gone: Set) -> Truth:
+def window_moves(was: BlockCacheState, now: BlockCacheState, row: Number, to: Number, gone: Set) -> Truth:
     """A window that moves on begins at its new place, and the row has given up exactly the blocks that are named."""
 
     def left(i: Number) -> Truth:
@@ -498,43 +498,43 @@ def window_moves(was: BlockCache, now: BlockCache, row: Number, to: Number, gone
 
 
 @stem.change(only=("shift",))
-def state_is_shifted(was: BlockCache, now: BlockCache, row: Number, block: Number, to: Number) -> Truth:
+def state_is_shifted(was: BlockCacheState, now: BlockCacheState, row: Number, block: Number, to: Number) -> Truth:
     """A block that is shifted stands at its new place."""
     return (now.pool.table(row, to) == block) & others_stay(was, now, row)
 
 
 @stem.change(only=("load",))
-def row_waits(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+def row_waits(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
     """A row into which a transfer begins waits for its end."""
     return (now.phase(row) == LOADS) & others_stay(was, now, row)
 
 
 @stem.change(only=("keep",))
-def row_is_kept(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+def row_is_kept(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
     """A row that is kept for a transfer alone keeps its blocks."""
     table = was.pool.indices.all(lambda i: was.pool.table(row, i) == now.pool.table(row, i))
     return (now.phase(row) == KEPT) & table & others_stay(was, now, row)
 
 
 @stem.change(only=("finish",))
-def row_is_finished(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+def row_is_finished(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
     """A row that is finished is not in use and has computed nothing; every other row is as it was."""
     return (now.phase(row) == IDLE) & (now.whole(row) == 0) & others_stay(was, now, row)
 
 
 @stem.change(only=("evict",))
-def hashes_are_dropped(was: BlockCache, now: BlockCache, gone: Set) -> Truth:
+def hashes_are_dropped(was: BlockCacheState, now: BlockCacheState, gone: Set) -> Truth:
     """Exactly the blocks that are evicted from the prefix cache lose their hash, and no row changes."""
     return was.pool.blocks.all(lambda b: now.pool.hash(b) == ite(gone.has(b), 0, was.pool.hash(b)))
 
 
 @stem.change(only=("reset",))
-def prefix_cache_is_empty(was: BlockCache, now: BlockCache, done: Truth) -> Truth:
+def prefix_cache_is_empty(was: BlockCacheState, now: BlockCacheState, done: Truth) -> Truth:
     """After a reset that is done, the prefix cache finds no block; one that is refused changes nothing."""
     return was.pool.blocks.all(lambda b: now.pool.hash(b) == ite(done, 0, was.pool.hash(b)))
 
 
-def others_stay(was: BlockCache, now: BlockCache, row: Number) -> Truth:
+def others_stay(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
     """Every other row has the lengths and the phase that it had."""
 
     def alike(r: Number) -> Truth:

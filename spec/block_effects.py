@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec.blocks import NO_HASH, NULL, UNWRITTEN, Blocks, alike, holds, runs, told
+from spec.block_pool_state import NO_HASH, NULL, UNWRITTEN, BlockPoolState, alike, holds, prefix_at, runs
 from spec.logic import Number, Seq, Set, Truth, implies, ite, no
 
 
-def _others(was: Blocks, row: Number, law: Callable[[Number], Truth]) -> Truth:
+def _others(was: BlockPoolState, row: Number, law: Callable[[Number], Truth]) -> Truth:
     """``law`` holds for each row but this one."""
     return was.rows.all(lambda r: (r == row) | law(r))
 
 
-def others_keep_their_blocks(was: Blocks, now: Blocks, row: Number) -> Truth:
+def others_keep_their_blocks(was: BlockPoolState, now: BlockPoolState, row: Number) -> Truth:
     """Every other row has the blocks that it had, and no row but this one gets longer or shorter."""
 
     def kept(r: Number) -> Truth:
@@ -23,7 +23,7 @@ def others_keep_their_blocks(was: Blocks, now: Blocks, row: Number) -> Truth:
     return _others(was, row, kept)
 
 
-def grows(was: Blocks, now: Blocks, row: Number, by: Seq) -> Truth:
+def grows(was: BlockPoolState, now: BlockPoolState, row: Number, by: Seq) -> Truth:
     """The row has the blocks of ``by`` behind what it had, and no other row changes."""
     first = was.length(row)
 
@@ -35,41 +35,41 @@ def grows(was: Blocks, now: Blocks, row: Number, by: Seq) -> Truth:
     return longer & was.indices.all(there) & others_keep_their_blocks(was, now, row)
 
 
-def hashes_stay(was: Blocks, now: Blocks) -> Truth:
+def hashes_stay(was: BlockPoolState, now: BlockPoolState) -> Truth:
     """A block keeps its hash until it is handed out again, evicted, or the whole prefix cache is reset."""
     return was.blocks.all(lambda b: was.hash(b) == now.hash(b))
 
 
-def contents_stay(was: Blocks, now: Blocks) -> Truth:
+def contents_stay(was: BlockPoolState, now: BlockPoolState) -> Truth:
     """A block keeps what was computed in it until it is handed out again, or written by the row that alone holds it."""
     return was.blocks.all(lambda b: was.content(b) == now.content(b))
 
 
-def rows_stay(was: Blocks, now: Blocks) -> Truth:
+def rows_stay(was: BlockPoolState, now: BlockPoolState) -> Truth:
     """A row is in use from its beginning until it is released, with one text."""
     return was.rows.all(lambda r: (runs(was, r) == runs(now, r)) & (was.story(r) == now.story(r)))
 
 
-def row_begins(was: Blocks, now: Blocks, row: Number, story: Number) -> Truth:
+def row_begins(was: BlockPoolState, now: BlockPoolState, row: Number, story: Number) -> Truth:
     """A row that begins is in use, has its text and no block; no other row changes."""
     others = _others(was, row, lambda r: (runs(was, r) == runs(now, r)) & (was.story(r) == now.story(r)))
     begun = runs(now, row) & (now.story(row) == story) & (now.length(row) == 0)
     return begun & others & others_keep_their_blocks(was, now, row)
 
 
-def row_is_skipped(was: Blocks, now: Blocks, row: Number, to: Number) -> Truth:
+def row_is_skipped(was: BlockPoolState, now: BlockPoolState, row: Number, to: Number) -> Truth:
     """A row that is skipped to a place has null blocks up to there, behind what it had; no other row changes."""
     table = was.indices.all(lambda i: was.table(row, i) == now.table(row, i))
     kept = now.filled(row) == was.filled(row)
     return (now.length(row) == to) & kept & table & others_keep_their_blocks(was, now, row)
 
 
-def row_gets_what_was_found(was: Blocks, now: Blocks, row: Number, found: Seq) -> Truth:
+def row_gets_what_was_found(was: BlockPoolState, now: BlockPoolState, row: Number, found: Seq) -> Truth:
     """A row gets exactly the blocks that were found for it, computed whole; no other row changes."""
     return grows(was, now, row, found) & (now.filled(row) == now.length(row))
 
 
-def row_gets_new_blocks(was: Blocks, now: Blocks, row: Number, chosen: Seq) -> Truth:
+def row_gets_new_blocks(was: BlockPoolState, now: BlockPoolState, row: Number, chosen: Seq) -> Truth:
     """A row gets exactly the blocks that are handed out, none of them computed; these alone lose hash and content."""
 
     def lost(b: Number) -> Truth:
@@ -81,26 +81,26 @@ def row_gets_new_blocks(was: Blocks, now: Blocks, row: Number, chosen: Seq) -> T
     return grows(was, now, row, chosen) & computed & was.blocks.all(lost)
 
 
-def row_is_filled(was: Blocks, now: Blocks, row: Number, to: Number) -> Truth:
+def row_is_filled(was: BlockPoolState, now: BlockPoolState, row: Number, to: Number) -> Truth:
     """A row has ``to`` places that are computed whole; only blocks of these places are written, with the row's text."""
 
     def written(b: Number) -> Truth:
         new = holds(was, row, b) & (was.filled(row) <= was.index(b)) & (was.index(b) < to)
-        return now.content(b) == ite(new, told(was, row, was.index(b)), was.content(b))
+        return now.content(b) == ite(new, prefix_at(was, row, was.index(b)), was.content(b))
 
     return (now.filled(row) == to) & (now.length(row) == was.length(row)) & was.blocks.all(written)
 
 
-def blocks_are_found(was: Blocks, now: Blocks, row: Number, named: Set) -> Truth:
+def blocks_are_found(was: BlockPoolState, now: BlockPoolState, row: Number, named: Set) -> Truth:
     """Exactly the blocks that the engine offers get a hash, that of the row's text at their place."""
 
     def hashed(b: Number) -> Truth:
-        return now.hash(b) == ite(named.has(b), told(was, row, was.index(b)), was.hash(b))
+        return now.hash(b) == ite(named.has(b), prefix_at(was, row, was.index(b)), was.hash(b))
 
     return was.blocks.all(hashed)
 
 
-def equal_blocks_are_found(was: Blocks, now: Blocks, gone: Set) -> Truth:
+def equal_blocks_are_found(was: BlockPoolState, now: BlockPoolState, gone: Set) -> Truth:
     """Exactly the blocks that are displaced lose their hash, and each text for which one was found still finds a block.
 
     The block that is found then was computed for this text, at this place and in this group of layers.
@@ -115,7 +115,7 @@ def equal_blocks_are_found(was: Blocks, now: Blocks, gone: Set) -> Truth:
     return was.blocks.all(forgotten) & was.blocks.all(lambda b: implies(was.hash(b) != NO_HASH, found(b)))
 
 
-def gives_up(was: Blocks, now: Blocks, row: Number, gone: Callable[[Number], Truth]) -> Truth:
+def gives_up(was: BlockPoolState, now: BlockPoolState, row: Number, gone: Callable[[Number], Truth]) -> Truth:
     """The row has the null block where it held a block that is ``gone``, and else what it had."""
 
     def there(i: Number) -> Truth:
@@ -125,13 +125,13 @@ def gives_up(was: Blocks, now: Blocks, row: Number, gone: Callable[[Number], Tru
     return was.indices.all(there)
 
 
-def row_gives_up(was: Blocks, now: Blocks, row: Number, gone: Set) -> Truth:
+def row_gives_up(was: BlockPoolState, now: BlockPoolState, row: Number, gone: Set) -> Truth:
     """A row gives up exactly the blocks that are named, and keeps its length; no other row changes."""
     kept = (was.length(row) == now.length(row)) & (was.filled(row) == now.filled(row))
     return gives_up(was, now, row, gone.has) & kept & others_keep_their_blocks(was, now, row)
 
 
-def row_is_cut(was: Blocks, now: Blocks, row: Number, to: Number) -> Truth:
+def row_is_cut(was: BlockPoolState, now: BlockPoolState, row: Number, to: Number) -> Truth:
     """A row that is cut has ``to`` places, no more than before, and has given up exactly the blocks behind them.
 
     No other row changes.
@@ -142,7 +142,7 @@ def row_is_cut(was: Blocks, now: Blocks, row: Number, to: Number) -> Truth:
     return shorter & kept & cut & others_keep_their_blocks(was, now, row)
 
 
-def block_is_moved(was: Blocks, now: Blocks, row: Number, block: Number, to: Number) -> Truth:
+def block_is_moved(was: BlockPoolState, now: BlockPoolState, row: Number, block: Number, to: Number) -> Truth:
     """A block that is moved stands at its new place and at no other; the row keeps all other blocks and its length."""
 
     def there(i: Number) -> Truth:
@@ -152,13 +152,13 @@ def block_is_moved(was: Blocks, now: Blocks, row: Number, block: Number, to: Num
     return was.indices.all(there) & lengths & others_keep_their_blocks(was, now, row)
 
 
-def row_ends(was: Blocks, now: Blocks, row: Number) -> Truth:
+def row_ends(was: BlockPoolState, now: BlockPoolState, row: Number) -> Truth:
     """A row that is released is not in use and holds no block; every other row is as it was."""
     others = _others(was, row, lambda r: runs(was, r) == runs(now, r))
     return no(runs(now, row)) & (now.length(row) == 0) & others & others_keep_their_blocks(was, now, row)
 
 
-def blocks_are_lent(was: Blocks, now: Blocks, row: Number, other: Number, lent: Set) -> Truth:
+def blocks_are_lent(was: BlockPoolState, now: BlockPoolState, row: Number, other: Number, lent: Set) -> Truth:
     """The other row holds exactly the blocks that are lent, at their places; no row but this one changes."""
 
     def there(b: Number) -> Truth:
@@ -173,12 +173,12 @@ def blocks_are_lent(was: Blocks, now: Blocks, row: Number, other: Number, lent: 
     return lengths & table & others_keep_their_blocks(was, now, other)
 
 
-def blocks_are_not_found(was: Blocks, now: Blocks, gone: Set) -> Truth:
+def blocks_are_not_found(was: BlockPoolState, now: BlockPoolState, gone: Set) -> Truth:
     """Exactly the blocks that are evicted from the prefix cache lose their hash."""
     return was.blocks.all(lambda b: now.hash(b) == ite(gone.has(b), NO_HASH, was.hash(b)))
 
 
-def nothing_is_found(was: Blocks, now: Blocks, done: Truth) -> Truth:
+def nothing_is_found(was: BlockPoolState, now: BlockPoolState, done: Truth) -> Truth:
     """After a reset that is done, the prefix cache finds no block and none counts as computed.
 
     A reset that is refused changes nothing.

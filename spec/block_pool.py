@@ -1,17 +1,18 @@
 """A pool of blocks that many requests share: block tables, reference counts, and the prefix cache that finds blocks.
 
-``spec.blocks`` has the state and the laws. A prompt that the prefix cache knows is a ``join`` of blocks that it finds;
-what a window does not reach is a ``skip``; new tokens get blocks by ``take``, and ``fill`` when they are computed.
+``spec.block_pool_state`` has the state and the laws. A prompt that the prefix cache knows is a ``join`` of blocks that
+it finds; what a window does not reach is a ``skip``; new tokens get blocks by ``take``, and ``fill`` when they are
+computed.
 """
 
 from __future__ import annotations
 
-from spec import block_effects, blocks
-from spec.blocks import (
+from spec import block_effects, block_pool_state
+from spec.block_pool_state import (
     NO_HASH,
     NULL,
     UNWRITTEN,
-    Blocks,
+    BlockPoolState,
     alike,
     blocks_of,
     found_for,
@@ -21,21 +22,21 @@ from spec.blocks import (
     initial,
     is_free,
     of_row,
+    prefix_at,
     runs,
     start,
-    told,
 )
 from spec.logic import Number, Requirement, Seq, Set, Stem, Step, Truth, but, no, requires
 
-stem = Stem("block_pool", state=Blocks, start=start)
+stem = Stem("block_pool", state=BlockPoolState, start=start)
 
 
-def is_used(st: Blocks, row: Number) -> Requirement:
+def is_used(st: BlockPoolState, row: Number) -> Requirement:
     """The row is one of the pool, and in use."""
     return requires(st.rows.has(row) & runs(st, row), "the row is in use")
 
 
-def grows_to(st: Blocks, row: Number, to: Number) -> Requirement:
+def grows_to(st: BlockPoolState, row: Number, to: Number) -> Requirement:
     """The row has room for ``to`` places, and has no more of them now."""
     room = (to == st.length(row)) | st.indices.has(to - 1)
     return requires((st.length(row) <= to) & room, "the row gets no shorter and has room for the new places")
@@ -45,7 +46,7 @@ def grows_to(st: Blocks, row: Number, to: Number) -> Requirement:
 
 
 @stem.transition
-def begin(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
+def begin(st: BlockPoolState, row: Number, story: Number) -> Step[BlockPoolState]:
     """A request with a text gets an empty row of blocks in one group of layers; a transfer gets one, too."""
     return Step(
         promises=(
@@ -57,7 +58,7 @@ def begin(st: Blocks, row: Number, story: Number) -> Step[Blocks]:
 
 
 @stem.transition
-def skip(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def skip(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """A row grows to ``to`` places with null blocks, which nobody reads: a cached prefix before the window."""
     return Step(
         promises=(is_used(st, row), grows_to(st, row, to)),
@@ -65,13 +66,13 @@ def skip(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
     )
 
 
-def is_whole(st: Blocks, row: Number) -> Requirement:
+def is_whole(st: BlockPoolState, row: Number) -> Requirement:
     """Each place of the row is computed whole."""
     return requires(st.filled(row) == st.length(row), "every place of the row is computed whole")
 
 
 @stem.transition
-def join(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def join(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """A row goes on with blocks that the prefix cache found: each has one holder more, and leaves the free blocks.
 
     The engine chooses which of several blocks with one hash it takes.
@@ -104,7 +105,7 @@ def join(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
 
 
 @stem.transition
-def take(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
+def take(st: BlockPoolState, row: Number, count: Number, chosen: Seq) -> Step[BlockPoolState]:
     """A row gets ``count`` new blocks, which it alone holds.
 
     The prefix cache does not find them any more under their old text. A call without enough free blocks changes
@@ -138,7 +139,7 @@ def take(st: Blocks, row: Number, count: Number, chosen: Seq) -> Step[Blocks]:
 
 
 @stem.transition
-def fill(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def fill(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """The places of a row up to ``to`` are computed whole: their blocks contain the row's own text from now on."""
 
     def written(b: Number) -> Truth:
@@ -152,13 +153,13 @@ def fill(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
         then=but(
             st,
             filled=st.filled.put(row, to),
-            content=st.content.where(written, lambda b: told(st, row, st.index(b)), lambda: of_row(st, row)),
+            content=st.content.where(written, lambda b: prefix_at(st, row, st.index(b)), lambda: of_row(st, row)),
         ),
     )
 
 
 @stem.transition
-def cache(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
+def cache(st: BlockPoolState, row: Number, named: Set) -> Step[BlockPoolState]:
     """Blocks of a row that are computed whole get the hash of the row's text: the prefix cache finds them from now on.
 
     The engine chooses which blocks it offers for reuse.
@@ -171,12 +172,12 @@ def cache(st: Blocks, row: Number, named: Set) -> Step[Blocks]:
                 "a block that gets a hash is held by the row and computed whole",
             ),
         ),
-        then=but(st, hash=st.hash.where(named.has, lambda b: told(st, row, st.index(b)), named.items)),
+        then=but(st, hash=st.hash.where(named.has, lambda b: prefix_at(st, row, st.index(b)), named.items)),
     )
 
 
 @stem.transition
-def displace(st: Blocks, gone: Set) -> Step[Blocks]:
+def displace(st: BlockPoolState, gone: Set) -> Step[BlockPoolState]:
     """A prefix cache that has one block for each hash does not find the other blocks with this hash any more.
 
     The engine chooses whether it has one block or several for a hash. Who holds a block that is not found keeps it.
@@ -193,7 +194,7 @@ def displace(st: Blocks, gone: Set) -> Step[Blocks]:
 
 
 @stem.transition
-def leave(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
+def leave(st: BlockPoolState, row: Number, gone: Set) -> Step[BlockPoolState]:
     """A row gives up blocks that nobody reads for it any more: the null block stands at their places from now on."""
     return Step(
         promises=(
@@ -212,7 +213,7 @@ def leave(st: Blocks, row: Number, gone: Set) -> Step[Blocks]:
 
 
 @stem.transition
-def cut(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
+def cut(st: BlockPoolState, row: Number, to: Number) -> Step[BlockPoolState]:
     """A row gives up the places from ``to`` on, none of which is computed whole: those of refused drafts."""
     gone = st.blocks.such(lambda b: holds(st, row, b) & (to <= st.index(b)), lambda: of_row(st, row))
     return Step(
@@ -231,7 +232,7 @@ def cut(st: Blocks, row: Number, to: Number) -> Step[Blocks]:
 
 
 @stem.transition
-def move(st: Blocks, row: Number, block: Number, to: Number) -> Step[Blocks]:
+def move(st: BlockPoolState, row: Number, block: Number, to: Number) -> Step[BlockPoolState]:
     """A row puts a block that it still writes at another of its places, where it holds none.
 
     The null block stands at the old place from now on.
@@ -260,7 +261,7 @@ def move(st: Blocks, row: Number, block: Number, to: Number) -> Step[Blocks]:
 
 
 @stem.transition
-def release(st: Blocks, row: Number) -> Step[Blocks]:
+def release(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """A request ends, is aborted or is preempted: its row gives up every block, and is not in use any more."""
     return Step(
         promises=(is_used(st, row),),
@@ -275,7 +276,7 @@ def release(st: Blocks, row: Number) -> Step[Blocks]:
 
 
 @stem.transition
-def lend(st: Blocks, row: Number, other: Number, lent: Set) -> Step[Blocks]:
+def lend(st: BlockPoolState, row: Number, other: Number, lent: Set) -> Step[BlockPoolState]:
     """Another row holds computed blocks of a row too, as a transfer that reads them does until it is done."""
     whole = st.filled(row)
     return Step(
@@ -307,7 +308,7 @@ def lend(st: Blocks, row: Number, other: Number, lent: Set) -> Step[Blocks]:
 
 
 @stem.transition
-def evict(st: Blocks, gone: Set) -> Step[Blocks]:
+def evict(st: BlockPoolState, gone: Set) -> Step[BlockPoolState]:
     """The prefix cache does not find these blocks any more; who holds one of them keeps it."""
     return Step(
         promises=(requires(gone.all(st.blocks.has), "the blocks are blocks of the pool"),),
@@ -316,7 +317,7 @@ def evict(st: Blocks, gone: Set) -> Step[Blocks]:
 
 
 @stem.transition
-def reset(st: Blocks, done: Truth) -> Step[Blocks]:
+def reset(st: BlockPoolState, done: Truth) -> Step[BlockPoolState]:
     """The prefix cache forgets every block, as after new weights; while a block is held this is refused (not done)."""
     return Step(
         choice=(requires(done == nobody_holds(st), "the prefix cache is reset exactly where every block is free"),),
@@ -328,25 +329,25 @@ def reset(st: Blocks, done: Truth) -> Step[Blocks]:
     )
 
 
-def nobody_holds(st: Blocks) -> Truth:
+def nobody_holds(st: BlockPoolState) -> Truth:
     """Every block is free."""
     return st.blocks.all(lambda b: st.refs(b) == 0)
 
 
 # The laws.
 
-stem.invariant()(blocks.stands_at_its_place)
-stem.invariant()(blocks.rows_are_formed)
-stem.each(blocks_of, counts=True)(blocks.count_is_holders)
-for _follows in (blocks.held_is_counted, blocks.counted_is_held):
+stem.invariant()(block_pool_state.stands_at_its_place)
+stem.invariant()(block_pool_state.rows_are_formed)
+stem.each(blocks_of, counts=True)(block_pool_state.count_is_holders)
+for _follows in (block_pool_state.held_is_counted, block_pool_state.counted_is_held):
     stem.each(blocks_of, uses=("count_is_holders",))(_follows)
-stem.invariant()(blocks.available_counts)
-stem.invariant()(blocks.hash_names_content)
-stem.invariant()(blocks.filled_holds_own_text)
-stem.invariant()(blocks.written_is_own)
-stem.theorem(about=())(blocks.shared_is_not_written)
-stem.theorem(about=(), each=blocks_of)(blocks.unheld_is_free)
-stem.theorem(about=())(blocks.all_is_given_back)
+stem.invariant()(block_pool_state.available_counts)
+stem.invariant()(block_pool_state.hash_names_content)
+stem.invariant()(block_pool_state.filled_holds_own_text)
+stem.invariant()(block_pool_state.written_is_own)
+stem.theorem(about=())(block_pool_state.shared_is_not_written)
+stem.theorem(about=(), each=blocks_of)(block_pool_state.unheld_is_free)
+stem.theorem(about=())(block_pool_state.all_is_given_back)
 
 # What calls do.
 
@@ -368,4 +369,4 @@ stem.change(only=("evict",))(block_effects.blocks_are_not_found)
 stem.change(only=("reset",))(block_effects.nothing_is_found)
 stem.change(besides=("begin", "release"))(block_effects.rows_stay)
 
-__all__ = ["Blocks", "initial", "stem"]
+__all__ = ["BlockPoolState", "initial", "stem"]

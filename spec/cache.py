@@ -39,10 +39,10 @@ from spec.cache_state import (
     window_in,
 )
 from spec.lengths import Length, shortest, touched
+from spec.lock_ref_state import ROOT, begin, between, end, lives
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, no, requires
 from spec.mamba_in_cache import row_has_no_states, slot_has_no_states, still_has_states
-from spec.rows import LEAVING, allocated, back_to, committed, full_pool, is_whole
-from spec.tree import ROOT, begin, between, end, lives
+from spec.session_trim_state import LEAVING, allocated, back_to, committed, full_pool, is_whole
 
 stem = Stem("cache", state=CacheState, start=start, sizes=cache_state.tables_have_room)
 stem.part("rows", session_trim.stem)

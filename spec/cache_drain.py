@@ -7,14 +7,14 @@ proved of these calls.
 
 from __future__ import annotations
 
-from spec import cache, mamba_in_cache, states
+from spec import cache, mamba_in_cache, mamba_slots_state
 from spec.cache_state import CacheState
 from spec.cache_theorems import deserted, nobody, requests_are_gone, rows_of
+from spec.lock_ref_state import lives
 from spec.logic import Descent, Domain, Drain, Measure, Number, Truth, ite, no
 from spec.mamba_in_cache import session_owner
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, is_row
-from spec.states import is_request, owns_nothing
-from spec.tree import lives
+from spec.mamba_slots_state import is_request, owns_nothing
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, is_row
 
 
 def at_rest(st: CacheState) -> Truth:
@@ -45,7 +45,7 @@ def of_row(st: CacheState, r: Number) -> Number:
 
 def of_request(st: CacheState, o: Number) -> Number:
     """1 for a request that waits with states and has no row."""
-    return ite(is_request(st.states, o) & (st.states.phase(o) == states.WAITING), 1, 0)
+    return ite(is_request(st.states, o) & (st.states.phase(o) == mamba_slots_state.WAITING), 1, 0)
 
 
 def owners_of(st: CacheState) -> Domain:
@@ -132,7 +132,7 @@ DESCENTS = (
     ),
     Descent(
         "free_waiting",
-        lambda st, o: is_request(st.states, o) & (st.states.phase(o) == states.WAITING),
+        lambda st, o: is_request(st.states, o) & (st.states.phase(o) == mamba_slots_state.WAITING),
         mamba_in_cache.state_release,
         lambda _, o: (o,),
         REQUESTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from spec import row_effects, state_effects
 from spec.cache_state import CacheState
 from spec.logic import Number, Seq, Truth
-from spec.rows import RUNNING
+from spec.session_trim_state import RUNNING
 
 
 def row_gets_the_chosen_pages(was: CacheState, now: CacheState, row: Number, full_pages: Seq, swa_pages: Seq) -> Truth:

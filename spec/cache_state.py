@@ -15,17 +15,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spec import contents as texts
-from spec import rows as request_rows
-from spec import states
-from spec import tree as trees
+from spec import lock_ref_state as trees
+from spec import mamba_slots_state
+from spec import session_trim_state as request_rows
 from spec.contents import Contents
 from spec.finite import Map as FiniteMap
 from spec.lengths import Length, at_most, same, touched
+from spec.lock_ref_state import HELD, ROOT, LockRefState, begin, between, end, lives, over
 from spec.logic import Domain, Map, Number, Seq, Truth, but, implies, ite, no, number, total
+from spec.mamba_slots_state import MambaSlotsState
 from spec.pool import PADDING, length
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows, allocated, committed, full_pool, is_row, swa_pool
-from spec.states import MambaSlots
-from spec.tree import HELD, ROOT, Tree, begin, between, end, lives, over
+from spec.session_trim_state import (
+    IDLE,
+    LEAVING,
+    RUNNING,
+    SAVED,
+    SessionTrimState,
+    allocated,
+    committed,
+    full_pool,
+    is_row,
+    swa_pool,
+)
 
 
 @dataclass(frozen=True)
@@ -36,9 +47,9 @@ class CacheState:
     is the number of the last insert into the tree. ``contents``: what the pages hold (``spec.contents``).
     """
 
-    rows: Rows
-    tree: Tree
-    states: MambaSlots
+    rows: SessionTrimState
+    tree: LockRefState
+    states: MambaSlotsState
     contents: Contents
     handle: Map = total(1)
     holder: Map = total(1)
@@ -49,7 +60,9 @@ class CacheState:
     inserts: Number = number()
 
 
-def initial(rows: Rows, tree: Tree, slots: MambaSlots, contents: Contents | None = None) -> CacheState:
+def initial(
+    rows: SessionTrimState, tree: LockRefState, slots: MambaSlotsState, contents: Contents | None = None
+) -> CacheState:
     """A cache of these parts in which no row reads and no handle is held (finite reading).
 
     ``contents``: without it, the texts of requests are not told apart.
@@ -64,7 +77,7 @@ def start(st: CacheState) -> CacheState:
         st,
         rows=request_rows.start(st.rows),
         tree=trees.start(st.tree),
-        states=states.start(st.states),
+        states=mamba_slots_state.start(st.states),
         handle=st.handle.all_to(0),
         holder=st.holder.all_to(0),
         reads=st.reads.all_to(PADDING),

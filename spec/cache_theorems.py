@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec import states
+from spec import mamba_slots_state
 from spec.cache_state import CacheState, home
 from spec.lengths import Length, at_most, covers, touched
+from spec.lock_ref_state import lives
 from spec.logic import Domain, Number, Truth, implies, ite, no
+from spec.mamba_slots_state import ABSENT, each_role, is_held, is_request
 from spec.pair import waits
 from spec.pool import PADDING, held
-from spec.rows import (
+from spec.session_trim_state import (
     IDLE,
     RUNNING,
     SAVED,
@@ -27,8 +29,6 @@ from spec.rows import (
     may_be_read,
     swa_pool,
 )
-from spec.states import ABSENT, each_role, is_held, is_request
-from spec.tree import lives
 
 
 def nobody(st: CacheState) -> Truth:
@@ -44,7 +44,7 @@ def deserted(st: CacheState) -> Truth:
 def requests_are_gone(st: CacheState) -> Truth:
     """No request is on a row with state slots, or waits with some."""
     slots = st.states
-    return slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == states.IDLE))
+    return slots.owners.all(lambda o: implies(is_request(slots, o), slots.phase(o) == mamba_slots_state.IDLE))
 
 
 def every_count_is_zero(st: CacheState, n: Number) -> Truth:

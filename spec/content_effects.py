@@ -10,9 +10,9 @@ from spec.cache_theorems import each_token
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, same
 from spec.logic import Number, Truth, implies, no
-from spec.rows import allocated, committed
+from spec.mamba_slots_state import ABSENT, OWN
+from spec.session_trim_state import allocated, committed
 from spec.state_isolation import last, node_text, row_text
-from spec.states import ABSENT, OWN
 
 
 def draft_is_nobodys_text(was: CacheState, now: CacheState, row: Number) -> Truth:

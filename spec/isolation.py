@@ -15,13 +15,13 @@ from spec.cache_state import CacheState, home
 from spec.cache_theorems import each_token, in_window, reader
 from spec.contents import UNWRITTEN
 from spec.lengths import Length, covers, positions
+from spec.lock_ref_state import end
 from spec.logic import Map, Number, Requirement, Truth, but, implies, no, requires
 from spec.pool import PADDING, held
-from spec.rows import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
-from spec.tree import end
+from spec.session_trim_state import allocated, committed, each_row, full_pool, is_owned, may_be_read, swa_pool, text
 
 
-def told(st: CacheState, row: Number, i: Number, o: Number) -> Number:
+def prefix_at(st: CacheState, row: Number, i: Number, o: Number) -> Number:
     """The prefix of the text of the row's request that ends with the token at this page index and offset."""
     return st.contents.tells(st.contents.story(row), i, o)
 
@@ -74,7 +74,7 @@ def mapped(st: CacheState, row: int, first: Length, to: Length) -> list[tuple[in
 
 def computed(st: CacheState, row: Number, first: Length) -> CacheState:
     """The state after the row's tokens from ``first`` up to its committed length were computed."""
-    return writes(st, row, first, committed(st.rows, row), lambda i, o: told(st, row, i, o))
+    return writes(st, row, first, committed(st.rows, row), lambda i, o: prefix_at(st, row, i, o))
 
 
 def drafted(st: CacheState, row: Number, first: Length) -> CacheState:
@@ -122,7 +122,7 @@ def goes_on_with(st: CacheState, row: Number, story: Number) -> Requirement:
     so_far, known = text(st.rows, row), st.contents
 
     def goes_on(i: Number, o: Number) -> Truth:
-        return implies(covers(so_far, i, o), known.tells(story, i, o) == told(st, row, i, o))
+        return implies(covers(so_far, i, o), known.tells(story, i, o) == prefix_at(st, row, i, o))
 
     return requires(each_token(st, goes_on), "the turn's text begins with the text so far of its session")
 
@@ -141,7 +141,7 @@ def own_pages_hold_own_text(st: CacheState) -> Truth:
 
     def own(r: Number, i: Number, o: Number) -> Truth:
         there = is_owned(st.rows, r, i) & covers(committed(st.rows, r), i, o)
-        return implies(there, st.contents.full(full.table(r, i), o) == told(st, r, i, o))
+        return implies(there, st.contents.full(full.table(r, i), o) == prefix_at(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))
 
@@ -152,7 +152,7 @@ def own_window_holds_own_text(st: CacheState) -> Truth:
 
     def own(r: Number, i: Number, o: Number) -> Truth:
         there = (swa.table(r, i) != PADDING) & covers(committed(st.rows, r), i, o)
-        return implies(there, st.contents.swa(swa.table(r, i), o) == told(st, r, i, o))
+        return implies(there, st.contents.swa(swa.table(r, i), o) == prefix_at(st, r, i, o))
 
     return each_row(st.rows, lambda r: each_token(st, lambda i, o: own(r, i, o)))
 
@@ -162,7 +162,7 @@ def prefix_holds_own_text(st: CacheState, r: Number) -> Truth:
 
     def shared(i: Number, o: Number) -> Truth:
         there = reader(st, r) & (i < st.rows.protected(r))
-        return implies(there, st.contents.full(st.reads(r, i), o) == told(st, r, i, o))
+        return implies(there, st.contents.full(st.reads(r, i), o) == prefix_at(st, r, i, o))
 
     return implies(r < st.rows.limit, each_token(st, shared))
 
@@ -205,7 +205,7 @@ def prefix_is_the_trees(st: CacheState, r: Number) -> Truth:
 
 def holds_own(st: CacheState, known: Map, page: Number, offset: Number, r: Number, i: Number, o: Number) -> Truth:
     """The slot at ``offset`` of ``page`` holds the text of the row ``r`` up to the token at ``i`` and ``o``."""
-    return known(page, offset) == told(st, r, i, o)
+    return known(page, offset) == prefix_at(st, r, i, o)
 
 
 def reads_own_text(st: CacheState, r: Number) -> Truth:

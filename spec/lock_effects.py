@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from spec.lock_ref_state import COUNTED, HELD, ROOT, SKIPPED, LockRefState, lives, over
 from spec.logic import Number, Truth, every, implies, ite
-from spec.tree import COUNTED, HELD, ROOT, SKIPPED, Tree, lives, over
 
 
-def locks_as_asked(was: Tree, now: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Truth:
+def locks_as_asked(
+    was: LockRefState, now: LockRefState, handle: Number, node: Number, top: Number, counting: Truth
+) -> Truth:
     """The handle, which was not active, is active on this node, and its window ends at ``top``.
 
     It holds each part of its path that is there. A part that is missing it counts, or skips, as the engine chose.
@@ -25,18 +27,25 @@ def locks_as_asked(was: Tree, now: Tree, handle: Number, node: Number, top: Numb
     return new & stands & was.nodes.all(held)
 
 
-def gives_its_window_back(was: Tree, now: Tree, handle: Number) -> Truth:
+def gives_its_window_back(was: LockRefState, now: LockRefState, handle: Number) -> Truth:
     """The handle, which still held its SWA part, holds it no more, and stays active."""
     return (was.top(handle) != ROOT) & (now.top(handle) == ROOT) & (now.active(handle) == 1)
 
 
-def gives_its_state_back(was: Tree, now: Tree, handle: Number) -> Truth:
+def gives_its_state_back(was: LockRefState, now: LockRefState, handle: Number) -> Truth:
     """The handle, which still held or counted a mamba state, holds none, and stays active."""
     return (was.state(handle) != SKIPPED) & (now.state(handle) == SKIPPED) & (now.active(handle) == 1)
 
 
 def grows_as_asked(
-    was: Tree, now: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+    was: LockRefState,
+    now: LockRefState,
+    under: Number,
+    leaf: Number,
+    stop: Number,
+    source: Number,
+    with_swa: Truth,
+    with_mamba: Truth,
 ) -> Truth:
     """The leaf hangs under its parent, and its key ends at ``stop``; it has the slots of this insert.
 
@@ -56,6 +65,6 @@ def grows_as_asked(
     )
 
 
-def takes_the_slots(was: Tree, now: Tree, node: Number, source: Number) -> Truth:
+def takes_the_slots(was: LockRefState, now: LockRefState, node: Number, source: Number) -> Truth:
     """The node, whose full part nobody held, has the slots of this insert."""
     return (was.full_ref(node) == 0) & (now.source(node) == source)

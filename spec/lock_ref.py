@@ -1,21 +1,20 @@
 """Locks in the radix tree: lock handles hold the components of nodes on a path, in a tree of any shape.
 
-``spec.tree`` has the state, ``spec.holders`` the laws of lock counts and sizes. An insert is a sequence of these
-transitions: ``split`` of the node in which the match ends, ``restore`` or ``restore_swa`` of tombstones on the path,
-``add_leaf`` for the rest.
+``spec.lock_ref_state`` has the state, ``spec.holders`` the laws of lock counts and sizes. An insert is a sequence of
+these transitions: ``split`` of the node in which the match ends, ``restore`` or ``restore_swa`` of tombstones on the
+path, ``add_leaf`` for the rest.
 """
 
 from __future__ import annotations
 
-from spec import holders, lock_effects, tree
+from spec import holders, lock_effects, lock_ref_state
 from spec.holders import in_window, of_state, on_path, shift
-from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
-from spec.tree import (
+from spec.lock_ref_state import (
     COUNTED,
     HELD,
     ROOT,
     SKIPPED,
-    Tree,
+    LockRefState,
     begin,
     end,
     holds_swa,
@@ -29,15 +28,16 @@ from spec.tree import (
     start,
     window_top,
 )
+from spec.logic import Number, Requirement, Set, Stem, Step, Truth, but, implies, ite, no, requires
 
-stem = Stem("lock_ref", state=Tree, start=start)
+stem = Stem("lock_ref", state=LockRefState, start=start)
 
 
 # The transitions.
 
 
 @stem.transition
-def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth) -> Step[Tree]:
+def acquire(st: LockRefState, handle: Number, node: Number, top: Number, counting: Truth) -> Step[LockRefState]:
     """A new handle locks a node: the full part up to the root, the SWA parts of its window, and the node's state.
 
     Where an SWA part or the state is missing, the engine skips it, or counts it (``counting``). A skipped part never
@@ -77,7 +77,7 @@ def acquire(st: Tree, handle: Number, node: Number, top: Number, counting: Truth
 
 
 @stem.transition
-def release(st: Tree, handle: Number) -> Step[Tree]:
+def release(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle is released: it gives back exactly what it holds.
 
     This is so whatever was split, merged, evicted or restored since the handle was taken.
@@ -87,7 +87,7 @@ def release(st: Tree, handle: Number) -> Step[Tree]:
 
 
 @stem.transition
-def release_swa(st: Tree, handle: Number) -> Step[Tree]:
+def release_swa(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle gives back its SWA part early and keeps the rest; its release does not give this part back again."""
     nothing = no_node(st)
     return Step(
@@ -100,7 +100,7 @@ def release_swa(st: Tree, handle: Number) -> Step[Tree]:
 
 
 @stem.transition
-def release_state(st: Tree, handle: Number) -> Step[Tree]:
+def release_state(st: LockRefState, handle: Number) -> Step[LockRefState]:
     """A handle gives back its mamba state early and keeps the rest; its release does not give the state back again."""
     nothing, own = no_node(st), of_state(st, handle)
     return Step(
@@ -109,18 +109,18 @@ def release_state(st: Tree, handle: Number) -> Step[Tree]:
     )
 
 
-def no_node(st: Tree) -> Set:
+def no_node(st: LockRefState) -> Set:
     """The empty set of nodes."""
     return st.nodes.such(lambda n: n != n, list)
 
 
-def is_active(st: Tree, handle: Number) -> Requirement:
+def is_active(st: LockRefState, handle: Number) -> Requirement:
     """The handle was taken and not released yet."""
     return requires(st.handles.has(handle) & (st.active(handle) == 1), "the handle is active")
 
 
 @stem.transition
-def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
+def split(st: LockRefState, child: Number, new: Number, at: Number) -> Step[LockRefState]:
     """A node is cut at ``at`` tokens: a new parent gets the upper part of its key, and its full and SWA lock counts.
 
     The child keeps its mamba state. A handle whose window ended at the child ends at the new parent. A handle that
@@ -172,7 +172,7 @@ def split(st: Tree, child: Number, new: Number, at: Number) -> Step[Tree]:
 
 
 @stem.transition
-def merge(st: Tree, node: Number, above: Number) -> Step[Tree]:
+def merge(st: LockRefState, node: Number, above: Number) -> Step[LockRefState]:
     """A node takes in its parent ``above``, of which it is the only child: the two become one node.
 
     Every handle holds both exactly alike, so that each still holds what it held before. The parent has no state, since
@@ -213,8 +213,8 @@ def merge(st: Tree, node: Number, above: Number) -> Step[Tree]:
 
 @stem.transition
 def add_leaf(
-    st: Tree, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
-) -> Step[Tree]:
+    st: LockRefState, under: Number, leaf: Number, stop: Number, source: Number, with_swa: Truth, with_mamba: Truth
+) -> Step[LockRefState]:
     """A new leaf takes over the slots of an insert from where its parent ends; without SWA slots it is a tombstone."""
     swa, mamba = ite(with_swa & st.windowed, 1, 0), ite(with_mamba & st.stateful, 1, 0)
     first = end(st, under)
@@ -249,7 +249,7 @@ def add_leaf(
     )
 
 
-def only_above(st: Tree, source: Number, n: Number) -> Requirement:
+def only_above(st: LockRefState, source: Number, n: Number) -> Requirement:
     """Every other node with slots of this insert is an ancestor of ``n``: an insert follows one path."""
     return requires(
         st.nodes.all(lambda m: implies(lives(st, m) & (st.source(m) == source), (n != ROOT) & over(st, m, n))),
@@ -258,7 +258,7 @@ def only_above(st: Tree, source: Number, n: Number) -> Requirement:
 
 
 @stem.transition
-def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
+def restore(st: LockRefState, node: Number, source: Number) -> Step[LockRefState]:
     """A tombstone that no handle holds takes over full and SWA slots of an insert; its old full slots are freed."""
     return Step(
         promises=(
@@ -277,7 +277,7 @@ def restore(st: Tree, node: Number, source: Number) -> Step[Tree]:
 
 
 @stem.transition
-def restore_swa(st: Tree, node: Number) -> Step[Tree]:
+def restore_swa(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A tombstone takes over SWA slots of an insert and keeps its own full slots, which handles may hold and read.
 
     Handles that count the tombstone hold its SWA part from now on. Handles that skip it hold nothing of it.
@@ -303,7 +303,7 @@ def restore_swa(st: Tree, node: Number) -> Step[Tree]:
 
 
 @stem.transition
-def set_mamba(st: Tree, node: Number) -> Step[Tree]:
+def set_mamba(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A node without a mamba state takes over a state; handles that count the missing state hold it from now on."""
     held = st.mamba_ref(node) > 0
     return Step(
@@ -326,7 +326,7 @@ def set_mamba(st: Tree, node: Number) -> Step[Tree]:
 
 
 @stem.transition
-def evict_leaf(st: Tree, node: Number) -> Step[Tree]:
+def evict_leaf(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A leaf that no handle holds is evicted with all its slots."""
     return Step(
         promises=(
@@ -352,7 +352,7 @@ def evict_leaf(st: Tree, node: Number) -> Step[Tree]:
 
 
 @stem.transition
-def evict_swa(st: Tree, node: Number) -> Step[Tree]:
+def evict_swa(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A node whose SWA part no handle holds becomes a tombstone; its full part stays."""
     return Step(
         promises=(
@@ -364,7 +364,7 @@ def evict_swa(st: Tree, node: Number) -> Step[Tree]:
 
 
 @stem.transition
-def evict_mamba(st: Tree, node: Number) -> Step[Tree]:
+def evict_mamba(st: LockRefState, node: Number) -> Step[LockRefState]:
     """A node whose mamba state no handle holds loses its state."""
     return Step(
         promises=(
@@ -377,12 +377,12 @@ def evict_mamba(st: Tree, node: Number) -> Step[Tree]:
 
 # The laws, in the order in which their proofs may use one another.
 
-stem.invariant()(tree.above_is_an_order)
-stem.each(nodes_of)(tree.above_goes_on)
-stem.each(nodes_of)(tree.paths_do_not_fork)
-stem.invariant()(tree.parent_is_next)
-stem.invariant()(tree.keys_follow)
-stem.invariant()(tree.values_are_flags)
+stem.invariant()(lock_ref_state.above_is_an_order)
+stem.each(nodes_of)(lock_ref_state.above_goes_on)
+stem.each(nodes_of)(lock_ref_state.paths_do_not_fork)
+stem.invariant()(lock_ref_state.parent_is_next)
+stem.invariant()(lock_ref_state.keys_follow)
+stem.invariant()(lock_ref_state.values_are_flags)
 stem.invariant()(holders.handles_stand)
 stem.invariant()(holders.window_is_filled)
 stem.invariant()(holders.held_is_no_tombstone)
@@ -393,7 +393,7 @@ for _follows in (holders.held_is_counted, holders.counted_is_held, holders.count
 stem.invariant()(holders.readers_keep_slots)
 for _sum in holders.SUMS:
     stem.invariant()(_sum)
-stem.invariant()(tree.own_slots)
+stem.invariant()(lock_ref_state.own_slots)
 stem.change()(holders.handle_keeps_its_node)
 
 # What calls do.
@@ -410,33 +410,33 @@ EVICTIONS = ("evict_leaf", "evict_swa", "evict_mamba")
 
 
 @stem.theorem(about=())
-def a_leaf_can_be_evicted(st: Tree) -> Truth:
+def a_leaf_can_be_evicted(st: LockRefState) -> Truth:
     """While the full evictable size is not zero, a leaf can be evicted: the deepest node that no handle holds."""
     deepest = st.nodes.greatest(lambda n: lives(st, n) & (st.full_ref(n) == 0), st.stop)
     return implies(st.full_evictable != 0, evict_leaf(st, deepest).kept)
 
 
 @stem.theorem(about=())
-def an_swa_part_can_be_evicted(st: Tree) -> Truth:
+def an_swa_part_can_be_evicted(st: LockRefState) -> Truth:
     """While the SWA evictable size is not zero, the SWA part of a node can be evicted."""
     return implies(st.swa_evictable != 0, st.nodes.any(lambda n: evict_swa(st, n).kept))
 
 
 @stem.theorem(about=())
-def a_state_can_be_evicted(st: Tree) -> Truth:
+def a_state_can_be_evicted(st: LockRefState) -> Truth:
     """While the mamba evictable size is not zero, the mamba state of a node can be evicted."""
     return implies(st.mamba_evictable != 0, st.nodes.any(lambda n: evict_mamba(st, n).kept))
 
 
 @stem.change(only=EVICTIONS)
-def evictions_end(was: Tree, now: Tree) -> Truth:
+def evictions_end(was: LockRefState, now: LockRefState) -> Truth:
     """Each eviction makes the size of what can be evicted smaller, so finitely many evictions evict all of it."""
     return evictable(now) < evictable(was)
 
 
-def evictable(st: Tree) -> Number:
+def evictable(st: LockRefState) -> Number:
     """The full, SWA and mamba evictable sizes together."""
     return st.full_evictable + st.swa_evictable + st.mamba_evictable
 
 
-__all__ = ["Tree", "initial", "stem"]
+__all__ = ["LockRefState", "initial", "stem"]

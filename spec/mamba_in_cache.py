@@ -1,20 +1,20 @@
 """Mamba state slots in the whole cache: which request on which row has states, which tree node and which session.
 
-In ``spec.states`` every owner of state slots is a number: first the requests, then ``limit + s - 1`` for the slot of
-the streaming session ``s``, then ``first_node + n`` for the tree node ``n``. ``mine(r)`` is the request whose states
-belong to the row ``r``, plus one; 0 where the row has no states. ``carrier(o)`` is the row of the request ``o``, plus
-one; 0 where the request has no states or no row. Steps that move states stand beside the steps that move pages: a
+In ``spec.mamba_slots_state`` every owner of state slots is a number: first the requests, then ``limit + s - 1`` for the
+slot of the streaming session ``s``, then ``first_node + n`` for the tree node ``n``. ``mine(r)`` is the request whose
+states belong to the row ``r``, plus one; 0 where the row has no states. ``carrier(o)`` is the row of the request ``o``,
+plus one; 0 where the request has no states or no row. Steps that move states stand beside the steps that move pages: a
 request gets its row before its states, and gives its states back before its row.
 """
 
 from __future__ import annotations
 
-from spec import lock_ref, mamba_slots, session_trim, state_isolation, states
+from spec import lock_ref, mamba_slots, mamba_slots_state, session_trim, state_isolation
 from spec.cache_state import CacheState, home
+from spec.lock_ref_state import lives
 from spec.logic import Call, Number, Requirement, Seq, Step, Truth, but, call, implies, no, requires
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, each_request, is_row
-from spec.states import OWN, is_node, is_request, is_session, kept, owns_nothing
-from spec.tree import lives
+from spec.mamba_slots_state import OWN, is_node, is_request, is_session, kept, owns_nothing
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, each_request, is_row
 
 
 def node_owner(st: CacheState, node: Number) -> Number:
@@ -45,7 +45,7 @@ def row_has_no_states(st: CacheState, row: Number) -> Requirement:
 
 def still_has_states(st: CacheState, row: Number) -> Requirement:
     """A row that runs again has not donated its states before."""
-    running = st.states.phase(st.mine(row) - 1) == states.RUNNING
+    running = st.states.phase(st.mine(row) - 1) == mamba_slots_state.RUNNING
     return requires((st.mine(row) == 0) | running, "the row's request has not donated its states")
 
 
@@ -100,7 +100,9 @@ def state_admit(
     A state that it has already was computed for its own text.
     """
     equipped = call("states", mamba_slots.alloc, st.states, request, own, first, second)
-    comes = (st.states.phase(request) == states.IDLE) | (st.states.phase(request) == states.WAITING)
+    comes = (st.states.phase(request) == mamba_slots_state.IDLE) | (
+        st.states.phase(request) == mamba_slots_state.WAITING
+    )
     return Step(
         calls=(equipped,),
         promises=(
@@ -304,7 +306,9 @@ def states_go_with_rows(st: CacheState) -> Truth:
     slots = st.states
 
     def on_a_row(o: Number) -> Truth:
-        there = is_request(slots, o) & ((slots.phase(o) == states.RUNNING) | (slots.phase(o) == states.LEAVING))
+        there = is_request(slots, o) & (
+            (slots.phase(o) == mamba_slots_state.RUNNING) | (slots.phase(o) == mamba_slots_state.LEAVING)
+        )
         row = st.carrier(o) - 1
         tied = is_row(st.rows, row) & (st.mine(row) == o + 1)
         return implies(is_request(slots, o), there == (st.carrier(o) != 0)) & implies(there, tied)
@@ -322,7 +326,7 @@ def running_row_has_running_states(st: CacheState) -> Truth:
 
     def runs(r: Number) -> Truth:
         reads = (st.rows.phase(r) == RUNNING) | (st.rows.phase(r) == SAVED)
-        return implies(reads & (st.mine(r) != 0), st.states.phase(st.mine(r) - 1) == states.RUNNING)
+        return implies(reads & (st.mine(r) != 0), st.states.phase(st.mine(r) - 1) == mamba_slots_state.RUNNING)
 
     return each_request(st.rows, runs)
 

@@ -1,16 +1,16 @@
 """How mamba state slots move: from the pool to a request, its track buffer, a session or the tree, and back.
 
-``spec.states`` has the state, ``spec.state_laws`` the laws. A request waits (it may have a slot for a copy of a node's
-state), runs on a row, and leaves: it donates its newest state to the tree and gives its other slots back, or saves all
-of them in its session's slot. At any time a slot has one owner. The next turn of a session takes the slots over, and
-has them until it is saved again.
+``spec.mamba_slots_state`` has the state, ``spec.state_laws`` the laws. A request waits (it may have a slot for a copy
+of a node's state), runs on a row, and leaves: it donates its newest state to the tree and gives its other slots back,
+or saves all of them in its session's slot. At any time a slot has one owner. The next turn of a session takes the slots
+over, and has them until it is saved again.
 """
 
 from __future__ import annotations
 
 from spec import state_effects, state_laws
 from spec.logic import Number, Seq, Stem, Step, but, implies, ite, no, requires
-from spec.states import (
+from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
     FREE,
@@ -22,7 +22,7 @@ from spec.states import (
     RUNNING,
     SECOND,
     WAITING,
-    MambaSlots,
+    MambaSlotsState,
     across,
     apart,
     bare,
@@ -54,14 +54,14 @@ from spec.states import (
     written,
 )
 
-stem = Stem("mamba_slots", state=MambaSlots, start=start)
+stem = Stem("mamba_slots", state=MambaSlotsState, start=start)
 
 
 # Groups: a batch sets slots aside, and its requests take them one by one.
 
 
 @stem.transition
-def begin_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
+def begin_group(st: MambaSlotsState, need: Number, chosen: Seq) -> Step[MambaSlotsState]:
     """A group begins: it sets ``need`` slots aside, or none if fewer are free.
 
     Groups nest: an inner group keeps what the outer one has set aside.
@@ -84,7 +84,7 @@ def begin_group(st: MambaSlots, need: Number, chosen: Seq) -> Step[MambaSlots]:
 
 
 @stem.transition
-def end_group(st: MambaSlots) -> Step[MambaSlots]:
+def end_group(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """A group ends: only the end of the outermost group gives back the slots that nobody took."""
     rest = st.slots.such(lambda s: (st.group == 1) & (st.place(s) == GROUPED), st.slots.items)
     return Step(
@@ -99,7 +99,7 @@ def end_group(st: MambaSlots) -> Step[MambaSlots]:
 
 
 @stem.transition
-def clear(st: MambaSlots) -> Step[MambaSlots]:
+def clear(st: MambaSlotsState) -> Step[MambaSlotsState]:
     """With every request gone, the pool starts anew: sessions and the tree lose their slots, and no group is open."""
     idle = st.owners.all(lambda o: implies(is_request(st, o), st.phase(o) == IDLE))
     return Step(promises=(requires(idle, "every request is gone"),), then=start(st))
@@ -109,7 +109,7 @@ def clear(st: MambaSlots) -> Step[MambaSlots]:
 
 
 @stem.transition
-def alloc_copy(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
+def alloc_copy(st: MambaSlotsState, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """A tree node gets a slot, into which a state is copied."""
     return Step(
         promises=(bare(st, node),),
@@ -120,13 +120,13 @@ def alloc_copy(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def evict(st: MambaSlots, node: Number) -> Step[MambaSlots]:
+def evict(st: MambaSlotsState, node: Number) -> Step[MambaSlotsState]:
     """A tree node loses its state: its slot is given back."""
     return Step(promises=(stateful(st, node),), then=drop(st, owned(st, node)))
 
 
 @stem.transition
-def alloc_for_match(st: MambaSlots, request: Number, node: Number, slot: Number) -> Step[MambaSlots]:
+def alloc_for_match(st: MambaSlotsState, request: Number, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """Copy-on-write: a waiting request gets a slot for a copy of a node's state; the node keeps its own slot."""
     came = is_request(st, request) & ((st.phase(request) == IDLE) | (st.phase(request) == WAITING))
     copied = recorded(take(st, request, OWN, slot), request)
@@ -146,7 +146,7 @@ def alloc_for_match(st: MambaSlots, request: Number, node: Number, slot: Number)
 
 
 @stem.transition
-def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: Number) -> Step[MambaSlots]:
+def alloc(st: MambaSlotsState, request: Number, own: Number, first: Number, second: Number) -> Step[MambaSlotsState]:
     """A request is admitted: it gets the state slot and the track buffer that it lacks, or none if too few are free.
 
     It gets no slot in a role in which its record names one. A lazy buffer starts with its first slot alone.
@@ -179,7 +179,7 @@ def alloc(st: MambaSlots, request: Number, own: Number, first: Number, second: N
 
 
 @stem.transition
-def track(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def track(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """The state at a tracking boundary is written to the next slot of the track buffer; then the other slot is next."""
     return Step(
         promises=(
@@ -191,7 +191,7 @@ def track(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def alloc_second(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlots]:
+def alloc_second(st: MambaSlotsState, request: Number, slot: Number) -> Step[MambaSlotsState]:
     """At a tracking boundary a lazy buffer gets its second slot, which is then written next.
 
     If no slot is free, the request goes on with one slot.
@@ -210,7 +210,7 @@ def alloc_second(st: MambaSlots, request: Number, slot: Number) -> Step[MambaSlo
 
 
 @stem.transition
-def give_second(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def give_second(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """After a tracking boundary a lazy buffer gives back the slot that is not written next, if there is one."""
     return Step(
         promises=(running(st, request), lazily(st)),
@@ -219,7 +219,7 @@ def give_second(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def turn_lazy(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def turn_lazy(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """While a lazy buffer has two slots, its other slot may count as the newest: that from before the boundary.
 
     An engine does so for a request that leaves before the step of its tracking boundary has ended.
@@ -232,7 +232,7 @@ def turn_lazy(st: MambaSlots, request: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def donate_and_replace(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+def donate_and_replace(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
     """A running request donates the slot of its newest tracked state to a node and gets the node's slot in exchange."""
     role = kept(st, request)
     old, new = st.table(request, role), st.table(node, OWN)
@@ -244,7 +244,7 @@ def donate_and_replace(st: MambaSlots, request: Number, node: Number) -> Step[Ma
 
 
 @stem.transition
-def donate(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
+def donate(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
     """A request that ends donates the slot of its newest state to a node; next it gives its other slots back."""
     role = kept(st, request)
     left = hold(st, node, OWN, st.table(request, role))
@@ -258,7 +258,7 @@ def donate(st: MambaSlots, request: Number, node: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def release(st: MambaSlots, request: Number) -> Step[MambaSlots]:
+def release(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
     """A request that ends, is rejected, aborted or retracted gives back all its slots; its record names none."""
     there = is_request(st, request) & (st.phase(request) != IDLE)
     return Step(
@@ -267,7 +267,7 @@ def release(st: MambaSlots, request: Number) -> Step[MambaSlots]:
     )
 
 
-def gone(st: MambaSlots, request: Number) -> MambaSlots:
+def gone(st: MambaSlotsState, request: Number) -> MambaSlotsState:
     """The state in which the request is gone, and its record names no slot."""
     names = st.names.where(lambda o, _: o == request, ABSENT, lambda: [(request, k) for k in ROLES])
     return but(st, names=names, phase=st.phase.put(request, IDLE))
@@ -277,7 +277,7 @@ def gone(st: MambaSlots, request: Number) -> MambaSlots:
 
 
 @stem.transition
-def save(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
+def save(st: MambaSlotsState, request: Number, session: Number) -> Step[MambaSlotsState]:
     """A turn ends: all slots of the request go to its session's slot; the request's record names none."""
     stays = (st.phase(request) == WAITING) | (st.phase(request) == RUNNING)
     return Step(
@@ -290,7 +290,7 @@ def save(st: MambaSlots, request: Number, session: Number) -> Step[MambaSlots]:
 
 
 @stem.transition
-def restore(st: MambaSlots, session: Number, request: Number) -> Step[MambaSlots]:
+def restore(st: MambaSlotsState, session: Number, request: Number) -> Step[MambaSlotsState]:
     """The next turn gets all slots of its session's slot, and is their only owner until it is saved again."""
     return Step(
         promises=(
@@ -302,7 +302,7 @@ def restore(st: MambaSlots, session: Number, request: Number) -> Step[MambaSlots
 
 
 @stem.transition
-def close(st: MambaSlots, session: Number) -> Step[MambaSlots]:
+def close(st: MambaSlotsState, session: Number) -> Step[MambaSlotsState]:
     """A session ends between two turns: all slots of its session's slot are given back; an absent slot is not freed."""
     return Step(
         promises=(requires(is_session(st, session), "the owner is a session's slot"),),
@@ -332,4 +332,4 @@ stem.change(only=("alloc_for_match",))(state_effects.waits_with_a_copy)
 stem.change(only=("release",))(state_effects.goes_for_good)
 stem.change(only=("restore",))(state_effects.comes_from_the_session)
 
-__all__ = ["MambaSlots", "initial", "running", "stem"]
+__all__ = ["MambaSlotsState", "initial", "running", "stem"]

@@ -2,21 +2,21 @@
 
 A request is admitted with its cached prefix, grows, moves its window, and leaves; when it leaves, it donates whole
 pages to the tree, node by node, and gives the rest back. A turn of a streaming session saves its row in the session's
-slot instead, and the next turn goes on with this row. ``spec.rows`` has the state and the laws.
+slot instead, and the next turn goes on with this row. ``spec.session_trim_state`` has the state and the laws.
 """
 
 from __future__ import annotations
 
-from spec import row_effects, rows, swa_mapping
+from spec import row_effects, session_trim_state, swa_mapping
 from spec.lengths import NOTHING, Length, at_most, formed, next_token, pick, same, shorter, shortest
 from spec.logic import Call, Number, Requirement, Seq, Set, Stem, Step, Truth, but, call, implies, ite, requires
 from spec.pool import PADDING, beyond, in_range, used_slots
-from spec.rows import (
+from spec.session_trim_state import (
     IDLE,
     LEAVING,
     RUNNING,
     SAVED,
-    Rows,
+    SessionTrimState,
     allocated,
     back_to,
     commit_to,
@@ -36,26 +36,26 @@ from spec.rows import (
     text,
 )
 
-stem = Stem("session_trim", state=Rows, start=start)
+stem = Stem("session_trim", state=SessionTrimState, start=start)
 stem.part("pools", swa_mapping.stem)
 
 
-def in_phase(st: Rows, row: Number, phase: Number, what: str) -> Requirement:
+def in_phase(st: SessionTrimState, row: Number, phase: Number, what: str) -> Requirement:
     """The row belongs to a request and is in this phase."""
     return requires(is_row(st, row) & (st.phase(row) == phase), what)
 
 
-def at_work(st: Rows, row: Number) -> Requirement:
+def at_work(st: SessionTrimState, row: Number) -> Requirement:
     """The row's request is running."""
     return in_phase(st, row, RUNNING, "the row's request is running")
 
 
-def slot_row(st: Rows, session: Number) -> Number:
+def slot_row(st: SessionTrimState, session: Number) -> Number:
     """The row in the session's slot."""
     return st.slot(session) - 1
 
 
-def in_slot(st: Rows, session: Number) -> Requirement:
+def in_slot(st: SessionTrimState, session: Number) -> Requirement:
     """The session's slot has a saved row, so that no turn of the session runs."""
     row = slot_row(st, session)
     return requires(
@@ -67,18 +67,18 @@ def in_slot(st: Rows, session: Number) -> Requirement:
 # What a row gives back: its caller reads off the row which slots it frees, and names them.
 
 
-def freed(pools: swa_mapping.SwaMapping, gone: Set) -> Call:
+def freed(pools: swa_mapping.SwaMappingState, gone: Set) -> Call:
     """The call that frees these pages of the full pool with their SWA pages."""
     return call("pools", swa_mapping.free, pools, gone, used_slots(pools.now.full, gone))
 
 
-def freed_swa(pools: swa_mapping.SwaMapping, row: Number, last: Number) -> Call:
+def freed_swa(pools: swa_mapping.SwaMappingState, row: Number, last: Number) -> Call:
     """The call that frees the SWA pages of a row at the page indices below ``last``."""
     gone = in_range(pools.now.full, row, 0, last)
     return call("pools", swa_mapping.free_swa, pools, gone, used_slots(pools.now.full, gone))
 
 
-def cut(pools: swa_mapping.SwaMapping, row: Number, to: Length) -> tuple[Call, Call]:
+def cut(pools: swa_mapping.SwaMappingState, row: Number, to: Length) -> tuple[Call, Call]:
     """The calls that cut a row to ``to`` tokens: its pages beyond are freed, and it becomes shorter."""
     gone = freed(pools, beyond(pools.now.full, row, to))
     return gone, call("pools", swa_mapping.shorten, gone.then, row, to)
@@ -88,7 +88,7 @@ def cut(pools: swa_mapping.SwaMapping, row: Number, to: Length) -> tuple[Call, C
 
 
 @stem.transition
-def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
+def admit(st: SessionTrimState, row: Number, session: Number, pages: Number) -> Step[SessionTrimState]:
     """A request gets an idle row; its first ``pages`` whole pages are its cached prefix, which the tree owns."""
     begun = call("pools", swa_mapping.adopt, st.pools, row, pages)
     to = Length(pages, 0)
@@ -117,8 +117,15 @@ def admit(st: Rows, row: Number, session: Number, pages: Number) -> Step[Rows]:
 
 @stem.transition
 def admit_tail(
-    st: Rows, row: Number, session: Number, pages: Number, start: Number, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[Rows]:
+    st: SessionTrimState,
+    row: Number,
+    session: Number,
+    pages: Number,
+    start: Number,
+    to: Length,
+    full_pages: Seq,
+    swa_pages: Seq,
+) -> Step[SessionTrimState]:
     """A request whose first ``to`` tokens were computed elsewhere gets an idle row with slots for these tokens.
 
     Its first ``pages`` whole pages are its cached prefix. Behind this prefix the row owns a full page at each index,
@@ -152,7 +159,7 @@ def admit_tail(
 
 
 @stem.transition
-def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def reserve(st: SessionTrimState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
     """The row gets slots up to ``to`` tokens before the tokens are computed, as speculative decoding needs them."""
     grown = call("pools", swa_mapping.alloc_extend, st.pools, row, to, full_pages, swa_pages)
     return Step(
@@ -164,7 +171,7 @@ def reserve(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) 
     )
 
 
-def growing(st: Rows, row: Number, to: Length) -> tuple[Requirement, ...]:
+def growing(st: SessionTrimState, row: Number, to: Length) -> tuple[Requirement, ...]:
     """What a caller promises that lets a row grow to ``to`` tokens."""
     return (
         requires(formed(to, full_pool(st).page_size), "the new length is well formed"),
@@ -174,7 +181,7 @@ def growing(st: Rows, row: Number, to: Length) -> tuple[Requirement, ...]:
 
 
 @stem.transition
-def extend(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def extend(st: SessionTrimState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
     """A prefill, or one chunk of it: the row grows to ``to`` tokens, and all of them are committed.
 
     No slot that was allocated before is overwritten.
@@ -185,13 +192,13 @@ def extend(st: Rows, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -
 
 
 @stem.transition
-def decode(st: Rows, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+def decode(st: SessionTrimState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
     """A row grows by one token, which is committed."""
     return extend(st, row, next_token(allocated(st, row), full_pool(st).page_size), full_pages, swa_pages)
 
 
 @stem.transition
-def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def commit(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A draft is verified: the allocated tokens up to ``to`` are committed."""
     return Step(
         promises=(
@@ -205,7 +212,7 @@ def commit(st: Rows, row: Number, to: Length) -> Step[Rows]:
 
 
 @stem.transition
-def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
+def roll_back(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
     """A step ended between the allocation of slots and their use: the row gives the slots beyond ``to`` tokens back.
 
     A draft that is not accepted goes back in this way, too. No token beyond ``to`` is committed any more. The cursor
@@ -229,7 +236,7 @@ def roll_back(st: Rows, row: Number, to: Length) -> Step[Rows]:
 
 
 @stem.transition
-def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
+def slide(st: SessionTrimState, row: Number, to: Number) -> Step[SessionTrimState]:
     """The window moves on: the row gives back its SWA pages below the page index ``to``, the new cursor.
 
     The window before the next token keeps its SWA pages.
@@ -254,7 +261,7 @@ def slide(st: Rows, row: Number, to: Number) -> Step[Rows]:
 
 
 @stem.transition
-def leave_window(st: Rows, row: Number, first: Number, to: Number, later: Truth) -> Step[Rows]:
+def leave_window(st: SessionTrimState, row: Number, first: Number, to: Number, later: Truth) -> Step[SessionTrimState]:
     """The window moves on where every layer has one: the row gives back its pages from ``first`` up to ``to``.
 
     ``to`` is the new cursor. A row that gave back pages before goes on where it stopped. The window before the next
@@ -288,7 +295,7 @@ def leave_window(st: Rows, row: Number, first: Number, to: Number, later: Truth)
 
 
 @stem.transition
-def finish(st: Rows, row: Number) -> Step[Rows]:
+def finish(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A request that ends, is aborted or is retracted stops reading: its row is leaving.
 
     Next the row donates its pages to the tree or gives them back.
@@ -297,7 +304,7 @@ def finish(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def come_back(st: Rows, row: Number) -> Step[Rows]:
+def come_back(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A request that only donated pages runs again: between two chunks of its prompt, or while it decodes."""
     return Step(
         promises=(in_phase(st, row, LEAVING, "the row is leaving"),),
@@ -306,7 +313,7 @@ def come_back(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def donate(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+def donate(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
     """The row donates its whole committed pages up to the index ``pages`` to the row of a tree node.
 
     The donated pages become part of the cached prefix, so that the request can still read them.
@@ -329,7 +336,7 @@ def donate(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
     )
 
 
-def passing(st: Rows, row: Number, pages: Number) -> tuple[Requirement, ...]:
+def passing(st: SessionTrimState, row: Number, pages: Number) -> tuple[Requirement, ...]:
     """What a caller promises whose row donates or gives back its pages up to the index ``pages``."""
     busy = (st.phase(row) == RUNNING) | (st.phase(row) == LEAVING)
     whole = (st.protected(row) <= pages) & (pages <= st.committed(row))
@@ -341,7 +348,7 @@ def passing(st: Rows, row: Number, pages: Number) -> tuple[Requirement, ...]:
 
 
 @stem.transition
-def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
+def dedupe(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrimState]:
     """The tree has these tokens already: the row gives its own pages up to the index ``pages`` back as duplicates.
 
     From then on the request reads the pages of the tree.
@@ -355,7 +362,7 @@ def dedupe(st: Rows, row: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
-def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
+def donate_swa(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
     """The tree has these tokens already, but not their SWA pages: the row donates its SWA pages to a tree node's row.
 
     The node keeps its own full pages, which other requests may read. The row gives its full copies back; from then on
@@ -381,7 +388,7 @@ def donate_swa(st: Rows, row: Number, to: Number, pages: Number) -> Step[Rows]:
 
 
 @stem.transition
-def release(st: Rows, row: Number) -> Step[Rows]:
+def release(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """A leaving row gives back every page that it still owns, also its partial page, and is idle.
 
     Its session, if it has one, has no row any more.
@@ -398,7 +405,7 @@ def release(st: Rows, row: Number) -> Step[Rows]:
 
 
 @stem.transition
-def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
+def save(st: SessionTrimState, row: Number, agreed: Length) -> Step[SessionTrimState]:
     """A turn ends: its row is saved in the session's slot, cut to ``agreed`` tokens, the input and the sent answer.
 
     Pages beyond ``agreed`` are given back. The cursor is never left beyond the cut (SGLang PR 22900): where the window
@@ -427,7 +434,7 @@ def save(st: Rows, row: Number, agreed: Length) -> Step[Rows]:
 
 
 @stem.transition
-def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
+def restore(st: SessionTrimState, session: Number, prefix: Length) -> Step[SessionTrimState]:
     """The next turn will go on at ``prefix`` tokens: what the saved row owns beyond it is given back (SGLang PR 22862).
 
     A second call with the same prefix changes nothing, so that a turn that was not admitted can try again.
@@ -447,7 +454,7 @@ def restore(st: Rows, session: Number, prefix: Length) -> Step[Rows]:
 
 
 @stem.transition
-def resume(st: Rows, session: Number, given: Length) -> Step[Rows]:
+def resume(st: SessionTrimState, session: Number, given: Length) -> Step[SessionTrimState]:
     """The next turn runs on the saved row: its input of ``given`` tokens begins with the text so far.
 
     At least one token of the input is not computed yet.
@@ -465,7 +472,7 @@ def resume(st: Rows, session: Number, given: Length) -> Step[Rows]:
 
 
 @stem.transition
-def close(st: Rows, session: Number) -> Step[Rows]:
+def close(st: SessionTrimState, session: Number) -> Step[SessionTrimState]:
     """A session ends between two turns: its saved row gives back every page that it owns."""
     row = slot_row(st, session)
     gone, short = cut(st.pools, row, NOTHING)
@@ -476,7 +483,7 @@ def close(st: Rows, session: Number) -> Step[Rows]:
 
 
 @stem.transition
-def pass_on(st: Rows, row: Number, to: Number, first: Number, last: Number) -> Step[Rows]:
+def pass_on(st: SessionTrimState, row: Number, to: Number, first: Number, last: Number) -> Step[SessionTrimState]:
     """The row of a tree node gives pages to the row of another node, as when a node is split."""
     given = call("pools", swa_mapping.hand_over, st.pools, row, to, first, last)
     others = requires(is_other(st, row) & is_other(st, to), "both rows are rows of tree nodes")
@@ -484,28 +491,28 @@ def pass_on(st: Rows, row: Number, to: Number, first: Number, last: Number) -> S
 
 
 @stem.transition
-def drop(st: Rows, row: Number) -> Step[Rows]:
+def drop(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """The row of a tree node gives back all its pages, as when the node is evicted."""
     gone, short = cut(st.pools, row, NOTHING)
     return Step(calls=(gone, short), promises=(other(st, row),), then=but(st, pools=short.then))
 
 
 @stem.transition
-def drop_swa(st: Rows, row: Number) -> Step[Rows]:
+def drop_swa(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
     """The row of a tree node gives back its SWA pages alone, as when the node becomes a tombstone."""
     lost = freed_swa(st.pools, row, full_pool(st).whole(row))
     return Step(calls=(lost,), promises=(other(st, row),), then=but(st, pools=lost.then))
 
 
 @stem.transition
-def settle_swa(st: Rows, done: Set, available: Truth) -> Step[Rows]:
+def settle_swa(st: SessionTrimState, done: Set, available: Truth) -> Step[SessionTrimState]:
     """An engine need not wait for the end of the free group with the SWA pages of rows whose window moved on."""
     settled = call("pools", swa_mapping.settle_swa, st.pools, done, available)
     return Step(calls=(settled,), choice=settled.step.choice, then=but(st, pools=settled.then))
 
 
 @stem.transition
-def free_group_begin(st: Rows, opens: Truth) -> Step[Rows]:
+def free_group_begin(st: SessionTrimState, opens: Truth) -> Step[SessionTrimState]:
     """A free group begins: freed pages wait, as while an engine processes the results of a batch.
 
     An engine may refuse to open a group within a group; then nothing changes.
@@ -515,7 +522,7 @@ def free_group_begin(st: Rows, opens: Truth) -> Step[Rows]:
 
 
 @stem.transition
-def free_group_end(st: Rows) -> Step[Rows]:
+def free_group_end(st: SessionTrimState) -> Step[SessionTrimState]:
     """A free group ends: at the end of the outermost group the waiting pages become available.
 
     An end changes nothing where no group is open.
@@ -524,17 +531,17 @@ def free_group_end(st: Rows) -> Step[Rows]:
     return Step(calls=(ended,), then=but(st, pools=ended.then))
 
 
-def other(st: Rows, row: Number) -> Requirement:
+def other(st: SessionTrimState, row: Number) -> Requirement:
     """The row belongs to no request."""
     return requires(is_other(st, row), "the row is the row of a tree node")
 
 
-for _law in rows.LAWS:
+for _law in session_trim_state.LAWS:
     stem.invariant()(_law)
-stem.change(besides=("roll_back",))(rows.committed_is_kept)
-stem.change()(rows.cursor_goes_on)
-stem.change()(rows.session_is_kept)
-stem.change(besides=("commit",))(rows.draft_waits)
+stem.change(besides=("roll_back",))(session_trim_state.committed_is_kept)
+stem.change()(session_trim_state.cursor_goes_on)
+stem.change()(session_trim_state.session_is_kept)
+stem.change(besides=("commit",))(session_trim_state.draft_waits)
 
 # What calls do.
 
@@ -546,4 +553,4 @@ stem.change(only=("slide",))(row_effects.slides_behind_the_prefix)
 stem.change(only=("leave_window",))(row_effects.leaves_the_window_behind)
 stem.change(only=("admit_tail", "reserve", "extend", "decode"))(row_effects.row_gets_the_chosen_pages)
 
-__all__ = ["Rows", "initial", "stem"]
+__all__ = ["SessionTrimState", "initial", "stem"]

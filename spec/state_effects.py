@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from spec.logic import Number, Seq, Truth, implies, ite, no
-from spec.states import (
+from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
     GROUPED,
@@ -15,7 +15,7 @@ from spec.states import (
     RUNNING,
     SECOND,
     WAITING,
-    MambaSlots,
+    MambaSlotsState,
     each_role,
     has_buffer,
     is_request,
@@ -25,13 +25,13 @@ from spec.states import (
 )
 
 
-def turns_to_the_other_track(was: MambaSlots, now: MambaSlots, request: Number) -> Truth:
+def turns_to_the_other_track(was: MambaSlotsState, now: MambaSlotsState, request: Number) -> Truth:
     """The running request writes its other track next."""
     runs = is_request(was, request) & (was.phase(request) == RUNNING)
     return runs & (now.next(request) == other(was.next(request)))
 
 
-def sets_aside_all_or_none(was: MambaSlots, now: MambaSlots, need: Number, chosen: Seq) -> Truth:
+def sets_aside_all_or_none(was: MambaSlotsState, now: MambaSlotsState, need: Number, chosen: Seq) -> Truth:
     """A group sets aside ``need`` free slots, or none if fewer are free: those that the implementation chose."""
     count = ite(need <= was.available, need, 0)
     mine = was.slots.all(lambda s: (now.place(s) == GROUPED) == ((was.place(s) == GROUPED) | chosen.has(s)))
@@ -39,7 +39,7 @@ def sets_aside_all_or_none(was: MambaSlots, now: MambaSlots, need: Number, chose
 
 
 def is_equipped_with(
-    was: MambaSlots, now: MambaSlots, request: Number, own: Number, first: Number, second: Number
+    was: MambaSlotsState, now: MambaSlotsState, request: Number, own: Number, first: Number, second: Number
 ) -> Truth:
     """A request that is admitted runs, with the slots that it is handed in the roles that it lacks.
 
@@ -58,13 +58,13 @@ def is_equipped_with(
     return slots & lacked & fresh & (now.phase(request) == RUNNING)
 
 
-def donates_its_newest_state(was: MambaSlots, now: MambaSlots, request: Number, node: Number) -> Truth:
+def donates_its_newest_state(was: MambaSlotsState, now: MambaSlotsState, request: Number, node: Number) -> Truth:
     """The node has the slot with the newest state that the running request can donate."""
     runs = is_request(was, request) & (was.phase(request) == RUNNING)
     return runs & (now.table(node, OWN) == was.table(request, kept(was, request)))
 
 
-def comes_from_the_session(was: MambaSlots, now: MambaSlots, session: Number, request: Number) -> Truth:
+def comes_from_the_session(was: MambaSlotsState, now: MambaSlotsState, session: Number, request: Number) -> Truth:
     """The request waits with all slots of the session's slot, which had some, each in its role.
 
     It writes the track next that was next when the turn was saved.
@@ -73,12 +73,12 @@ def comes_from_the_session(was: MambaSlots, now: MambaSlots, session: Number, re
     return moved & (now.next(request) == was.next(session)) & (now.phase(request) == WAITING)
 
 
-def waits_with_a_copy(was: MambaSlots, now: MambaSlots, request: Number, node: Number, slot: Number) -> Truth:
+def waits_with_a_copy(was: MambaSlotsState, now: MambaSlotsState, request: Number, node: Number, slot: Number) -> Truth:
     """The request, which had no state, waits with the slot that it is handed; the node, which has a state, keeps it."""
     copied = (was.table(request, OWN) == ABSENT) & (now.table(request, OWN) == slot) & (now.phase(request) == WAITING)
     return copied & (was.table(node, OWN) != ABSENT) & (now.table(node, OWN) == was.table(node, OWN))
 
 
-def goes_for_good(was: MambaSlots, now: MambaSlots, request: Number) -> Truth:
+def goes_for_good(was: MambaSlotsState, now: MambaSlotsState, request: Number) -> Truth:
     """The request, which was there, is gone."""
     return is_request(was, request) & (was.phase(request) != IDLE) & (now.phase(request) == IDLE)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from spec.cache_state import CacheState, home
 from spec.contents import EMPTY
-from spec.isolation import told
+from spec.isolation import prefix_at
 from spec.lengths import Length
 from spec.logic import Number, Requirement, Truth, but, implies, ite, requires
-from spec.rows import RUNNING, committed, each_request, full_pool
-from spec.states import ABSENT, OWN
+from spec.mamba_slots_state import ABSENT, OWN
+from spec.session_trim_state import RUNNING, committed, each_request, full_pool
 
 
 def put_state(st: CacheState, slot: Number, prefix: Number, page: Number, offset: Number) -> CacheState:
@@ -44,7 +44,7 @@ def last(st: CacheState, length: Length) -> Length:
 
 def row_text(st: CacheState, row: Number, end: Length) -> Number:
     """The prefix of the row's text that ends with this token; ``EMPTY`` where there is no such token."""
-    return ite(full_pool(st.rows).indices.has(end.pages), told(st, row, end.pages, end.rest), EMPTY)
+    return ite(full_pool(st.rows).indices.has(end.pages), prefix_at(st, row, end.pages, end.rest), EMPTY)
 
 
 def at_end(st: CacheState, row: Number, slot: Number) -> CacheState:

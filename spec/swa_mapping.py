@@ -84,7 +84,7 @@ stem = Stem("swa_mapping")
 
 
 @dataclass(frozen=True)
-class SwaMapping:
+class SwaMappingState:
     """The pair of pools, a copy of it from the last backup, and how deep free groups are nested.
 
     ``windowed``: the model has layers with a sliding window and others, and so two pools.
@@ -97,26 +97,28 @@ class SwaMapping:
     group: Number = number()
 
 
-def initial(page_size: int, size: int, size_swa: int, rows: int, need_sort: bool, windowed: bool = True) -> SwaMapping:
+def initial(
+    page_size: int, size: int, size_swa: int, rows: int, need_sort: bool, windowed: bool = True
+) -> SwaMappingState:
     """``size`` full pages and ``size_swa`` SWA pages, all free, and ``rows`` empty rows (finite reading)."""
     pair = new_pair(page_size, size, size_swa, rows, need_sort)
-    return start(SwaMapping(now=pair, saved=pair, windowed=windowed, backed_up=False, group=0))
+    return start(SwaMappingState(now=pair, saved=pair, windowed=windowed, backed_up=False, group=0))
 
 
-def start(st: SwaMapping) -> SwaMapping:
+def start(st: SwaMappingState) -> SwaMappingState:
     """Before the first call: all pages are free, all rows are empty, no slot is mapped, there is no backup."""
     empty = blank(st.now)
     return but(st, now=empty, saved=empty, backed_up=False, group=0)
 
 
-stem.state, stem.start = SwaMapping, start
+stem.state, stem.start = SwaMappingState, start
 
 
 # The transitions.
 
 
 @stem.transition
-def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def alloc(st: SwaMappingState, row: Number, count: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMappingState]:
     """A row whose last page is full takes ``count`` whole pages in both pools.
 
     If either pool has too few pages, nothing changes.
@@ -128,7 +130,9 @@ def alloc(st: SwaMapping, row: Number, count: Number, full_pages: Seq, swa_pages
 
 
 @stem.transition
-def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def alloc_extend(
+    st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A row grows to ``to`` tokens in both pools, and every new token is mapped.
 
     In a model with one pool no new token is mapped. If either pool has too few pages, nothing changes.
@@ -154,7 +158,7 @@ def alloc_extend(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_p
 
 
 @stem.transition
-def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def alloc_decode(st: SwaMappingState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SwaMappingState]:
     """A row grows by one token in both pools; if either pool has too few pages, nothing changes."""
     full = st.now.full
     return alloc_extend(st, row, next_token(length(full, row), full.page_size), full_pages, swa_pages)
@@ -162,8 +166,8 @@ def alloc_decode(st: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -
 
 @stem.transition
 def alloc_extend_swa_tail(
-    st: SwaMapping, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
-) -> Step[SwaMapping]:
+    st: SwaMappingState, row: Number, start: Length, to: Length, full_pages: Seq, swa_pages: Seq
+) -> Step[SwaMappingState]:
     """A row grows to ``to`` tokens in the full pool, and of the new tokens only those from ``start`` on get SWA slots.
 
     New tokens below ``start`` map to nothing (SGLang PR 25805). A tail that starts inside a page keeps the offsets of
@@ -207,13 +211,13 @@ def room(
     return choice, (need <= pair.full.available) & (need_swa <= pair.swa.available)
 
 
-def has_window(st: SwaMapping) -> Requirement:
+def has_window(st: SwaMappingState) -> Requirement:
     """Only in a model with two pools does a token in the window have an SWA slot, and lose it when it leaves."""
     return requires(st.windowed, "the model has an SWA pool")
 
 
 @stem.transition
-def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def free_swa(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """The SWA pages of the given full slots are given back, as when the window moves on; the full pages stay.
 
     In a free group they wait for its end or until the engine ends their wait (``settle_swa``). A page without an SWA
@@ -239,7 +243,7 @@ def free_swa(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 
 @stem.transition
-def settle_swa(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
+def settle_swa(st: SwaMappingState, done: Set, available: Truth) -> Step[SwaMappingState]:
     """An engine need not wait for the end of the free group with SWA pages that ``free_swa`` has given back.
 
     The full slots that map into the pages ``done`` map to nothing from now on; and where ``available`` holds, these
@@ -262,7 +266,7 @@ def settle_swa(st: SwaMapping, done: Set, available: Truth) -> Step[SwaMapping]:
 
 
 @stem.transition
-def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
+def free(st: SwaMappingState, gone: Set, slots: Slots) -> Step[SwaMappingState]:
     """The full pages of the freed slots and their SWA pages are given back: at once, or when the free group ends."""
     return Step(
         promises=closed(st.now.full, gone, slots),
@@ -275,7 +279,7 @@ def free(st: SwaMapping, gone: Set, slots: Slots) -> Step[SwaMapping]:
 
 
 @stem.transition
-def free_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[SwaMapping]:
+def free_full(st: SwaMappingState, gone: Set, slots: Slots, later: Truth) -> Step[SwaMappingState]:
     """Full pages without SWA pages are given back: a tree evicts a tombstone, or pages left the window of every layer.
 
     In a free group the engine chooses: at once, or when the group ends (``later``).
@@ -294,7 +298,7 @@ def free_full(st: SwaMapping, gone: Set, slots: Slots, later: Truth) -> Step[Swa
 
 
 @stem.transition
-def shorten(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
+def shorten(st: SwaMappingState, row: Number, to: Length) -> Step[SwaMappingState]:
     """A row is cut to ``to`` tokens: its caller freed the pages that keep no token. The allocator gets no call."""
     pair = st.now
     return Step(
@@ -308,7 +312,7 @@ def shorten(st: SwaMapping, row: Number, to: Length) -> Step[SwaMapping]:
 
 
 @stem.transition
-def adopt(st: SwaMapping, row: Number, pages: Number) -> Step[SwaMapping]:
+def adopt(st: SwaMappingState, row: Number, pages: Number) -> Step[SwaMappingState]:
     """An empty row gets the length of ``pages`` whole pages that it shares and does not own: a cached prefix."""
     pair, to = st.now, Length(pages, 0)
     return Step(
@@ -324,7 +328,7 @@ def adopt(st: SwaMapping, row: Number, pages: Number) -> Step[SwaMapping]:
 
 
 @stem.transition
-def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+def hand_over(st: SwaMappingState, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMappingState]:
     """Whole pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to`` in both pools."""
     pair = st.now
     empty = pair.full.indices.all(
@@ -355,7 +359,7 @@ def hand_over(st: SwaMapping, row: Number, to: Number, first: Number, last: Numb
 
 
 @stem.transition
-def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMapping]:
+def hand_over_swa(st: SwaMappingState, row: Number, to: Number, first: Number, last: Number) -> Step[SwaMappingState]:
     """The SWA pages of a row, at the indices from ``first`` to ``last`` (excluded), go to row ``to``, full pages stay.
 
     The full pages of ``to`` at these indices map into the SWA pages from now on, and those of the giver map to nothing.
@@ -389,7 +393,7 @@ def hand_over_swa(st: SwaMapping, row: Number, to: Number, first: Number, last: 
 
 
 @stem.transition
-def roll_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMapping]:
+def roll_back(st: SwaMappingState, row: Number, to: Length, full_pages: Seq, swa_pages: Seq) -> Step[SwaMappingState]:
     """A row is granted what it needs to grow to ``to`` tokens, and its caller fails before it uses the new slots.
 
     The caller gives the new pages back; then all is as it was: no row and no slot that a row uses has changed, and the
@@ -405,7 +409,7 @@ def roll_back(st: SwaMapping, row: Number, to: Length, full_pages: Seq, swa_page
 
 
 @stem.transition
-def free_group_begin(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
+def free_group_begin(st: SwaMappingState, opens: Truth) -> Step[SwaMappingState]:
     """A free group begins: freed pages of both pools wait until the outermost open group ends.
 
     An engine may refuse to open a group within a group; then nothing changes.
@@ -414,7 +418,7 @@ def free_group_begin(st: SwaMapping, opens: Truth) -> Step[SwaMapping]:
 
 
 @stem.transition
-def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
+def free_group_end(st: SwaMappingState) -> Step[SwaMappingState]:
     """A free group ends: at the end of the outermost group exactly the pages that wait become available, unmapped.
 
     What was mapped anew since they were given back stays. An end changes nothing where no group is open, as after a
@@ -434,13 +438,13 @@ def free_group_end(st: SwaMapping) -> Step[SwaMapping]:
 
 
 @stem.transition
-def backup_state(st: SwaMapping) -> Step[SwaMapping]:
+def backup_state(st: SwaMappingState) -> Step[SwaMappingState]:
     """Both pools and the mapping are saved; they can be restored as long as no page is given back."""
     return Step(then=but(st, saved=st.now, backed_up=True))
 
 
 @stem.transition
-def restore_state(st: SwaMapping) -> Step[SwaMapping]:
+def restore_state(st: SwaMappingState) -> Step[SwaMappingState]:
     """The saved pools and mapping are restored: pages handed out since the backup are free and map to nothing."""
     return Step(
         promises=(requires(st.backed_up, "a backup was taken, and no page was given back since"),),
@@ -449,7 +453,7 @@ def restore_state(st: SwaMapping) -> Step[SwaMapping]:
 
 
 @stem.transition
-def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
+def merge_and_sort_free(st: SwaMappingState, of_swa: Truth) -> Step[SwaMappingState]:
     """All pages on the release list of one of the pools go to its free list; nothing else changes."""
     pair = st.now
     full = but(pair, full=merged(pair.full, no(of_swa)), swa=merged(pair.swa, of_swa))
@@ -457,7 +461,7 @@ def merge_and_sort_free(st: SwaMapping, of_swa: Truth) -> Step[SwaMapping]:
 
 
 @stem.transition
-def clear(st: SwaMapping) -> Step[SwaMapping]:
+def clear(st: SwaMappingState) -> Step[SwaMappingState]:
     """The allocator is again as before the first call."""
     return Step(then=start(st))
 
@@ -465,7 +469,7 @@ def clear(st: SwaMapping) -> Step[SwaMapping]:
 # The laws.
 
 
-def pools(st: SwaMapping) -> tuple[Part, ...]:
+def pools(st: SwaMappingState) -> tuple[Part, ...]:
     """The parts of the state that are pools."""
     return (
         ("now.full", st.now.full),
@@ -475,7 +479,7 @@ def pools(st: SwaMapping) -> tuple[Part, ...]:
     )
 
 
-def pairs(st: SwaMapping) -> tuple[Part, ...]:
+def pairs(st: SwaMappingState) -> tuple[Part, ...]:
     """The parts of the state that are pairs of pools with a mapping."""
     return (("now", st.now), ("saved", st.saved))
 
@@ -487,21 +491,21 @@ for _pair_law in PAIR_LAWS:
 
 
 @stem.invariant()
-def pending_in_group(st: SwaMapping) -> Truth:
+def pending_in_group(st: SwaMappingState) -> Truth:
     """Pages are pending only while a free group is open."""
     idle = none_waits(st.now.full) & none_waits(st.now.swa)
     return (st.group >= 0) & implies(st.group == 0, idle)
 
 
 @stem.invariant()
-def no_swa_without_window(st: SwaMapping) -> Truth:
+def no_swa_without_window(st: SwaMappingState) -> Truth:
     """In a model with one pool every SWA page can be handed out, and is never handed out."""
     swa, saved = st.now.swa, st.saved.swa
     return st.windowed | (swa.pages.all(lambda s: open_to(swa, s)) & saved.pages.all(lambda s: open_to(saved, s)))
 
 
 @stem.invariant()
-def backup_still_holds(st: SwaMapping) -> Truth:
+def backup_still_holds(st: SwaMappingState) -> Truth:
     """While a backup can be restored, every row still holds the pages that it held at the backup.
 
     So a restore takes back only pages that were handed out since.
@@ -514,7 +518,7 @@ def backup_still_holds(st: SwaMapping) -> Truth:
 
 
 @stem.change(besides=("restore_state", "free_full"))
-def freed_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
+def freed_page_waits(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """While a free group is open no full page becomes available: what is freed waits until the outermost group ends.
 
     A restore may give back at once the pages that were handed out since the backup. An engine may give back at once
@@ -524,7 +528,7 @@ def freed_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
 
 
 @stem.change(besides=("restore_state", "settle_swa"))
-def freed_swa_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
+def freed_swa_page_waits(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """While a free group is open no SWA page becomes available: what is freed waits until the outermost group ends.
 
     A restore may give back at once the pages that were handed out since the backup, and an engine may end the wait of
@@ -534,13 +538,13 @@ def freed_swa_page_waits(was: SwaMapping, now: SwaMapping) -> Truth:
 
 
 @stem.change(besides=("free_group_begin", "free_group_end", "clear"))
-def groups_are_counted(was: SwaMapping, now: SwaMapping) -> Truth:
+def groups_are_counted(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """Only the beginning and the end of a group, and a clear, change how many groups are open."""
     return was.group == now.group
 
 
 @stem.change(only=("free_group_begin",))
-def a_group_is_open(was: SwaMapping, now: SwaMapping, opens: Truth) -> Truth:
+def a_group_is_open(was: SwaMappingState, now: SwaMappingState, opens: Truth) -> Truth:
     """After the beginning of a free group a group is open: one more than before, or the outer one alone."""
     return pool_effects.opens(was.group, now.group, opens)
 
@@ -549,37 +553,37 @@ GROWING = ("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail")
 
 
 @stem.change(besides=(*GROWING, "shorten", "adopt", "hand_over", "restore_state", "clear"))
-def rows_keep_their_lengths(was: SwaMapping, now: SwaMapping) -> Truth:
+def rows_keep_their_lengths(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """No row gets longer or shorter, but by a call that is asked for it, a restore or a clear."""
     return pool_effects.keeps_lengths(was.now.full, now.now.full)
 
 
 @stem.change(only=("alloc",))
-def row_gets_its_pages(was: SwaMapping, now: SwaMapping, row: Number, count: Number) -> Truth:
+def row_gets_its_pages(was: SwaMappingState, now: SwaMappingState, row: Number, count: Number) -> Truth:
     """A row of whole pages that is granted ``count`` pages has so many more, and no other row changes its length."""
     return pool_effects.grows_by_pages(was.now.full, now.now.full, row, count)
 
 
 @stem.change(only=("alloc_extend", "alloc_extend_swa_tail"))
-def row_gets_its_length(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Truth:
+def row_gets_its_length(was: SwaMappingState, now: SwaMappingState, row: Number, to: Length) -> Truth:
     """A row that is granted ``to`` tokens has so many, no fewer than before, and no other row changes its length."""
     return pool_effects.grows(was.now.full, now.now.full, row, to)
 
 
 @stem.change(only=("alloc_decode",))
-def row_gets_its_token(was: SwaMapping, now: SwaMapping, row: Number) -> Truth:
+def row_gets_its_token(was: SwaMappingState, now: SwaMappingState, row: Number) -> Truth:
     """A row that decodes has one token more, and no other row changes its length."""
     return pool_effects.grows_by_a_token(was.now.full, now.now.full, row)
 
 
 @stem.change(only=("shorten",))
-def row_is_cut(was: SwaMapping, now: SwaMapping, row: Number, to: Length) -> Truth:
+def row_is_cut(was: SwaMappingState, now: SwaMappingState, row: Number, to: Length) -> Truth:
     """A row that is cut to ``to`` tokens has so many, no more than before, and no other row changes its length."""
     return pool_effects.shrinks(was.now.full, now.now.full, row, to)
 
 
 @stem.change(besides=("adopt", "hand_over", "hand_over_swa", "alloc_extend_swa_tail"))
-def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+def new_token_has_an_swa_slot(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """In a model with two pools a row that grows owns an SWA page wherever it has a new token.
 
     Of tokens that were computed elsewhere only the tail has SWA slots (``alloc_extend_swa_tail``).
@@ -588,14 +592,16 @@ def new_token_has_an_swa_slot(was: SwaMapping, now: SwaMapping) -> Truth:
 
 
 @stem.change(only=GROWING)
-def row_gets_the_chosen_pages(was: SwaMapping, now: SwaMapping, row: Number, full_pages: Seq, swa_pages: Seq) -> Truth:
+def row_gets_the_chosen_pages(
+    was: SwaMappingState, now: SwaMappingState, row: Number, full_pages: Seq, swa_pages: Seq
+) -> Truth:
     """A row that grows gets exactly the full pages and the SWA pages that the implementation hands out."""
     full = pool_effects.takes_chosen(was.now.full, now.now.full, row, full_pages)
     return full & pool_effects.takes_chosen(was.now.swa, now.now.swa, row, swa_pages)
 
 
 @stem.change(besides=("adopt", "hand_over", "hand_over_swa"))
-def new_token_has_a_slot(was: SwaMapping, now: SwaMapping) -> Truth:
+def new_token_has_a_slot(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """A row that grows owns a full page at each page index at which it has a new token: none is written to nowhere.
 
     A row that shares a cached prefix owns none of its pages, and the row of a tree node owns those of its key alone.
@@ -604,13 +610,13 @@ def new_token_has_a_slot(was: SwaMapping, now: SwaMapping) -> Truth:
 
 
 @stem.change(only=("free", "free_full"))
-def frees_what_is_named(was: SwaMapping, now: SwaMapping, gone: Set, slots: Slots) -> Truth:
+def frees_what_is_named(was: SwaMappingState, now: SwaMappingState, gone: Set, slots: Slots) -> Truth:
     """Exactly the full pages whose slots are named are given back: every used slot of them is named, and no other."""
     return pool_effects.gives_back(was.now.full, now.now.full, gone, slots)
 
 
 @stem.change(only=("free_swa",))
-def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone: Set, slots: Slots) -> Truth:
+def frees_the_swa_pages_of_what_is_named(was: SwaMappingState, now: SwaMappingState, gone: Set, slots: Slots) -> Truth:
     """Exactly the SWA pages into which the named full slots map are given back, and no full page is.
 
     Of a full page that loses its SWA page every mapped slot is named.
@@ -619,13 +625,13 @@ def frees_the_swa_pages_of_what_is_named(was: SwaMapping, now: SwaMapping, gone:
 
 
 @stem.change(only=("free_full",))
-def freed_page_waits_as_chosen(was: SwaMapping, now: SwaMapping, gone: Set, later: Truth) -> Truth:
+def freed_page_waits_as_chosen(was: SwaMappingState, now: SwaMappingState, gone: Set, later: Truth) -> Truth:
     """Full pages that are given back alone wait for the end of the group (``later``), or can be handed out at once."""
     return pool_effects.wait_or_rest(was.now.full, now.now.full, gone, later)
 
 
 @stem.change(only=("merge_and_sort_free",))
-def release_list_is_sorted_in(was: SwaMapping, now: SwaMapping, of_swa: Truth) -> Truth:
+def release_list_is_sorted_in(was: SwaMappingState, now: SwaMappingState, of_swa: Truth) -> Truth:
     """After the release list of a pool was sorted into its free list, no page of this pool is on the release list."""
     full, swa = pool_effects.sorts(was.now.full, now.now.full), pool_effects.sorts(was.now.swa, now.now.swa)
     return ite(of_swa, swa, full)
@@ -633,7 +639,7 @@ def release_list_is_sorted_in(was: SwaMapping, now: SwaMapping, of_swa: Truth) -
 
 @stem.change(only=("hand_over",))
 def pages_go_to_the_receiver(
-    was: SwaMapping, now: SwaMapping, row: Number, to: Number, first: Number, last: Number
+    was: SwaMappingState, now: SwaMappingState, row: Number, to: Number, first: Number, last: Number
 ) -> Truth:
     """The pages that a row hands over stand in the receiving row, in both pools, each at the index that it had.
 
@@ -644,7 +650,7 @@ def pages_go_to_the_receiver(
 
 
 @stem.change(only=("hand_over_swa",))
-def a_growing_page_keeps_its_swa_page(was: SwaMapping, now: SwaMapping) -> Truth:
+def a_growing_page_keeps_its_swa_page(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """A page that has room for more tokens of its row keeps its SWA page: only whole pages leave the window."""
     full, swa = was.now.full, was.now.swa
 
@@ -655,7 +661,9 @@ def a_growing_page_keeps_its_swa_page(was: SwaMapping, now: SwaMapping) -> Truth
 
 
 @stem.change(only=("roll_back",))
-def rolled_back_pages_are_free_again(was: SwaMapping, now: SwaMapping, full_pages: Seq, swa_pages: Seq) -> Truth:
+def rolled_back_pages_are_free_again(
+    was: SwaMappingState, now: SwaMappingState, full_pages: Seq, swa_pages: Seq
+) -> Truth:
     """The pages of a call that is rolled back can be handed out again, at once or when the open free group ends.
 
     Every other page of both pools is where it was.
@@ -665,28 +673,28 @@ def rolled_back_pages_are_free_again(was: SwaMapping, now: SwaMapping, full_page
 
 
 @stem.change(only=("backup_state",))
-def backup_is_taken(was: SwaMapping, now: SwaMapping) -> Truth:
+def backup_is_taken(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """After a backup both pools can be restored as they are: each page where it is, each row with its pages."""
     full, swa = was.now.full, was.now.swa
     return now.backed_up & pool_effects.is_copied(full, now.saved.full) & pool_effects.is_copied(swa, now.saved.swa)
 
 
 @stem.change(only=("restore_state",))
-def backup_is_restored(was: SwaMapping, now: SwaMapping) -> Truth:
+def backup_is_restored(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """After a restore both pools are as they were saved: each page where it was, each row with the pages it had."""
     full, swa = was.saved.full, was.saved.swa
     return was.backed_up & pool_effects.is_copied(full, now.now.full) & pool_effects.is_copied(swa, now.now.swa)
 
 
 @stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
-def freed_page_waits_to_be_sorted(was: SwaMapping, now: SwaMapping) -> Truth:
+def freed_page_waits_to_be_sorted(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""
     full = pool_effects.waits_to_be_sorted(was.now.full, now.now.full)
     return full & pool_effects.waits_to_be_sorted(was.now.swa, now.now.swa)
 
 
 @stem.change(only=("hand_over", "hand_over_swa"))
-def a_range_is_passed_on(was: SwaMapping, now: SwaMapping, row: Number, first: Number, last: Number) -> Truth:
+def a_range_is_passed_on(was: SwaMappingState, now: SwaMappingState, row: Number, first: Number, last: Number) -> Truth:
     """What a row passes on are whole pages of the row; afterwards it has no SWA page at their indices."""
 
     def given(i: Number) -> Truth:

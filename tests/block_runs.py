@@ -14,7 +14,7 @@ from typing import Any
 from conformance.driver.protocol import Json
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot, Completed, Launched
 from conformance.stems.block_cache.worker import Workers
-from conformance.stems.kv_events.told import Listener
+from conformance.stems.kv_events.published import Listener
 
 Op = tuple[Any, ...]
 FULL, MAMBA = {"kind": "full"}, {"kind": "mamba"}
@@ -107,7 +107,7 @@ class Run:
         self.config, self.engine, self.workers = config, make(config), Workers(config)
         self.counts: Counter[str] = Counter()
         self.alive: list[int] = []
-        self.listener = Listener(getattr(self.engine, "told", None))
+        self.listener = Listener(getattr(self.engine, "published", None))
         self._flying: list[Launched] = []
         self._drafts: dict[int, list[int]] = {}
         self._came, self._done, self._every = 0, 0, every

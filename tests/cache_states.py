@@ -8,10 +8,10 @@ from cache_walk import Scheduler
 from torch import Tensor
 
 from impl.mamba_slots import Holder, MambaStates
-from spec import states as law
+from spec import mamba_slots_state as law
 from spec.finite import Seq
-from spec.rows import SAVED
-from spec.states import OWN, ROLES, RUNNING, across, has_two, is_session, kept
+from spec.mamba_slots_state import OWN, ROLES, RUNNING, across, has_two, is_session, kept
+from spec.session_trim_state import SAVED
 
 if TYPE_CHECKING:
     from test_impl_cache_law import Both
@@ -57,7 +57,7 @@ class States:
         self.giving: tuple[str, int, list[int]] = ("", 0, [])
         self.text: dict[int, tuple[int, ...]] = {}  # of each slot: after which tokens it was written
 
-    def initial(self, sessions: int, nodes: int) -> law.MambaSlots:
+    def initial(self, sessions: int, nodes: int) -> law.MambaSlotsState:
         """Without states there are owners of them, and no slot is handed out."""
         kind = self.kind or Kind(1, 0)
         return law.initial(kind.slots, self.rows, sessions, nodes, (kind.buffer > 0, kind.buffer == 2, kind.lazy))

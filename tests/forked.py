@@ -30,7 +30,7 @@ CONFIG = {  # with which a cache is made once, so that what a maker imports is i
 }
 
 
-class Ran(NamedTuple):
+class Ended(NamedTuple):
     """How a script ended."""
 
     returncode: int
@@ -46,7 +46,7 @@ class Forked:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
-    def run(self, script: str, arguments: Sequence[str]) -> Ran:
+    def run(self, script: str, arguments: Sequence[str]) -> Ended:
         """Runs the script in a child."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -57,7 +57,7 @@ class Forked:
             self.process.stdin.write(json.dumps(asked) + "\n")
             self.process.stdin.flush()
             code = int(self.process.stdout.readline())
-            return Ran(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+            return Ended(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
     def close(self) -> None:
         """Ends the process."""
@@ -68,7 +68,7 @@ class Forked:
 _kept: OrderedDict[str, Forked] = OrderedDict()
 
 
-def run(release: str, script: str, arguments: Sequence[str]) -> Ran:
+def run(release: str, script: str, arguments: Sequence[str]) -> Ended:
     """Runs the script in a child of the release's process, which is begun where there is none."""
     if release not in _kept:
         while len(_kept) >= MOST:

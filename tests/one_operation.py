@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, NodePart, NodeSnapshot, PrefixMatch, Unsupported
 
 
 class OneOperation:
@@ -15,9 +15,9 @@ class OneOperation:
         del tokens, cursor, protected
         return None
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         del tokens
-        return Match(0, 0, [])
+        return PrefixMatch(0, 0, [])
 
     def acquire(self, node: int) -> int:
         return node

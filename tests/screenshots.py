@@ -3,7 +3,7 @@
     python tests/screenshots.py FOLDER TRACE[=ENGINE:RELEASE]...
 
 makes for each kept trace a page on this release, else on the one that shows it worst, and pictures of it at the widths
-of a desk and of a phone, light and dark. The pictures begin where the steps begin.
+of a desktop and of a phone, light and dark. The pictures begin where the steps begin.
 """
 
 from __future__ import annotations

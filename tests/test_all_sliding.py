@@ -25,7 +25,7 @@ from impl.allocator import TokenToKVPoolAllocator
 from impl.cache import SessionCache
 from impl.mamba_slots import MambaStates
 from impl.session_trim import RequestRows
-from spec import rows as noun
+from spec import session_trim_state as noun
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 1, "window": 2, "need_sort": False, "rows": 3, "sessions": 0}
 STEMS = ("session_trim", "cache")

@@ -19,7 +19,7 @@ from proofs.registry import STEMS, hints_of
 from slotproof.pages.documents import environment
 from slotproof.pages.marking import marked
 from spec.finite import Domain, Map
-from spec.tree import Tree, lives
+from spec.lock_ref_state import LockRefState, lives
 
 DRAW: Any = environment(html=True).get_template("steps.html.j2").module
 USUAL, FAR = (-2, 6), (-(10**9), 10**9)  # numbers around those that have a meaning, and numbers without any
@@ -108,7 +108,7 @@ def test_every_node_is_shown_once_wherever_it_hangs(seed: int) -> None:
     """Also a node that is its own parent, or that hangs on a node that is gone."""
     of = Random(seed)
     tree: Any = arbitrary(first_state("lock_ref", of), of)
-    assert isinstance(tree, Tree)
+    assert isinstance(tree, LockRefState)
     keys = [item["key"] for panel in frame(tree)["panels"] if panel["kind"] == "tree" for item in panel["items"]]
     shown = [int(key.split()[1]) for key in keys if key.startswith("node ")]
     assert sorted(shown) == [n for n in tree.nodes.items() if lives(tree, n)]

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
 ]
 SHOWN = {"pools": ("tail_inside_page", "tail_inside_page"), "tree": ("copy_on_write_steals_locks", "pr_27038")}
-PHONE, DESK = {"width": 390, "height": 800}, {"width": 1440, "height": 900}
+PHONE, DESKTOP = {"width": 390, "height": 800}, {"width": 1440, "height": 900}
 
 
 def shown_by_a_fault(trace: str, fault: str) -> tuple[Kept, list[Any]]:
@@ -81,7 +81,7 @@ def opened(browser: Any, folder: Path) -> Iterator[Any]:
     said: list[str] = []
     contexts = []
 
-    def open_page(name: str, viewport: dict[str, int] = DESK, **settings: Any) -> Any:
+    def open_page(name: str, viewport: dict[str, int] = DESKTOP, **settings: Any) -> Any:
         contexts.append(browser.new_context(viewport=viewport, **settings))
         page = contexts[-1].new_page()
         page.on("console", lambda message: said.append(message.text))

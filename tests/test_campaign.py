@@ -28,9 +28,9 @@ from conformance.engines.toy import ToyAllocator
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import check
 from conformance.search.campaign import coverage, store, trial, workers
-from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.coverage import KnownTransition
 from conformance.search.campaign.store import Store, replace_text
-from conformance.search.campaign.workers import Loaded, lost
+from conformance.search.campaign.workers import EngineWorker, lost
 from conformance.search.connection import EngineDied, Subject
 from conformance.search.served import Progress, run_in
 from conformance.stems import stem_registry
@@ -41,7 +41,7 @@ from conformance.traces.outcome import outcome
 from proofs.registry import hints_of
 from slotproof import cli
 from slotproof.commands import campaign
-from slotproof.commands.campaign import Options, report_of
+from slotproof.commands.campaign import CampaignOptions, report_of
 from slotproof.console import codes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -336,8 +336,8 @@ def test_a_finding_whose_traces_no_longer_show_it_is_gone(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def toy() -> Iterator[Loaded]:
-    loaded = Loaded(Subject("toy"))
+def toy() -> Iterator[EngineWorker]:
+    loaded = EngineWorker(Subject("toy"))
     yield loaded
     loaded.close()
 
@@ -364,7 +364,7 @@ def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: Loaded) -> None:
+def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: EngineWorker) -> None:
     heard = threading.Event()
     ended = in_a_thread(lambda: toy.trial(asked(0, examples=10**6), lambda _: heard.set()))
     assert heard.wait(60)
@@ -381,7 +381,9 @@ def test_a_killed_worker_loses_its_trial_alone_and_so_does_the_server(toy: Loade
     assert (done["lost"], done["runs"] >= 20, toy.served is server) == (None, True, False)
 
 
-def test_a_trial_that_waits_for_a_dead_server_is_begun_again(toy: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_waits_for_a_dead_server_is_begun_again(
+    toy: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child of the server keeps its socket open for a moment, so that the trial is connected to nobody."""
     server = toy.served
 
@@ -405,7 +407,7 @@ def test_a_crash_and_a_hang_are_findings_with_their_seed(engines: Callable[[str]
     words = {"crashing": "the process died: Segmentation fault, in ", "hanging": "the call did not end within 2 s, in "}
     for name, says in words.items():
         found = opened(tmp_path, engine=name) if name == "crashing" else None
-        loaded = Loaded(engines(name))
+        loaded = EngineWorker(engines(name))
         try:
             done = loaded.trial(asked(examples=1000, limit=2.0))
         finally:
@@ -420,8 +422,8 @@ def test_a_crash_and_a_hang_are_findings_with_their_seed(engines: Callable[[str]
             found.close()
 
 
-def options(subject: Subject, folder: Path, seconds: float = 5.0, **more: Any) -> Options:
-    return Options(subject, seconds, folder, stems=("allocator",), workers=2, **more)
+def options(subject: Subject, folder: Path, seconds: float = 5.0, **more: Any) -> CampaignOptions:
+    return CampaignOptions(subject, seconds, folder, stems=("allocator",), workers=2, **more)
 
 
 def test_a_fault_is_one_finding_that_many_trials_find(engines: Callable[[str], Subject], tmp_path: Path) -> None:
@@ -583,7 +585,7 @@ def test_a_campaign_that_looked_at_little_is_no_verdict(tmp_path: Path) -> None:
 
 
 def test_promises_of_a_transition_that_was_never_taken_are_not_named_each() -> None:
-    known = {"one": Known(("it is free",), True), "two": Known(("it is held",), False)}
+    known = {"one": KnownTransition(("it is free",), True), "two": KnownTransition(("it is held",), False)}
     counts = {("one", "", "done"): 2, ("one", "it is free", "refused"): 1}
     table = coverage.table("allocator", known, counts)
     assert 'one: taken, where "it is free"' in table["never_reached"]

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from conformance.driver.trace import Trace
 from conformance.telling.changed import Changed
-from conformance.telling.tell import Told
-from conformance.telling.where import SHOWN, Calls, Frame, Roots
+from conformance.telling.tell import ToldOperation
+from conformance.telling.where import SHOWN, CallRecorder, Frame, Roots
 from slotproof.checks import github, junit
 from slotproof.console import screen
 
@@ -143,26 +143,28 @@ DEEP = (
 
 
 @pytest.fixture
-def deep(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+def deep(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[CallRecorder]:
     """The calls of an engine whose changed function is called far below what is shown."""
     pair.write("base", "engine_of_depths.py", DEEP.format(1))
     pair.write("now", "engine_of_depths.py", DEEP.format(2))
     monkeypatch.syspath_prepend(pair.now)
     import engine_of_depths  # type: ignore[import-not-found]
 
-    calls = Calls(Roots([pair.now], Changed([pair.base])))
+    calls = CallRecorder(Roots([pair.now], Changed([pair.base])))
     with calls.watched():
         engine_of_depths.top()
     yield calls
     sys.modules.pop("engine_of_depths")
 
 
-def told_of(calls: Calls) -> Told:
+def told_of(calls: CallRecorder) -> ToldOperation:
     engine, deeper, below = calls.frames()
-    return Told("top()", "nothing", "law x. It broke.", {}, engine, deeper, below)
+    return ToldOperation("top()", "nothing", "law x. It broke.", {}, engine, deeper, below)
 
 
-def test_a_changed_function_far_below_is_found_and_shown_first(deep: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_function_far_below_is_found_and_shown_first(
+    deep: CallRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, deeper, below = deep.frames()
     assert ([frame.function for frame in engine], deeper) == (["top"], True), "30 calls are more than are shown"
     assert len(engine) < SHOWN
@@ -184,12 +186,12 @@ def test_a_changed_function_far_below_is_found_and_shown_first(deep: Calls, monk
 
 def test_where_no_called_function_changed_all_are_shown_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     same = [Frame("pools.py", 3, "take", changed=False)]
-    screen.story(Trace("allocator", {}, [{"op": "top"}]), [Told("top()", "nothing", "", {}, same)], "test")
+    screen.story(Trace("allocator", {}, [{"op": "top"}]), [ToldOperation("top()", "nothing", "", {}, same)], "test")
     said = " ".join(capsys.readouterr().out.split())
     assert "pools.py:3 take" in said
     assert screen.UNCHANGED in said
     alone = [Frame("pools.py", 3, "take")]
-    screen.story(Trace("allocator", {}, [{"op": "top"}]), [Told("top()", "nothing", "", {}, alone)], "test")
+    screen.story(Trace("allocator", {}, [{"op": "top"}]), [ToldOperation("top()", "nothing", "", {}, alone)], "test")
     assert screen.UNCHANGED not in " ".join(capsys.readouterr().out.split()), "there is no base"
 
 

@@ -121,7 +121,7 @@ def test_a_failed_proof_says_reachable_bug_and_exits_1(monkeypatch: pytest.Monke
     monkeypatch.setattr(proving, "hints_of", lambda _: hints)
     reach = proving.reached("allocator")
     proof_lines.show_failures(proof_lines.failures(reach, final=True))
-    assert proving.code_of(proof_lines.Found(reach=[reach]), []) == 1
+    assert proving.code_of(proof_lines.ProofResults(reach=[reach]), []) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "reachable bug of allocator: the shortest path from the first state to a broken law: alloc" in shown
     assert reach.path is not None
@@ -132,7 +132,7 @@ def test_unknown_and_not_inductive_exit_2() -> None:
     unknown = Verdict("lemmas", "equal", "base", "unknown", "unknown", 20.0)
     lost = {"stem": "allocator", "transition": "free", "witness": None, "refused": None}
     alive = {"killed": False}
-    found = proof_lines.Found
+    found = proof_lines.ProofResults
     assert proving.code_of(found(verdicts=[unknown]), []) == 2
     assert proving.code_of(found(reach=[proof_lines.Reach("allocator", "not inductive", None)]), ["a law"]) == 2
     assert proving.code_of(found(witnesses=[lost]), []) == 2

@@ -16,11 +16,11 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.engines.toy import ToyAllocator
 from conformance.search import judge
-from conformance.search.hunt import Difference, Hunt, Hunted, Limits
+from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
 from conformance.stems.machine import TimeIsUp
 from conformance.traces import known
 from conformance.traces.compare import Status, compare, in_words
-from conformance.traces.known import Known
+from conformance.traces.known import KnownDifference
 from conformance.traces.outcome import Break, How, Outcome, outcome
 from conformance.traces.shrink import shrink
 
@@ -103,7 +103,7 @@ BOTH = partial(doubled, leaks)
 
 
 def hunted(subject: Callable[[Json], Any], base: Callable[[Json], Any], examples: int = 100) -> Hunted:
-    hunt = Hunt("allocator", subject, lambda trace: outcome(trace, base), Limits(examples, seed=1))
+    hunt = Hunt("allocator", subject, lambda trace: outcome(trace, base), HuntLimits(examples, seed=1))
     return hunt.run([], ())
 
 
@@ -150,7 +150,7 @@ def test_after_the_time_one_run_for_each_operation_is_told_as_cut_short(monkeypa
         raise TimeIsUp
 
     monkeypatch.setattr("conformance.search.hunt.shrink", late)
-    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, sound), Limits(100, seed=1))
+    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, sound), HuntLimits(100, seed=1))
     hunt.run([], ())
     monkeypatch.setattr(hunt, "_time_is_up", lambda _: True)
     told = hunt._new()
@@ -195,7 +195,7 @@ def test_what_the_subject_has_mended_is_gone() -> None:
     config = {"size": 3, "page_size": 1, "size_swa": 1, "rows": 3, "need_sort": False}
     steps: list[Json] = [{"op": "extend", "rows": [0], "more": [2]}, {"op": "finish", "row": 0, "committed": 2}]
     trace = Trace("allocator", config, steps)
-    hunt = Hunt("allocator", sound, lambda t: outcome(t, leaks), Limits(5, seed=1))
+    hunt = Hunt("allocator", sound, lambda t: outcome(t, leaks), HuntLimits(5, seed=1))
     (gone,) = hunt.run([("kept_leak", trace)], ()).gone
     assert (gone.name, gone.found.law, gone.detail) == ("kept_leak", "no_leak", "holds")
 
@@ -217,7 +217,7 @@ def test_what_is_mended_is_gone_though_another_law_is_broken_less_gravely() -> N
         {"op": "extend", "rows": [1], "more": [1]},
         {"op": "finish", "row": 0, "committed": 2},
     ]
-    hunt = Hunt("allocator", refuses, lambda t: outcome(t, leaks), Limits(1, seed=1))
+    hunt = Hunt("allocator", refuses, lambda t: outcome(t, leaks), HuntLimits(1, seed=1))
     found = hunt.run([("kept_leak", Trace("allocator", config, steps))], ())
     assert [(gone.found.law, gone.detail) for gone in found.gone] == [("no_leak", "holds")]
     assert "enough_is_granted" in laws(found, Status.NEW) | laws(found, Status.INCOMPARABLE)
@@ -250,7 +250,7 @@ def test_shrinking_makes_an_incomparable_run_new_where_a_shorter_one_shows_it() 
 
 
 def test_a_search_that_is_cut_short_says_so_and_keeps_what_it_has() -> None:
-    limits = Limits(None, seconds=1.5, seed=1)
+    limits = HuntLimits(None, seconds=1.5, seed=1)
     found = Hunt("allocator", leaks, lambda trace: outcome(trace, sound), limits).run([], ())
     assert found.cut_short
     assert laws(found, Status.NEW) == {"no_leak"}
@@ -259,7 +259,7 @@ def test_a_search_that_is_cut_short_says_so_and_keeps_what_it_has() -> None:
 
 @pytest.mark.parametrize("seed", [None, 2, 3])
 def test_other_seeds_find_nothing_new_between_equals(seed: int | None) -> None:
-    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, BOTH), Limits(60, seed=seed))
+    hunt = Hunt("allocator", BOTH, lambda trace: outcome(trace, BOTH), HuntLimits(60, seed=seed))
     assert {d.status for d in hunt.run([], ()).differences} == {Status.KNOWN}
 
 
@@ -305,7 +305,7 @@ def test_alone_goes_on_until_so_many_operations_are_done() -> None:
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy is known to have a bug of another engine, which it has not."""
-    gone = Known("decode_on_empty_list", "lawful_call_is_answered", VIOLATION, "allocator.short_decode")
+    gone = KnownDifference("decode_on_empty_list", "lawful_call_is_answered", VIOLATION, "allocator.short_decode")
     monkeypatch.setattr(known, "of_release", lambda *_: [gone])
 
 
@@ -345,10 +345,10 @@ def test_a_listed_difference_that_occurs_is_the_verdict_and_hides_no_latent_find
 
 def test_new_runs_leave_out_what_is_known_of_a_stem_and_of_its_parts() -> None:
     listed = [
-        Known("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page"),
-        Known("second_retract_detaches", "no_leak", VIOLATION, "session_trim.retract_twice"),
-        Known("nested_group_forgets_allocator", "no_leak", VIOLATION, "allocator.nested_group"),
-        Known("restore_under_reader", "one_owner", VIOLATION, ""),
+        KnownDifference("tail_inside_page", "mapping_keeps_offset", VIOLATION, "swa_mapping.tail_inside_page"),
+        KnownDifference("second_retract_detaches", "no_leak", VIOLATION, "session_trim.retract_twice"),
+        KnownDifference("nested_group_forgets_allocator", "no_leak", VIOLATION, "allocator.nested_group"),
+        KnownDifference("restore_under_reader", "one_owner", VIOLATION, ""),
     ]
     left_out = {stem: {str(e) for e in judge.excluded(stem, listed)} for stem in ("allocator", "cache", "lock_ref")}
     assert left_out == {

@@ -16,13 +16,13 @@ from conformance.engines.registry import every_tree
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.check import Search, check
 from conformance.stems.lock_ref.exclusions import LockRefExclusion as Exclusion
-from conformance.stems.lock_ref.protocol import LockRefSnapshot, Match
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, PrefixMatch
 from conformance.stems.lock_ref.rules import LockRefMachine, keys
 from conformance.stems.lock_ref.run import LockRefRun
 from conformance.stems.machine import Sink
 from conformance.telling.tell import tell
 from spec import lock_ref as law
-from spec.tree import COUNTED, SKIPPED
+from spec.lock_ref_state import COUNTED, SKIPPED
 
 CONFIG = {"page_size": 1, "size": 12, "size_swa": 12, "size_mamba": 3, "window": 2}
 LONG, SHORT = [1, 2, 3, 4, 5], [1, 2]
@@ -140,7 +140,7 @@ def test_a_match_that_cannot_be_locked_is_named() -> None:
     run, lock = started("swa")
     lock.do("insert", tokens=LONG, cursor=2)
     real = run.engine.match(LONG)
-    run.engine = Variant(run.engine, match=lambda _: Match(2, real.node, real.slots[:2]))
+    run.engine = Variant(run.engine, match=lambda _: PrefixMatch(2, real.node, real.slots[:2]))
     with pytest.raises(Finding, match="which cannot be locked"):
         lock.do("match", tokens=SHORT)
 
@@ -149,9 +149,9 @@ def test_a_node_that_no_insert_has_brought_is_named() -> None:
     run, lock = held()
     tree = engine_of(run)
 
-    def match(tokens: list[int]) -> Match:
+    def match(tokens: list[int]) -> PrefixMatch:
         tree.insert([7, 8], 0, 0)
-        found: Match = tree.match(tokens)
+        found: PrefixMatch = tree.match(tokens)
         return found
 
     run.engine = Variant(tree, match=match)

@@ -14,7 +14,7 @@ from conformance.driver import lockstep
 from conformance.driver.forward import Pools, forward, reads
 from conformance.driver.lockstep import CONFORMS, INVARIANT, Finding, LockStep
 from conformance.driver.protocol import Json, Key
-from conformance.driver.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, Shadow, Texts
+from conformance.driver.shadow import EMPTY, FULL, READS_OWN, STATES, SWA, PrefixNumbers, Shadow
 from conformance.driver.trace import Trace
 from conformance.engines import registry, toy
 from conformance.planted.faults.known_bugs import FAULTS
@@ -24,7 +24,7 @@ from conformance.stems.fault import Fault
 from conformance.stems.lock_ref.contents import NodeContents, along
 from conformance.stems.lock_ref.protocol import NodePart, NodeSnapshot
 from conformance.stems.mamba_slots import faults as mamba_slots
-from conformance.stems.requests.request import MARK, Request, token
+from conformance.stems.requests.request import MARK, RunRequest, token
 from conformance.stems.stem_registry import STEMS, start
 from conformance.traces.harm_found import Harm
 from conformance.traces.outcome import Break, Outcome, outcome
@@ -56,7 +56,7 @@ BLOCKS: Json = {"blocks": 4, "rows": 3, "indices": 3, "groups": 1, "caching": Tr
 
 
 def test_two_prefixes_have_one_number_if_their_tokens_and_marks_are_equal() -> None:
-    texts = Texts()
+    texts = PrefixNumbers()
     one, other = texts.prefixes([1, 2, 3]), texts.prefixes([1, 2, 4])
     assert one[:2] == other[:2]
     assert one[2] != other[2]
@@ -66,12 +66,12 @@ def test_two_prefixes_have_one_number_if_their_tokens_and_marks_are_equal() -> N
 
 
 def test_a_mark_distinguishes_texts_of_equal_tokens() -> None:
-    texts = Texts()
+    texts = PrefixNumbers()
     plain, lora, salt = ([token(n, 0, mark) for n in range(2)] for mark in (0, 1, 2))
     assert [t % MARK for t in lora] == [t % MARK for t in salt] == plain
     numbers = [{*texts.prefixes(tokens)} for tokens in (plain, lora, salt)]
     assert len(set.union(*numbers)) == 6, "no prefix of one is a prefix of another"
-    assert Request(0, lora, 0, mark=1).next() == [token(2, 0, 1)]
+    assert RunRequest(0, lora, 0, mark=1).next() == [token(2, 0, 1)]
 
 
 # The shadow.

@@ -15,12 +15,12 @@ from proofs.registry import STEMS, hints_of
 from proofs.walks import Seen, seen
 from slotproof.console.codes import HOLDS, UNKNOWN
 from slotproof.pages import corners as kept_traces
-from slotproof.proving.proof_lines import Found, failures
+from slotproof.proving.proof_lines import ProofResults, failures
 from slotproof.proving.proving import code_of
-from spec.blocks import UNWRITTEN, Blocks
+from spec.block_pool_state import UNWRITTEN, BlockPoolState
+from spec.lock_ref_state import LockRefState
 from spec.logic import Number, Seq, Step, Truth, but, requires
-from spec.rows import Rows
-from spec.tree import Tree
+from spec.session_trim_state import SessionTrimState
 
 
 def test_the_corners_are_those_of_the_kept_traces() -> None:
@@ -64,7 +64,7 @@ def test_a_promise_that_excludes_a_decode_across_a_page_is_seen(planted: Any) ->
     """The promise holds of nine decodes in ten, and every law and every proof stays true."""
     lawful = right("session_trim", "decode")
 
-    def decode(st: Rows, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    def decode(st: SessionTrimState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
         step = lawful(st, row, full_pages, swa_pages)
         within = requires(full_pages.length == 0, "the token has a slot in the row's last page")
         return but(step, promises=(*step.promises, within))
@@ -80,7 +80,7 @@ def test_a_promise_of_another_kind_excludes_nothing(planted: Any) -> None:
     """The honest sibling: a promise that every caller keeps."""
     lawful = right("session_trim", "decode")
 
-    def decode(st: Rows, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[Rows]:
+    def decode(st: SessionTrimState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
         step = lawful(st, row, full_pages, swa_pages)
         return but(step, promises=(*step.promises, requires(row >= 0, "the row has a number")))
 
@@ -91,7 +91,7 @@ def test_a_promise_of_another_kind_excludes_nothing(planted: Any) -> None:
 def test_an_update_that_lists_too_few_keys_is_seen(planted: Any) -> None:
     """Provers do not read ``among``: they prove what is not done."""
 
-    def restore_swa(st: Tree, node: Number) -> Step[Tree]:
+    def restore_swa(st: LockRefState, node: Number) -> Step[LockRefState]:
         step = lawful(st, node)
         return altered(step, swa=st.swa.where(lambda n: n == node, 1, list))
 
@@ -103,7 +103,7 @@ def test_an_update_that_lists_too_few_keys_is_seen(planted: Any) -> None:
 def test_a_listing_is_looked_at_beside_the_laws(planted: Any) -> None:
     """A reset that lists no block wipes none; not every such update breaks a law."""
 
-    def reset(st: Blocks, done: Truth) -> Step[Blocks]:
+    def reset(st: BlockPoolState, done: Truth) -> Step[BlockPoolState]:
         return altered(lawful(st, done), content=st.content.where(lambda _: done, UNWRITTEN, list))
 
     lawful = right("block_pool", "reset")
@@ -121,6 +121,6 @@ def test_what_breaks_a_law_is_seen(planted: Any) -> None:
 
 def test_walks_count_for_the_verdict() -> None:
     fine = Seen("allocator", 1, (), ())
-    assert code_of(Found(walks=[fine]), []) == HOLDS
-    assert code_of(Found(walks=[replace(fine, missing=(("free", "gone of one"),))]), []) == UNKNOWN
-    assert code_of(Found(walks=[replace(fine, wrong=("free breaks places",))]), []) == UNKNOWN
+    assert code_of(ProofResults(walks=[fine]), []) == HOLDS
+    assert code_of(ProofResults(walks=[replace(fine, missing=(("free", "gone of one"),))]), []) == UNKNOWN
+    assert code_of(ProofResults(walks=[replace(fine, wrong=("free breaks places",))]), []) == UNKNOWN

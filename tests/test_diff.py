@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.driver.diff import FOLLOWS, SAID, TOGETHER, Change, Names, against_lines, changes, ranges, told_lines
+from conformance.driver.diff import (
+    FOLLOWS,
+    SAID,
+    TOGETHER,
+    FieldDifference,
+    Names,
+    against_lines,
+    changes,
+    ranges,
+    told_lines,
+)
 from conformance.engines import registry
 from conformance.stems.stem_registry import STEMS, start
 from spec.finite import Map
@@ -183,7 +193,13 @@ def test_every_field_that_is_shown_has_words(stem: str) -> None:
 
 # The ghosts of who reads a node and of what slots hold; the phase of a request is the run's; a gap shows in the pages.
 GHOSTS = {f"Contents.{name}" for name in ("story", "full", "swa", "state", "state_page", "state_offset")}
-LAWS_OWN = {"Tree.reads", "Rows.gap", "MambaSlots.phase", "Blocks.story", "Blocks.home"} | GHOSTS
+LAWS_OWN = {
+    "LockRefState.reads",
+    "SessionTrimState.gap",
+    "MambaSlotsState.phase",
+    "BlockPoolState.story",
+    "BlockPoolState.home",
+} | GHOSTS
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -282,5 +298,5 @@ def test_a_length_is_said_in_tokens() -> None:
     state = FIRST["session_trim"]
     both = changed(changed(state, (), "committed", (1, 0), 1), (), "committed_rest", (1, 0), 1)
     (change,) = changes(state, both)
-    assert isinstance(change, Change)
+    assert isinstance(change, FieldDifference)
     assert against_lines([change], Names()) == ["the committed length of row 1 is 3 tokens, the law has 0 tokens"]

@@ -17,10 +17,10 @@ from spec import cache
 from spec.cache_drain import DRAIN, at_rest
 from spec.cache_state import CacheState
 from spec.finite import Seq
+from spec.lock_ref_state import path
 from spec.logic import Descent, Measure, ite
 from spec.pool import some_open
-from spec.rows import LEAVING, RUNNING, allocated, full_pool, swa_pool
-from spec.tree import path
+from spec.session_trim_state import LEAVING, RUNNING, allocated, full_pool, swa_pool
 
 HINTS = hints_of("cache")
 
@@ -137,7 +137,7 @@ def test_a_wrong_way_to_rest_is_not_proved(wrong: str, claim: str) -> None:
     }
     hints = replace(HINTS, drain=replace(DRAIN, descents=ways[wrong], measures=(*DRAIN.measures, level)))
     wanted = next(formula for formula in obligations.drains(hints) if formula.invariant == claim)
-    assert "unsat" not in prover.solve(wanted.negated, prover.Limits(z3=400_000, cvc5=60_000))
+    assert "unsat" not in prover.solve(wanted.negated, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
 def test_a_call_that_makes_another_measure_greater_is_no_way_to_rest() -> None:
@@ -148,7 +148,7 @@ def test_a_call_that_makes_another_measure_greater_is_no_way_to_rest() -> None:
     def proved(*measures: Measure) -> bool:
         hints = replace(HINTS, drain=replace(DRAIN, descents=(finish,), measures=measures))
         wanted = next(f for f in obligations.drains(hints) if f.invariant == LOWERS.format("finish"))
-        return "unsat" in prover.solve(wanted.negated, prover.Limits(z3=4_000_000, cvc5=60_000))
+        return "unsat" in prover.solve(wanted.negated, prover.SolverLimits(z3=4_000_000, cvc5=60_000))
 
     assert proved(*DRAIN.measures)
     assert not proved(*DRAIN.measures, leaving)

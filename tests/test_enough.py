@@ -25,7 +25,7 @@ from conformance.search.campaign.store import Looked
 from conformance.search.check import Search, check
 from conformance.search.enough import NOT_ENOUGH, OPERATIONS, TIMES, Effort, too_seldom
 from conformance.search.harm import harm
-from conformance.search.hunt import Hunt, Limits
+from conformance.search.hunt import Hunt, HuntLimits
 from conformance.stems import stem_registry
 from conformance.stems.allocator.rules import AllocatorMachine
 from conformance.stems.claims import claimed
@@ -231,7 +231,9 @@ def test_on_a_busy_machine_the_minimum_wins_over_the_clock() -> None:
 
 
 def test_a_hunt_on_a_busy_machine_goes_on_to_the_minimum() -> None:
-    hunt = Hunt("allocator", toy.allocator, lambda t: outcome(t, toy.allocator), Limits(None, 60.0, 1, minimum=True))
+    hunt = Hunt(
+        "allocator", toy.allocator, lambda t: outcome(t, toy.allocator), HuntLimits(None, 60.0, 1, minimum=True)
+    )
     hunt.clock.now = Ticks(30.0)
     hunted = hunt.run([], ())
     assert hunted.cut_short

@@ -12,7 +12,7 @@ from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import trace_files
 from slotproof.pages import documents, finding_pages
-from slotproof.pages.finding_pages import Finding
+from slotproof.pages.finding_pages import KeptFinding
 
 RELEASES = ("1", "2", "3", "4")
 SHORT = {"v": VIOLATION, "l": LATENT, ".": CONFORMS, " ": UNSUPPORTED}
@@ -28,8 +28,8 @@ def rows(marks: str) -> list[Json]:
     ]
 
 
-def finding(marks: str, name: str = NAMES[0]) -> Finding:
-    return Finding(trace_files.load(name), None, rows(marks))
+def finding(marks: str, name: str = NAMES[0]) -> KeptFinding:
+    return KeptFinding(trace_files.load(name), None, rows(marks))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_script_makes_a_text_to_file() -> None:
     page = documents.environment().get_template("finding.md.j2")
     assert "To file upstream" not in page.render(finding=found)
     kept = replace(found.kept, harm="The server stops.", expected="It goes on.", elsewhere="In 1 a page leaks.")
-    with_script = Finding(kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
+    with_script = KeptFinding(kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
     text = page.render(finding=with_script)
     about, _, filed = text.partition("To file upstream")
     assert "e 4: A page is lost\n" in filed
@@ -107,7 +107,7 @@ def test_a_script_makes_a_text_to_file() -> None:
 def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
     """Its page has the program, and names the newest release on which it runs."""
     found = finding(".vl.")
-    old = Finding(found.kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
+    old = KeptFinding(found.kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
     text = documents.environment().get_template("finding.md.j2").render(finding=old)
     assert "To file upstream" not in text
     assert "A page is lost: this program shows it with e 3 alone" in text
@@ -117,7 +117,7 @@ def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
 
 def test_a_text_that_a_trace_lacks_leaves_no_line() -> None:
     kept = replace(finding("...v").kept, harm="", expected="", elsewhere="")
-    text = documents.environment().get_template("finding.md.j2").render(finding=Finding(kept, None, rows("...v")))
+    text = documents.environment().get_template("finding.md.j2").render(finding=KeptFinding(kept, None, rows("...v")))
     assert "What it does" not in text
     assert "Other releases" not in text
     assert "\n\n\n" not in text

@@ -15,12 +15,12 @@ from proofs.fitting import ANSWERED, FITS
 from proofs.hints import Transition
 from proofs.registry import STEMS, hints_of
 from spec import allocator, mamba_slots
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.finite import Domain
 from spec.finite import Seq as FiniteSeq
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, but, requires
-from spec.states import MambaSlots
+from spec.mamba_slots_state import MambaSlotsState
 
 
 def sequences(domain: Domain) -> list[FiniteSeq]:
@@ -67,24 +67,24 @@ def test_a_call_fits_exactly_where_one_of_all_answers_is_lawful(stem: str, name:
     assert met == {True, False}
 
 
-def needs_more(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def needs_more(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A call that is refused although there are exactly as many pages as it needs."""
     step = allocator.alloc_extend(st, row, to, chosen)
     return but(step, fits=step.fits & (st.now.available > 1))
 
 
-def needs_less(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def needs_less(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A call that fits although there is no page."""
     return but(allocator.alloc_extend(st, row, to, chosen), fits=True)
 
 
-def wants_more(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def wants_more(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """A call that fits, and whose answer must have more pages than there may be."""
     step = allocator.alloc_extend(st, row, to, chosen)
     return but(step, choice=(*step.choice, requires(chosen.length > 3, "many pages are handed out")))
 
 
-def copies_from_nowhere(st: MambaSlots, node: Number, slot: Number) -> Step[MambaSlots]:
+def copies_from_nowhere(st: MambaSlotsState, node: Number, slot: Number) -> Step[MambaSlotsState]:
     """A slot is handed out where none is open."""
     return but(mamba_slots.alloc_copy(st, node, slot), fits=True)
 
@@ -102,7 +102,7 @@ def test_a_wrong_fit_is_not_proved(stem: str, name: str, wrong: Transition, dire
     hints = hints_of(stem)
     formulas = obligations.all_of(hints, name, wrong)
     wanted = next(formula for formula in formulas if formula.invariant == direction)
-    assert "unsat" not in prover.solve(wanted.negated, prover.Limits(z3=400_000, cvc5=60_000))
+    assert "unsat" not in prover.solve(wanted.negated, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
 def test_a_call_that_is_refused_for_nothing_has_an_example() -> None:

@@ -177,7 +177,7 @@ def test_a_choice_is_lawful_and_the_wrong_one_beside_it_is_not(
 # The law itself, on numbers.
 
 
-def one_row(group: bool) -> law.SwaMapping:
+def one_row(group: bool) -> law.SwaMappingState:
     """Row 0 has the full page 1 and the SWA page 1; a free group is open or not."""
     state = law.initial(2, 3, 3, 2, False)
     state = law.alloc_extend(state, 0, in_pages(2, 2), Seq([1]), Seq([1])).then

@@ -15,7 +15,7 @@ from conformance.driver.lockstep import ANSWERED
 from conformance.driver.protocol import EngineError
 from conformance.search.connection import Served, Subject
 from slotproof.checks import checking
-from slotproof.checks.checking import Options
+from slotproof.checks.checking import CheckOptions
 from slotproof.cli import app
 from slotproof.console import codes
 
@@ -57,10 +57,10 @@ def written(folder: Path, mode: str) -> Path:
     return folder
 
 
-def options(folder: Path, base: Path | None = None) -> Options:
+def options(folder: Path, base: Path | None = None) -> CheckOptions:
     subject = Subject("engine_that_hangs:allocator", source=folder, stems=("allocator",))
     base_name = None if base is None else str(base)
-    return Options(subject, base_name, ("allocator",), examples=20, workers=1, again=False, call_limit=LIMIT)
+    return CheckOptions(subject, base_name, ("allocator",), examples=20, workers=1, again=False, call_limit=LIMIT)
 
 
 def test_a_call_that_hangs_is_a_finding(tmp_path: Path) -> None:

@@ -157,6 +157,14 @@ def first_state(stem: Stem) -> Any:
 
 
 @pytest.mark.parametrize("stem", STEMS)
+def test_a_state_has_the_name_of_its_stem(stem: str) -> None:
+    """Its file, too, where it is not that of the stem."""
+    state = hints_of(stem).stem.state
+    assert state.__name__ == "".join(word.title() for word in stem.split("_")) + "State"
+    assert state.__module__.rpartition(".")[2] in (stem, f"{stem}_state")
+
+
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_part_is_the_stem_itself_and_its_laws_are_inherited(stem: str) -> None:
     law = hints_of(stem).stem
     for field, part in law.parts.items():
@@ -274,6 +282,40 @@ def test_faults_derive_from_classes_that_users_may_derive_from() -> None:
     derived = [w for w in classes(folders=["conformance/stems"]) if w.bases and w.path.stem == "faults"]
     assert len(derived) > 10
     assert [w.node.name for w in derived if not set(w.bases) <= exported] == []
+
+
+# Classes that may have one name, by the folders that they are in, each with the reason.
+SAME_NAME = {
+    ("Step", ("impl", "spec")): "a step of a scheduler, as engines call it, and a step of the law",
+    ("Connector", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
+    ("Values", ("conformance/engines/vllm/scripts",)): "a script stands alone, to be filed upstream",
+}
+
+
+def shared_names(root: Path = ROOT) -> dict[tuple[str, tuple[str, ...]], list[str]]:
+    """The classes at the top of modules that have one name, by the name and the folders, with their places."""
+    found: dict[str, list[Path]] = {}
+    for folder in ("spec", "proofs", "impl", "conformance", "slotproof"):
+        for path in sorted((root / folder).rglob("*.py")):
+            for node in tree_of(path).body:
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(path.relative_to(root))
+    return {
+        (name, tuple(sorted({path.parent.as_posix() for path in paths}))): [path.as_posix() for path in paths]
+        for name, paths in found.items()
+        if len(paths) > 1
+    }
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    assert shared_names().keys() == SAME_NAME.keys(), shared_names()
+
+
+def test_a_name_of_two_classes_is_seen(tmp_path: Path) -> None:
+    for name in ("spec/one.py", "impl/two.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("class Rows:\n    class Inner: ...\n")
+    assert shared_names(tmp_path) == {("Rows", ("impl", "spec")): ["spec/one.py", "impl/two.py"]}
 
 
 def odd_calls(path: Path, root: Path = ROOT) -> list[str]:
@@ -419,7 +461,7 @@ ROOMS = ("driver", "stems", "engines", "traces", "telling", "search", "planted")
 RUN_BACK = {
     (
         "conformance.driver.lockstep",
-        "conformance.stems.kv_events.told",
+        "conformance.stems.kv_events.published",
     ): "the events that an engine publishes in a run of any stem are judged after each call by the law of events",
     ("conformance.stems.fault", "conformance.engines.registry"): "a known bug is a faulty part of our implementation, "
     "which is an engine",
@@ -752,7 +794,7 @@ def test_no_string_fixes_where_our_packages_are() -> None:
 def test_a_fixed_name_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(
-        '"""spec.rows"""\n'
+        '"""spec.session_trim_state"""\n'
         'a = f"spec.{1}", "conformance.search.replay", "the spec.logic of", __name__\n'
         'b = """\n    from conformance.stems.stem_registry import start"""\n'
     )

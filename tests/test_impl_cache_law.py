@@ -16,11 +16,22 @@ from test_impl_cache import PAGES, drained, new
 from conformance.stems.swa_mapping.projection import waiting_alone
 from impl.lock_ref import LockHandle
 from spec import cache as law
-from spec import cache_state, cache_theorems, mamba_in_cache, rows, swa_mapping, tree
+from spec import cache_state, cache_theorems, lock_ref_state, mamba_in_cache, session_trim_state, swa_mapping
 from spec.finite import Seq, Set
 from spec.lengths import in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING
-from spec.rows import IDLE, LEAVING, RUNNING, allocated, committed, cursor, full_pool, protected, swa_pool, text
+from spec.session_trim_state import (
+    IDLE,
+    LEAVING,
+    RUNNING,
+    allocated,
+    committed,
+    cursor,
+    full_pool,
+    protected,
+    swa_pool,
+    text,
+)
 
 STEPS = int(os.environ.get("SLOTPROOF_STEPS", "600"))
 LIMIT = 3
@@ -45,8 +56,8 @@ class Both:
         self.cache = new(page, window=window, rows=LIMIT, full=full, swa=swa, states=states, copy=copy)
         self.page = page
         pools = swa_mapping.initial(page, full, swa, LIMIT + full + 1, False)
-        empty = rows.initial(pools, LIMIT, SESSIONS, in_pages(window, page))
-        nodes = tree.initial(full, LIMIT + 2, -(-window // page), True, kind is not None)
+        empty = session_trim_state.initial(pools, LIMIT, SESSIONS, in_pages(window, page))
+        nodes = lock_ref_state.initial(full, LIMIT + 2, -(-window // page), True, kind is not None)
         self.state = law.initial(empty, nodes, self.carried.initial(SESSIONS, full + 1))
         self.taken: set[str] = set()
         self.log: list[tuple[str, tuple[Any, ...], Any]] = []
@@ -306,7 +317,7 @@ class Both:
             return
         for name in ("parent", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref"):
             assert int(getattr(locks, name)[node]) == getattr(law_tree, name)(node), name
-        begin, stop, slots = tree.begin(law_tree, node), law_tree.stop(node), entries[node].slots
+        begin, stop, slots = lock_ref_state.begin(law_tree, node), law_tree.stop(node), entries[node].slots
         table, home = full_pool(self.state.rows).table, cache_state.home(self.state, node)
         assert (entries[node].start, entries[node].stop) == (begin * self.page, stop * self.page)
         assert (slots[:: self.page] // self.page).tolist() == [table(home, i) for i in range(begin, stop)]

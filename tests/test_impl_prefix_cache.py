@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.driver.protocol import Told
-from conformance.stems.kv_events.told import Listener
+from conformance.driver.protocol import PublishedEvents
+from conformance.stems.kv_events.published import Listener
 from impl.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from impl.kv_events import Block, EventTypes, Publisher
 from impl.prefix_cache import CacheNode, PrefixCache, Types
@@ -186,7 +186,7 @@ def a_telling_cache(*, grouped: bool = True, window: int = 0, **more: Any) -> Pr
     return a_cache(types, window=window, enable_kv_cache_events=True, **more)
 
 
-def told(cache: PrefixCache) -> Told:
+def told(cache: PrefixCache) -> PublishedEvents:
     """The events of a cache, and the texts of its pages."""
     pages: list[tuple[int, ...]] = []
     waiting: list[tuple[CacheNode, tuple[int, ...]]] = [(cache.root_node, ())]
@@ -195,7 +195,7 @@ def told(cache: PrefixCache) -> Told:
         text = (*above, *node.key)
         pages += [text[:end] for end in range(len(text), len(above), -PAGE)]
         waiting += [(child, text) for child in node.children.values()]
-    return Told(cache.take_events(), pages=pages)
+    return PublishedEvents(cache.take_events(), pages=pages)
 
 
 def drive(cache: PrefixCache, draws: Random, steps: int) -> tuple[str | None, int]:
@@ -205,7 +205,7 @@ def drive(cache: PrefixCache, draws: Random, steps: int) -> tuple[str | None, in
     locked: list[tuple[CacheNode, Any]] = []
     count = 0
 
-    def ask() -> Told:
+    def ask() -> PublishedEvents:
         nonlocal count
         found = told(cache)
         count += len(found.events)

@@ -20,7 +20,7 @@ from spec import swa_mapping
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import HELD, PENDING, some_open
-from spec.rows import Rows, allocated, committed, cursor, full_pool, protected, swa_pool, text
+from spec.session_trim_state import SessionTrimState, allocated, committed, cursor, full_pool, protected, swa_pool, text
 
 STEPS = int(os.environ.get("SLOTPROOF_STEPS", "500"))
 
@@ -108,7 +108,7 @@ class Both:
         found = [r for r in range(self.LIMIT) if a % 7 == 0 or self.state.phase(r) == phase] or [a % self.LIMIT]
         return found[-2:] if several else [found[a % len(found)]]
 
-    def length(self, f: Callable[[Rows, int], Length], row: int, by: int) -> int:
+    def length(self, f: Callable[[SessionTrimState, int], Length], row: int, by: int) -> int:
         return in_tokens(f(self.state, row), self.page) + by
 
     def admit(self, a: int, b: int, _: int) -> None:
@@ -189,7 +189,7 @@ class Both:
     def slide(self, a: int, b: int, _: int) -> None:
         """The cursor ends where the law still lets it, were the window a page longer."""
         rows = [r for r in self.pick(RUNNING, a, b % 2 == 0) if self.state.phase(r) == RUNNING]
-        wider = Rows(**{**vars(self.state), "window": self.state.window + 1})
+        wider = SessionTrimState(**{**vars(self.state), "window": self.state.window + 1})
         found = self.rows.slide(rows).tolist()
         for row, to in zip(rows, found, strict=True):
             lawful = [i for i in full_pool(wider).indices.items() if law.slide(wider, row, i).kept]

@@ -8,11 +8,11 @@ import pytest
 
 from conformance.driver.lockstep import CHOICE, Finding, LockStep, breaks
 from conformance.driver.protocol import Json
-from conformance.driver.shadow import Texts
+from conformance.driver.shadow import PrefixNumbers
 from conformance.engines.ours.cache import cache
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.cache.stories import Stories
-from conformance.stems.requests.request import Request
+from conformance.stems.requests.request import RunRequest
 from conformance.stems.stem_registry import start
 from proofs import explore
 from proofs.registry import hints_of
@@ -32,23 +32,23 @@ def told(stories: Stories, story: int, count: int) -> list[int]:
 
 
 def test_stories_that_begin_alike_have_the_same_numbers_up_to_where_they_differ() -> None:
-    stories = Stories(2, Texts())
-    one, other = stories.of(Request(0, [1, 2, 3], 9)), stories.of(Request(0, [1, 2, 7], 9))
+    stories = Stories(2, PrefixNumbers())
+    one, other = stories.of(RunRequest(0, [1, 2, 3], 9)), stories.of(RunRequest(0, [1, 2, 7], 9))
     assert one != other
     assert told(stories, one, 2) == told(stories, other, 2)
     assert not set(told(stories, one, 5)[2:]) & set(told(stories, other, 5)[2:])
 
 
 def test_a_request_that_comes_again_with_its_answer_has_the_text_that_it_had() -> None:
-    stories, first = Stories(2, Texts()), Request(0, [1, 2, 3], 1)
-    again = Request(0, first.tokens + first.next(2), 1)
+    stories, first = Stories(2, PrefixNumbers()), RunRequest(0, [1, 2, 3], 1)
+    again = RunRequest(0, first.tokens + first.next(2), 1)
     assert told(stories, stories.of(first), 9) == told(stories, stories.of(again), 9)
-    assert stories.of(first) == stories.of(Request(0, [1, 2, 3], 1))
+    assert stories.of(first) == stories.of(RunRequest(0, [1, 2, 3], 1))
 
 
 def test_no_token_has_the_number_of_a_slot_that_is_not_written() -> None:
-    stories = Stories(2, Texts())
-    story = stories.of(Request(0, [1], 0))
+    stories = Stories(2, PrefixNumbers())
+    story = stories.of(RunRequest(0, [1], 0))
     assert stories(story, 0, 0) != 0 == stories(story, -1, 0) == stories(story + 1, 0, 0)
 
 
@@ -67,8 +67,8 @@ def test_a_match_that_answers_with_another_text_is_a_finding(config: Json, monke
     lock.do("finish", request=0)
     real = run.stories.of
 
-    def other(request: Request) -> int:
-        return real(Request(request.session, [-1, *request.tokens[1:]], request.fork))
+    def other(request: RunRequest) -> int:
+        return real(RunRequest(request.session, [-1, *request.tokens[1:]], request.fork))
 
     monkeypatch.setattr(run.stories, "of", other)
     with pytest.raises(Finding, match="computed for the request's own text") as caught:

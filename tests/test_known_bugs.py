@@ -112,7 +112,7 @@ def test_a_fault_without_a_kept_run_and_a_kept_run_without_a_fault_are_refused()
 )
 def test_options_that_do_not_go_together(options: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        faulting.run(faulting.Options(**options))
+        faulting.run(faulting.FaultOptions(**options))
 
 
 def test_a_missed_bug_fails_the_command_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -120,13 +120,13 @@ def test_a_missed_bug_fails_the_command_and_is_named(monkeypatch: pytest.MonkeyP
 
     found = [Caught(FAULT, KEPT, True, "", 0.1), Caught(FAULTS["pr_25805"], KEPT, False, "shows nothing", 0.1)]
     monkeypatch.setattr(faulting, "catch_all", lambda *_: found)
-    assert faulting.run(faulting.Options()) == BROKEN
+    assert faulting.run(faulting.FaultOptions()) == BROKEN
     said = capsys.readouterr().out
     assert "pr_25805: refused_changes_nothing does not refute its wrong transition" in said
     assert "pr_25805: shows nothing" in said
     assert len(said.splitlines()) < 15
     monkeypatch.setattr(faulting, "catch_all", lambda *_: found[:1])
-    assert faulting.run(faulting.Options()) == HOLDS
+    assert faulting.run(faulting.FaultOptions()) == HOLDS
 
 
 def test_the_last_line_of_verify_says_what_was_verified_or_what_failed() -> None:

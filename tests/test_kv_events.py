@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.naming import UsageError
-from conformance.driver.protocol import Told
+from conformance.driver.protocol import PublishedEvents
 from conformance.engines import registry
 from conformance.stems.kv_events import reader as fast
 from conformance.stems.kv_events import recording
-from conformance.stems.kv_events.reader import Key, Reader, Wrong
+from conformance.stems.kv_events.reader import Key, Reader, WrongEvent
 from conformance.stems.kv_events.texts import EMPTY, NoTokens, extended
 from conformance.stems.kv_events.wire import Cleared, Event, Hash, Malformed, Removed, Stored, parsed
 from conformance.stems.lock_ref.run import LockRefRun
@@ -53,7 +53,7 @@ class Oracle:
         if late:
             self.take(law.joins(self.state, 0))
 
-    def take(self, step: Step[law.Events], *laws: str) -> None:
+    def take(self, step: Step[law.KvEventsState], *laws: str) -> None:
         """Takes the step, or keeps the first law whose promise is false. ``laws``: one for each promise."""
         if self.broken is None:
             false = [name for name, promise in zip(laws, step.promises, strict=False) if not promise.holds]
@@ -151,7 +151,7 @@ class Both:
     def __init__(self, counting: bool, late: bool) -> None:
         self.reader, self.oracle = Reader(counting, late), Oracle(counting, late)
         self.number = 0
-        self.wrong: Wrong | None = None
+        self.wrong: WrongEvent | None = None
         self.begin(0)
 
     def begin(self, gap: int) -> None:
@@ -164,7 +164,7 @@ class Both:
         self.wrong = self.wrong or self.reader.event(event)
         self.oracle.event(event)
 
-    def pool(self, step: Step[law.Events]) -> None:
+    def pool(self, step: Step[law.KvEventsState]) -> None:
         if step.kept:
             self.oracle.state = step.then
 
@@ -240,7 +240,7 @@ def test_a_reader_that_overlooks_a_law_is_seen(name: str, wrong: Any, monkeypatc
 
 def test_every_law_that_the_reader_names_is_one_of_the_spec() -> None:
     for name in (fast.PARENT, fast.TEXT, fast.REMOVED, fast.NUMBERED, fast.EXACT):
-        assert Wrong(name, "").sentence.endswith(".")
+        assert WrongEvent(name, "").sentence.endswith(".")
 
 
 # Copies: what vLLM says, for both readers.
@@ -450,8 +450,8 @@ def test_a_recorded_stream_keeps_the_law_for_a_reader_that_counts(path: Path, tm
 # In a run.
 
 
-def begun(told: Any) -> LockStep:
-    engine = Variant(registry.load("ours").makers["lock_ref"](CONFIG), told=told)
+def begun(published: Any) -> LockStep:
+    engine = Variant(registry.load("ours").makers["lock_ref"](CONFIG), published=published)
     return LockStep(LockRefRun(engine, CONFIG), CONFIG)
 
 
@@ -467,24 +467,34 @@ CONFIG = {
 
 
 @pytest.mark.parametrize(
-    ("told", "law_broken", "detail"),
+    ("published", "law_broken", "detail"),
     [
-        (Told([], pages=[(1, 2)]), fast.EXACT, "held and not believed: the page at the end of [1, 2]"),
-        (Told([STORE], pages=[(7,), (7, 8)]), fast.EXACT, "held and not believed: the page at the end of [7, 8]"),
-        (Told([STORE], pages=[]), fast.EXACT, "believed and gone: block 1"),
-        (Told([STORE], keys=[]), fast.EXACT, "believed and gone: 1"),
-        (Told([], keys=[("GPU", 0, b"\x0f")]), fast.EXACT, "held and not believed: 0f (GPU, group 0)"),
-        (Told([REMOVE], keys=[]), fast.REMOVED, "BlockRemoved 1: 1 is not believed"),
-        (Told([["BlockStored", [1], 2, [7], 1]], keys=[]), fast.PARENT, "BlockStored 1, parent 2: its parent 2"),
-        (Told([["BlockGone"]], keys=[]), fast.READABLE, "no event is called 'BlockGone': ['BlockGone']"),
+        (PublishedEvents([], pages=[(1, 2)]), fast.EXACT, "held and not believed: the page at the end of [1, 2]"),
+        (
+            PublishedEvents([STORE], pages=[(7,), (7, 8)]),
+            fast.EXACT,
+            "held and not believed: the page at the end of [7, 8]",
+        ),
+        (PublishedEvents([STORE], pages=[]), fast.EXACT, "believed and gone: block 1"),
+        (PublishedEvents([STORE], keys=[]), fast.EXACT, "believed and gone: 1"),
+        (PublishedEvents([], keys=[("GPU", 0, b"\x0f")]), fast.EXACT, "held and not believed: 0f (GPU, group 0)"),
+        (PublishedEvents([REMOVE], keys=[]), fast.REMOVED, "BlockRemoved 1: 1 is not believed"),
+        (
+            PublishedEvents([["BlockStored", [1], 2, [7], 1]], keys=[]),
+            fast.PARENT,
+            "BlockStored 1, parent 2: its parent 2",
+        ),
+        (PublishedEvents([["BlockGone"]], keys=[]), fast.READABLE, "no event is called 'BlockGone': ['BlockGone']"),
     ],
 )
-def test_what_an_engine_says_wrong_is_a_finding_of_its_run(told: Told, law_broken: str, detail: str) -> None:
-    lock = begun(lambda: told)
+def test_what_an_engine_says_wrong_is_a_finding_of_its_run(
+    published: PublishedEvents, law_broken: str, detail: str
+) -> None:
+    lock = begun(lambda: published)
     with pytest.raises(Finding) as caught:
         lock.do("match", tokens=[1])
     assert (caught.value.law, caught.value.latent) == (law_broken, False)
-    assert caught.value.sentence == Wrong(law_broken, "").sentence
+    assert caught.value.sentence == WrongEvent(law_broken, "").sentence
     assert detail in caught.value.detail
     lock.do("match", tokens=[1])  # once a law is broken, nothing more is judged
 
@@ -492,7 +502,7 @@ def test_what_an_engine_says_wrong_is_a_finding_of_its_run(told: Told, law_broke
 def test_an_engine_that_says_what_it_has_keeps_the_law() -> None:
     waiting: list[Any] = [[STORE, ["BlockStored", [2], 1, [8], 1]], [REMOVE, ["BlockRemoved", [2]]]]
     cached: list[Any] = [[(7,), (7, 8)], []]
-    lock = begun(lambda: Told(waiting.pop(0), pages=cached.pop(0)))
+    lock = begun(lambda: PublishedEvents(waiting.pop(0), pages=cached.pop(0)))
     lock.do("match", tokens=[1])
     lock.do("match", tokens=[1])
     assert waiting == []
@@ -514,7 +524,7 @@ def test_the_command_names_the_first_wrong_event(stream: Path, tmp_path: Path, c
     assert [*run(str(stream), "--json", str(out))] == [codes.BROKEN]
     said = capsys.readouterr().out
     assert "event 3, in batch 2: law removes_what_is_believed is broken" in said
-    assert Wrong(fast.REMOVED, "").sentence in " ".join(said.split())
+    assert WrongEvent(fast.REMOVED, "").sentence in " ".join(said.split())
     found = json.loads(out.read_text())
     assert found["finding"]["event"] == 3
     assert [*run(str(stream), "--format", "json")] == [codes.BROKEN]

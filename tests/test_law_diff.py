@@ -206,7 +206,7 @@ def test_a_field_that_is_added_is_named(rows: Any) -> None:
         ("allocator.py", "st.group + ite(opens, 1, 0)", "st.group + ite(opens, 1, 0), opened=st.opened + 1"),
     )
     assert {(row.kind, row.name) for row in found} == {
-        ("state", "Allocator"),
+        ("state", "AllocatorState"),
         ("first_state", "start"),
         ("transition", "free_group_begin"),
         ("transition", "clear"),
@@ -280,13 +280,13 @@ def test_where_the_solvers_give_up_the_report_says_so(rows: Any, monkeypatch: py
 
 
 def test_an_example_that_the_finite_reading_denies_is_no_answer(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = decide.Claim.__init__
+    real = decide.Entailment.__init__
 
     def denied(self: Any, *given: Any, **named: Any) -> None:
         real(self, *given, **named)
         object.__setattr__(self, "confirmed", lambda _: False)
 
-    monkeypatch.setattr(decide.Claim, "__init__", denied)
+    monkeypatch.setattr(decide.Entailment, "__init__", denied)
     (row,) = rows(("allocator.py", GROUP, "implies(st.group == 0, none_waits(st.now))"))
     assert (row.change, row.guarantee, row.decided) == ("weakened", "unknown", False)
     assert "the finite reading does not confirm" in row.notes[1]
@@ -390,7 +390,7 @@ def test_a_base_that_is_none_is_one_line(
     [
         'open("/tmp/x", "w")\n',
         "import os\n",
-        "def harm(st: Allocator) -> Truth:\n    return eval('1')\n",
+        "def harm(st: AllocatorState) -> Truth:\n    return eval('1')\n",
     ],
 )
 def test_a_revision_that_is_more_than_pure_functions_is_never_executed(

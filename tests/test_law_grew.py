@@ -30,8 +30,8 @@ from conformance.traces.outcome import Outcome, outcome
 from proofs.registry import hints_of
 from spec import cache, swa_mapping
 from spec import lock_ref as locks
+from spec.lock_ref_state import ROOT, between, lives
 from spec.logic import Step, but, implies, requires
-from spec.tree import ROOT, between, lives
 
 MISUSE = "misuse"  # the kind of a refusal: no caller may send the call
 Make = Callable[[Json], Any]

@@ -36,7 +36,7 @@ def test_cvc5_gives_up_after_its_steps() -> None:
 def test_without_steps_nothing_is_proved() -> None:
     """Each answer of a proof costs steps: with a limit of one step both solvers say that they do not know."""
     formula = formulas("allocator", "shorten")[0]
-    assert prover.solve(formula.negated, prover.Limits(z3=1, cvc5=1)) == ("unknown", "unknown")
+    assert prover.solve(formula.negated, prover.SolverLimits(z3=1, cvc5=1)) == ("unknown", "unknown")
     assert prover.solve(formula.negated) == ("unsat", "unsat")
 
 

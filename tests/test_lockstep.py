@@ -21,7 +21,7 @@ from conformance.driver.lockstep import (
     PROMISE,
     QUIESCENT,
     REFUSAL,
-    Call,
+    EngineCall,
     Finding,
     LockStep,
 )
@@ -65,7 +65,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[Json], 
     """
     answer, judge = LockStep._answer, LockStep.judge
 
-    def answering(self: Any, call: Call) -> Any:
+    def answering(self: Any, call: EngineCall) -> Any:
         self.run.engine.log += "C"
         return answer(self, call)
 
@@ -186,11 +186,11 @@ def test_out_of_memory_is_an_answer_and_any_other_error_a_finding() -> None:
         raise IndexError("list index\nout of range")
 
     lock = refusing(loses=False)
-    assert lock._answer(Call("alloc", out_of_memory, refusable=True)) is REFUSAL
+    assert lock._answer(EngineCall("alloc", out_of_memory, refusable=True)) is REFUSAL
     with pytest.raises(Finding, match="free raised OutOfMemory"):
-        lock._answer(Call("free", out_of_memory))
+        lock._answer(EngineCall("free", out_of_memory))
     with pytest.raises(Finding, match="alloc raised IndexError: list index") as caught:
-        lock._answer(Call("alloc", crash))
+        lock._answer(EngineCall("alloc", crash))
     assert caught.value.law == ANSWERED
 
 
@@ -212,8 +212,8 @@ def test_arguments_that_no_operation_has_are_a_misuse() -> None:
 def test_a_call_that_kills_the_process_is_a_finding_and_the_process_lives() -> None:
     lock = refusing(loses=False)
     with pytest.raises(Finding, match="alloc killed the process: SIGKILL"):
-        lock._answer(Call("alloc", lambda: os.kill(os.getpid(), signal.SIGKILL), risky=True))
-    assert lock._answer(Call("alloc", lambda: 7, risky=True)) == 7
+        lock._answer(EngineCall("alloc", lambda: os.kill(os.getpid(), signal.SIGKILL), risky=True))
+    assert lock._answer(EngineCall("alloc", lambda: 7, risky=True)) == 7
 
 
 def test_a_broken_promise_says_which_sentence_is_false_and_for_what() -> None:

@@ -15,7 +15,7 @@ import z3
 
 from proofs import asking, obligations, prover, second_solver
 from proofs.hints import idle
-from proofs.memory import Memory, Question
+from proofs.memory import AnswerMemory, Question
 from proofs.registry import hints_of
 from slotproof.proving import proving
 
@@ -23,11 +23,11 @@ ASKED = Question("z3 5", [{"rlimit": 7, "mbqi": False}], "(assert false)")
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
-    return Memory(tmp_path / "proofs")
+def memory(tmp_path: Path) -> AnswerMemory:
+    return AnswerMemory(tmp_path / "proofs")
 
 
-def entries(memory: Memory) -> list[Path]:
+def entries(memory: AnswerMemory) -> list[Path]:
     assert memory.folder is not None
     return [path for path in memory.folder.glob("*/*") if path.is_file()]
 
@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # What is remembered.
 
 
-def test_what_both_proved_is_not_asked_again(memory: Memory, asked: list[str]) -> None:
+def test_what_both_proved_is_not_asked_again(memory: AnswerMemory, asked: list[str]) -> None:
     first = asking.ask(contradiction(), asking.GLANCE, memory)
     again = asking.ask(contradiction(), asking.GLANCE, memory)
     assert (first.proved, first.remembered) == (True, frozenset())
@@ -66,13 +66,13 @@ def test_what_both_proved_is_not_asked_again(memory: Memory, asked: list[str]) -
 
 
 @pytest.mark.parametrize("answer", ["sat", "unknown", "", "unsat\n", "not asked"])
-def test_no_other_answer_is_remembered(answer: str, memory: Memory) -> None:
+def test_no_other_answer_is_remembered(answer: str, memory: AnswerMemory) -> None:
     memory.keep(ASKED, answer)
     assert not memory.holds(ASKED)
     assert entries(memory) == []
 
 
-def test_a_model_is_found_anew(memory: Memory, asked: list[str]) -> None:
+def test_a_model_is_found_anew(memory: AnswerMemory, asked: list[str]) -> None:
     possible = contradiction()[:1]
     answers = [asking.ask(possible, asking.GLANCE, memory) for _ in range(2)]
     assert [one.z3 for one in answers] == ["sat", "sat"]
@@ -94,19 +94,19 @@ def test_a_model_is_found_anew(memory: Memory, asked: list[str]) -> None:
         replace(ASKED, asked=[*ASKED.asked, *ASKED.asked]),
     ],
 )
-def test_another_question_is_not_answered(other: Question, memory: Memory) -> None:
+def test_another_question_is_not_answered(other: Question, memory: AnswerMemory) -> None:
     memory.keep(ASKED, "unsat")
     assert memory.holds(ASKED)
     assert not memory.holds(other)
 
 
-def test_another_formula_is_asked(memory: Memory, asked: list[str]) -> None:
+def test_another_formula_is_asked(memory: AnswerMemory, asked: list[str]) -> None:
     for low in (3, 4):
         assert asking.ask(contradiction(low), asking.GLANCE, memory).proved
     assert asked == ["z3", "cvc5"] * 2
 
 
-def test_other_limits_are_asked(memory: Memory, asked: list[str]) -> None:
+def test_other_limits_are_asked(memory: AnswerMemory, asked: list[str]) -> None:
     for limits in (asking.GLANCE, asking.LIMITS):
         assert asking.ask(contradiction(), limits, memory).remembered == frozenset()
     assert asked == ["z3", "cvc5"] * 2
@@ -114,7 +114,7 @@ def test_other_limits_are_asked(memory: Memory, asked: list[str]) -> None:
 
 @pytest.mark.parametrize("solver", ["z3", "cvc5"])
 def test_another_version_of_a_solver_proves_anew(
-    solver: str, memory: Memory, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    solver: str, memory: AnswerMemory, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking.ask(contradiction(), asking.GLANCE, memory)
     if solver == "z3":
@@ -126,7 +126,7 @@ def test_another_version_of_a_solver_proves_anew(
     assert asked == ["z3", "cvc5", solver]
 
 
-def test_other_looks_of_z3_prove_anew(memory: Memory, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_looks_of_z3_prove_anew(memory: AnswerMemory, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asking.ask(contradiction(), asking.GLANCE, memory)
     monkeypatch.setattr(asking, "LOOKS", ({"random_seed": 8},))
     assert asking.ask(contradiction(), asking.GLANCE, memory).remembered == {"cvc5"}
@@ -177,7 +177,7 @@ def test_a_name_that_is_free_and_bound_has_no_text() -> None:
 # An entry that is not whole, or not of this question.
 
 
-def damaged(memory: Memory, change: Callable[[str], str]) -> None:
+def damaged(memory: AnswerMemory, change: Callable[[str], str]) -> None:
     memory.keep(ASKED, "unsat")
     (place,) = entries(memory)
     changed = change(place.read_text(encoding="utf-8"))
@@ -206,14 +206,14 @@ def relabelled(text: str) -> str:
         relabelled,
     ],
 )
-def test_a_damaged_entry_does_not_count(change: Callable[[str], str], memory: Memory) -> None:
+def test_a_damaged_entry_does_not_count(change: Callable[[str], str], memory: AnswerMemory) -> None:
     damaged(memory, change)
     assert not memory.holds(ASKED)
     memory.keep(ASKED, "unsat")
     assert memory.holds(ASKED), "it is written anew"
 
 
-def test_an_entry_under_the_name_of_another_question_does_not_count(memory: Memory) -> None:
+def test_an_entry_under_the_name_of_another_question_does_not_count(memory: AnswerMemory) -> None:
     memory.keep(ASKED, "unsat")
     (place,) = entries(memory)
     other = replace(ASKED, text="(assert true)")
@@ -224,7 +224,7 @@ def test_an_entry_under_the_name_of_another_question_does_not_count(memory: Memo
     assert not memory.holds(other)
 
 
-def test_an_entry_that_is_no_text_or_no_file_does_not_count(memory: Memory) -> None:
+def test_an_entry_that_is_no_text_or_no_file_does_not_count(memory: AnswerMemory) -> None:
     memory.keep(ASKED, "unsat")
     (place,) = entries(memory)
     place.write_bytes(b"\xff\xfe")
@@ -236,7 +236,7 @@ def test_an_entry_that_is_no_text_or_no_file_does_not_count(memory: Memory) -> N
     assert list(place.parent.iterdir()) == [place], "and nothing half-written stays"
 
 
-def test_processes_may_keep_one_entry_at_a_time(memory: Memory) -> None:
+def test_processes_may_keep_one_entry_at_a_time(memory: AnswerMemory) -> None:
     def kept_and_held(_: int) -> bool:
         memory.keep(ASKED, "unsat")
         return memory.holds(ASKED)
@@ -247,7 +247,7 @@ def test_processes_may_keep_one_entry_at_a_time(memory: Memory) -> None:
     assert len(entries(memory)) == 1
 
 
-def test_what_no_proof_uses_is_removed(memory: Memory) -> None:
+def test_what_no_proof_uses_is_removed(memory: AnswerMemory) -> None:
     other = replace(ASKED, text="(assert true)")
     for question in (ASKED, other):
         memory.keep(question, "unsat")
@@ -260,7 +260,7 @@ def test_what_no_proof_uses_is_removed(memory: Memory) -> None:
 # The command.
 
 
-def test_fresh_believes_nothing_and_keeps_what_it_proves(memory: Memory, asked: list[str]) -> None:
+def test_fresh_believes_nothing_and_keeps_what_it_proves(memory: AnswerMemory, asked: list[str]) -> None:
     asking.ask(contradiction(), asking.GLANCE, memory)
     fresh = replace(memory, believed=False)
     assert asking.ask(contradiction(), asking.GLANCE, fresh).remembered == frozenset()
@@ -272,14 +272,14 @@ def test_fresh_believes_nothing_and_keeps_what_it_proves(memory: Memory, asked: 
 def test_where_the_memory_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTPROOF_CACHE", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    assert proving.memory_of(fresh=False) == Memory(tmp_path / "proofs")
-    assert proving.memory_of(fresh=True) == Memory(tmp_path / "proofs", believed=False)
+    assert proving.memory_of(fresh=False) == AnswerMemory(tmp_path / "proofs")
+    assert proving.memory_of(fresh=True) == AnswerMemory(tmp_path / "proofs", believed=False)
     monkeypatch.setenv("CI", "true")
-    assert proving.memory_of(fresh=False) == Memory(None), "in continuous integration nothing is remembered"
+    assert proving.memory_of(fresh=False) == AnswerMemory(None), "in continuous integration nothing is remembered"
 
 
 def test_an_edit_of_one_transition_proves_only_its_obligations(
-    memory: Memory, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    memory: AnswerMemory, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     law = hints_of("allocator")
     units = [("allocator", name) for name in ("clear", "shorten", obligations.START)]

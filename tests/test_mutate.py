@@ -24,7 +24,7 @@ from proofs.registry import STEMS, hints_of
 from proofs.symbols import lift
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.planted import mutating
-from slotproof.planted.mutating import Options
+from slotproof.planted.mutating import SpecMutationOptions
 
 TRANSITIONS = [(stem, name) for stem in STEMS for name in hints_of(stem).stem.transitions]
 
@@ -218,8 +218,8 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("three")
 def test_the_exit_code_says_whether_enough_are_refuted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mutation.json"
-    assert mutating.run(Options(["allocator"], jobs=1)) == HOLDS
-    assert mutating.run(Options(["cache"], jobs=1, json=out)) == BROKEN
+    assert mutating.run(SpecMutationOptions(["allocator"], jobs=1)) == HOLDS
+    assert mutating.run(SpecMutationOptions(["cache"], jobs=1, json=out)) == BROKEN
     printed = " ".join(capsys.readouterr().out.split())
     assert f"cache_state.py:{survivor().line}" in printed
     assert "50.0% of the wrong ones are refuted" in printed

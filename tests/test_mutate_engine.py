@@ -23,14 +23,14 @@ from conformance.planted.mutants import driven, edits, outcomes, places
 from conformance.planted.mutants.driven import Driven
 from conformance.planted.mutants.outcomes import FOUND, HANGS, MISSED, NO_VERDICT, Begun
 from conformance.planted.mutants.outcomes import KINDS as REASONS
-from conformance.planted.mutants.places import Mutant
+from conformance.planted.mutants.places import CodeMutant
 from conformance.planted.mutants.record import EQUIVALENT
-from conformance.search.hunt import Hunt, Hunted, Limits
+from conformance.search.hunt import Hunt, Hunted, HuntLimits
 from conformance.traces.compare import Status
 from conformance.traces.outcome import outcome as outcome_of
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.planted import edit_check, mutating_engine
-from slotproof.planted.mutating_engine import Options
+from slotproof.planted.mutating_engine import EngineMutationOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = (ROOT / "conformance" / "engines" / "toy.py").read_text(encoding="utf-8")
@@ -181,7 +181,7 @@ def test_the_search_ends_with_the_first_violation_and_finds_what_it_finds_withou
         def make(config: Any) -> ToyAllocator:
             return ToyAllocator(config["size"], config["page_size"], leaks)
 
-        limits = Limits(examples=30, first=first)
+        limits = HuntLimits(examples=30, first=first)
         return Hunt("allocator", make, lambda trace: outcome_of(trace, allocator), limits).run([], ())
 
     whole, short = hunted(True, False), hunted(True, True)
@@ -300,7 +300,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         bookkeeping = ("pool.py",)
 
     def check(*given: Any) -> dict[str, Any]:
-        (mutant,) = (one for one in given if isinstance(one, Mutant))
+        (mutant,) = (one for one in given if isinstance(one, CodeMutant))
         judged.append(edits.identity(mutant.spot))
         fate = FOUND if "+" in mutant.was else MISSED
         place = {"file": mutant.spot.file, "line": mutant.spot.place[0][0], "function": mutant.spot.function}
@@ -316,7 +316,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_second_call_goes_on_and_a_larger_draw_begins_with_the_smaller(drawn: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    asked = Options("toy", "1", seed=3, count=6, json=out)
+    asked = EngineMutationOptions("toy", "1", seed=3, count=6, json=out)
     codes = {mutating_engine.run(asked)}
     first = list(drawn)
     assert len(first) == 6
@@ -325,15 +325,15 @@ def test_a_second_call_goes_on_and_a_larger_draw_begins_with_the_smaller(drawn: 
     made = json.loads(out.read_text())
     assert [one["edit"] for one in made["rows"]] == first
     assert codes == {HOLDS if made["share"] >= made["aim"] else BROKEN}
-    mutating_engine.run(Options("toy", "1", seed=3, count=8))
+    mutating_engine.run(EngineMutationOptions("toy", "1", seed=3, count=8))
     assert drawn[:6] == first
     assert len(drawn) == 8
-    mutating_engine.run(Options("toy", "1", seed=4, count=6))
+    mutating_engine.run(EngineMutationOptions("toy", "1", seed=4, count=6))
     assert {*drawn[8:]} != {*first}
 
 
 def test_a_draw_that_was_not_judged_to_its_end_does_not_hold(drawn: list[str]) -> None:
-    assert mutating_engine.run(Options("toy", "1", count=3, budget=0)) == BROKEN
+    assert mutating_engine.run(EngineMutationOptions("toy", "1", count=3, budget=0)) == BROKEN
     assert len(drawn) <= 1
 
 
@@ -359,9 +359,12 @@ def test_a_torn_file_of_judged_edits_begins_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "why"),
-    [(Options("toy", "1"), "does not say which of its files"), (Options("sglang", None), "needs --release")],
+    [
+        (EngineMutationOptions("toy", "1"), "does not say which of its files"),
+        (EngineMutationOptions("sglang", None), "needs --release"),
+    ],
 )
-def test_what_cannot_be_edited_is_said(asked: Options, why: str) -> None:
+def test_what_cannot_be_edited_is_said(asked: EngineMutationOptions, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         mutating_engine.run(asked)
 

@@ -15,7 +15,7 @@ from cosmic_ray.mutating import mutate_code
 
 from conformance.driver.naming import UsageError
 from conformance.planted.mutants import places, record, trials
-from conformance.planted.mutants.places import DropStatement, Mutant, Spot
+from conformance.planted.mutants.places import CodeMutant, DropStatement, Spot
 from conformance.planted.mutants.record import EQUIVALENT, NO_END, OPEN, RUNS, SURVIVES, TESTS
 from conformance.stems.stem_registry import STEMS
 from slotproof.planted import mutating_impl
@@ -23,7 +23,7 @@ from slotproof.planted import mutating_impl
 ROOT = Path(__file__).resolve().parents[1]
 IMPL = ROOT / "impl"
 FILE, TEST = "block_pool.py", "tests/test_impl_block_pool.py"  # a small file, and short tests
-LIMITS = trials.Limits(dict.fromkeys(STEMS, 0.5), dict.fromkeys(STEMS, 2.0), {TEST: 1.0})
+LIMITS = trials.TrialLimits(dict.fromkeys(STEMS, 0.5), dict.fromkeys(STEMS, 2.0), {TEST: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_becomes_of_a_mutant(was: str, now: str, fate: str, by: str, monkey
         monkeypatch.setattr(trials, name, value)
     text = (IMPL / FILE).read_text(encoding="utf-8")
     assert was in text
-    mutant = Mutant(Spot(FILE, "", "", ((1, 0), (1, 0)), 0, 0, ""), was, now, text.replace(was, now))
+    mutant = CodeMutant(Spot(FILE, "", "", ((1, 0), (1, 0)), 0, 0, ""), was, now, text.replace(was, now))
     found = trials.judged(mutant, LIMITS)
     assert (found.fate, found.by[: len(by)]) == (fate, by)
     assert (IMPL / FILE).read_text(encoding="utf-8") == text
@@ -52,7 +52,7 @@ def test_a_test_notices_what_no_run_sends(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(trials, "tests_of", lambda _: [TEST])
     text = (IMPL / FILE).read_text(encoding="utf-8")
     was, now = "if self.refs[block] < times:", "if False:"
-    mutant = Mutant(Spot(FILE, "", "", ((1, 0), (1, 0)), 0, 0, ""), was, now, text.replace(was, now))
+    mutant = CodeMutant(Spot(FILE, "", "", ((1, 0), (1, 0)), 0, 0, ""), was, now, text.replace(was, now))
     found = trials.judged(mutant, LIMITS)
     assert found.fate == TESTS
     assert found.by.startswith(f"{TEST}::test_")

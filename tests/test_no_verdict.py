@@ -17,7 +17,7 @@ from conformance.driver.lockstep import VIOLATION, Finding
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.search.check import Search, check
-from conformance.search.hunt import Hunt, Limits
+from conformance.search.hunt import Hunt, HuntLimits
 from conformance.traces import trace_files
 from conformance.traces.outcome import Outcome, outcome
 
@@ -94,7 +94,7 @@ def test_a_search_ends_without_a_verdict(does: Callable[[], None], call: str) ->
 @pytest.mark.parametrize("does", WAYS)
 def test_a_search_beside_a_base_ends_without_a_verdict(does: Callable[[], None]) -> None:
     with pytest.raises(EngineError) as caught:
-        Hunt("allocator", spoilt(does, "alloc"), lambda _: Outcome(), Limits(examples=20)).run([], ())
+        Hunt("allocator", spoilt(does, "alloc"), lambda _: Outcome(), HuntLimits(examples=20)).run([], ())
     assert WAYS[does] in str(caught.value)
 
 

@@ -21,7 +21,7 @@ from conformance.telling.pasted import as_test, assert_holds
 from conformance.traces.trace_files import Kept
 from slotproof.checks import checking
 from slotproof.checks.again import Again
-from slotproof.checks.checking import Options
+from slotproof.checks.checking import CheckOptions
 from slotproof.commands import listing
 from slotproof.console import codes
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(folder: Path, options: tuple[tuple[str, str], ...], examples: int = 20) -> Json:
-    return checking.report_of(Options(Subject(PLACE, source=folder, options=options), examples=examples))
+    return checking.report_of(CheckOptions(Subject(PLACE, source=folder, options=options), examples=examples))
 
 
 @pytest.mark.parametrize("word", ["core", "core=", "=rust", ""])

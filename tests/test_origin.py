@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from conformance.driver import exception_origin
-from conformance.driver.lockstep import ANSWERED, REFUSAL, VIOLATION, Call, Finding, _sent_to_engine, refusing
+from conformance.driver.lockstep import ANSWERED, REFUSAL, VIOLATION, EngineCall, Finding, _sent_to_engine, refusing
 from conformance.driver.protocol import EngineError, Json, OutOfMemory, TurnedAway
 from conformance.engines import registry, sglang, side_by_side, toy
 from conformance.engines.adapters import PoolAdapter
@@ -48,7 +48,7 @@ def engine_lacks_an_attribute(*_: Any) -> None:
     OfTheEngine("one", None).nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-class OfTheEngine(side_by_side.Side):
+class OfTheEngine(side_by_side.EngineSide):
     """A class of the engine, though it derives from one of ours."""
 
 
@@ -101,7 +101,7 @@ def adapter_misuses_torch() -> None:
 
 
 def stand_in_lacks_an_attribute() -> None:
-    side_by_side.Side("one", None).nothing  # type: ignore[attr-defined]  # noqa: B018
+    side_by_side.EngineSide("one", None).nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def fields_of_a_stand_in_do_not_suffice() -> None:
@@ -150,7 +150,7 @@ SLOTPROOFS: dict[Does, str] = {
 @pytest.mark.parametrize("does", THE_ENGINES)
 def test_an_exception_of_the_engine_is_a_finding(does: Does) -> None:
     with pytest.raises(Finding) as caught:
-        _sent_to_engine(Call("alloc", does))
+        _sent_to_engine(EngineCall("alloc", does))
     assert caught.value.law == ANSWERED
     assert "alloc raised" in caught.value.detail
 
@@ -159,7 +159,7 @@ def test_an_exception_of_the_engine_is_a_finding(does: Does) -> None:
 @pytest.mark.parametrize("allowed", [{}, {"declinable": True}, {"refusable": True}])
 def test_an_exception_of_ours_is_no_verdict(does: Does, allowed: dict[str, Any]) -> None:
     with pytest.raises(EngineError) as caught:
-        _sent_to_engine(Call("alloc", does, **allowed))
+        _sent_to_engine(EngineCall("alloc", does, **allowed))
     said = str(caught.value)
     assert said.startswith("no verdict: alloc failed in Slotproof's own code, at ")
     assert said.endswith("please report this line")
@@ -176,8 +176,8 @@ def test_an_exception_of_ours_is_no_clear_error_for_bad_input(does: Does) -> Non
 
 def test_an_engine_may_decline_and_refuse() -> None:
     law: Any = SimpleNamespace(counts=Counter())
-    assert _sent_to_engine(Call("begin", engine_fails, declinable=True)) is REFUSAL
-    assert _sent_to_engine(Call("alloc", adapter_says_out_of_memory, refusable=True)) is REFUSAL
+    assert _sent_to_engine(EngineCall("begin", engine_fails, declinable=True)) is REFUSAL
+    assert _sent_to_engine(EngineCall("alloc", adapter_says_out_of_memory, refusable=True)) is REFUSAL
     assert _sent_to_engine(refusing(engine_misuses_itself, law, "free_again")) is None
 
 
@@ -186,7 +186,9 @@ def test_two_engines_do_not_disagree_because_an_adapter_failed(does: Does) -> No
     law = side_by_side.Agreement("both_agree", "Both agree.", ("clear",))
     good, bad = (SimpleNamespace(lacks=(), fragile=False, clear=clear) for clear in (list, does))
     for one, other in ((good, bad), (bad, good)):
-        pair = side_by_side.SideBySide(side_by_side.Side("one", one), side_by_side.Side("other", other), law)
+        pair = side_by_side.SideBySide(
+            side_by_side.EngineSide("one", one), side_by_side.EngineSide("other", other), law
+        )
         with pytest.raises(EngineError, match="clear failed in Slotproof's own code"):
             pair.clear()
 
@@ -207,7 +209,7 @@ def test_an_exception_in_our_implementation_is_a_finding() -> None:
 def test_an_exception_in_an_engine_of_this_package_is_a_finding() -> None:
     engine = toy.ToyAllocator(4, 0)
     with pytest.raises(Finding, match="extend raised ZeroDivisionError"):
-        _sent_to_engine(Call("extend", lambda: engine.extend([0], [1], [0])))
+        _sent_to_engine(EngineCall("extend", lambda: engine.extend([0], [1], [0])))
 
 
 def test_who_is_an_engine() -> None:

@@ -224,8 +224,8 @@ def test_half_characters_reach_the_file_as_text(tmp_path: Path) -> None:
 # Files before the screen.
 
 
-def options(folder: Path, form: str = "text") -> checking.Options:
-    return checking.Options(Subject("ours"), json=folder / "r.json", junit=folder / "r.xml", format=form)
+def options(folder: Path, form: str = "text") -> checking.CheckOptions:
+    return checking.CheckOptions(Subject("ours"), json=folder / "r.json", junit=folder / "r.xml", format=form)
 
 
 @pytest.mark.parametrize("form", ["text", "github"])
@@ -469,7 +469,7 @@ def test_an_annotation_is_one_command_and_says_what_it_was_given(text: str, many
     assert line.isprintable()
     (command,) = run_by_github(line)
     assert {*command.properties} == {"file", "line", "title"}
-    shown = junit._plain(text)
+    shown = junit._printable(text)
     assert command.properties["title"] == f"allocator: a{shown}b (new, violation)"
     assert command.message.startswith(f"c{shown}d\n")
 

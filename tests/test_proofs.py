@@ -18,7 +18,7 @@ from proofs.hints import Hints, Mutant, unasked, without_mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import Count, World, lift
 from spec import allocator, cache, lock_ref
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.cache_state import CacheState
 from spec.lengths import Length
 from spec.logic import Number, Seq, Stem, Step, Truth, but, call, ite, number
@@ -39,7 +39,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(asking, "LOOKS", tuple(look for look in asking.LOOKS if look.get("mbqi") is False))
     for looks in ("LIMITS", "GLANCE"):
-        monkeypatch.setattr(prover, looks, prover.Limits(z3=400_000, cvc5=60_000))
+        monkeypatch.setattr(prover, looks, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
 def preserved(hints: Hints, transition: Any, invariant: str) -> obligations.Formula:
@@ -189,7 +189,7 @@ def test_what_the_mutant_changed_was_right(stem: str, mutant: Mutant) -> None:
     assert counterexample.find(hints, mutant.transition, right, mutant.invariant, smallest=False) is None
 
 
-def half_done(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+def half_done(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
     """Out of memory opens a free group."""
     step = allocator.alloc_extend(st, row, to, chosen)
     return replace(step, otherwise=replace(st, group=st.group + 1))
@@ -341,7 +341,7 @@ def test_a_false_lemma_is_not_proved(
 
 
 def test_a_transition_may_not_replace_a_constant() -> None:
-    def grows(st: Allocator) -> Step[Allocator]:
+    def grows(st: AllocatorState) -> Step[AllocatorState]:
         return Step(then=replace(st, now=replace(st.now, page_size=st.now.page_size + 1)))
 
     with pytest.raises(TypeError, match=r"replaced the constant now\.page_size"):

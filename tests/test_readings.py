@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proofs import explore, obligations
-from proofs.counterexample import Reader, classify
+from proofs.counterexample import ModelReader, classify
 from proofs.hints import Mutant, Transition
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import SymMap, SymSeq, SymSet, Term, World, lift
@@ -155,7 +155,7 @@ def agree(stem: str, name: str, state: Any, arguments: tuple[Any, ...], oracle: 
     for symbols, plain in zip(made.arguments.values(), arguments, strict=True):
         solver.add(*equations(symbols, plain, single))
     assert solver.check() == z3.sat
-    read = Reader(solver.model(), LAST)
+    read = ModelReader(solver.model(), LAST)
     assert explore.key(read.value(made.pre)) == explore.key(state)
     for word in ("kept", "fits", "granted"):
         assert read.value(getattr(made.step, word)) == getattr(step, word), (name, word)

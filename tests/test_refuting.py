@@ -15,16 +15,16 @@ from proofs.prover import Verdict
 from proofs.registry import hints_of
 from slotproof.console import screen
 from slotproof.proving import proof_lines
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.logic import Invariant, Truth
 
 
-def small_pool(st: Allocator) -> Truth:
+def small_pool(st: AllocatorState) -> Truth:
     """Each pool of the allocator has at most two pages."""
     return st.now.pages.all(lambda page: page <= 2)
 
 
-def with_law(law: Callable[[Allocator], Truth], **more: Any) -> Hints:
+def with_law(law: Callable[[AllocatorState], Truth], **more: Any) -> Hints:
     """The allocator with one more law."""
     hints = hints_of("allocator")
     made = Invariant(law.__name__, law, lambda st: [("", st)], **more)
@@ -85,7 +85,7 @@ def test_what_is_unknown_is_looked_at_longer_and_stays_a_failure() -> None:
 def test_no_time_is_spent_on_a_law_that_is_refuted_and_its_open_obligations_are_listed(capsys: Any) -> None:
     found = [verdict("free", z3="sat", cvc5=NOT_ASKED, refuted="free() breaks one_owner"), verdict("trim")]
     assert prover.still_open(found) == []
-    proof_lines.end(["allocator"], proof_lines.Found(verdicts=found), [], 1.0, 1)
+    proof_lines.end(["allocator"], proof_lines.ProofResults(verdicts=found), [], 1.0, 1)
     shown = " ".join(capsys.readouterr().out.split())
     assert "not proved: allocator.one_owner of trim: no long looks, since the law is refuted above" in shown
     assert "0 of 2 obligations proved" in shown
@@ -94,18 +94,18 @@ def test_no_time_is_spent_on_a_law_that_is_refuted_and_its_open_obligations_are_
 def test_in_a_pipe_the_end_is_short(capsys: Any) -> None:
     assert not screen.console.is_terminal
     fine = [verdict(name, z3="unsat", cvc5="unsat") for name in hints_of("allocator").stem.transitions]
-    proof_lines.end(["allocator"], proof_lines.Found(verdicts=fine), [], 1.0, 0)
+    proof_lines.end(["allocator"], proof_lines.ProofResults(verdicts=fine), [], 1.0, 0)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) < 8
     assert "every law holds" in lines[-1]
-    proof_lines.end(["allocator"], proof_lines.Found(verdicts=[*fine, verdict("free")]), [], 1.0, 2)
+    proof_lines.end(["allocator"], proof_lines.ProofResults(verdicts=[*fine, verdict("free")]), [], 1.0, 2)
     shown = capsys.readouterr().out
     assert "one_owner" in shown, "the rows that fail are shown"
     assert "alloc_decode" not in shown
 
 
 def test_a_law_without_a_mutant_says_what_to_do(capsys: Any) -> None:
-    proof_lines.end(["allocator"], proof_lines.Found(), [("allocator", "one_owner")], 1.0, 2)
+    proof_lines.end(["allocator"], proof_lines.ProofResults(), [("allocator", "one_owner")], 1.0, 2)
     shown = " ".join(capsys.readouterr().out.split())
     assert "no mutant: no wrong transition breaks allocator.one_owner" in shown
     assert "make it a theorem, or add a mutant in proofs/allocator.py" in shown

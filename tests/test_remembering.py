@@ -13,7 +13,7 @@ import pytest
 
 import slotproof
 from proofs import walks
-from proofs.memory import Memory
+from proofs.memory import AnswerMemory
 from proofs.walks import Seen
 from slotproof.console import remembering
 from slotproof.console.remembering import remembered
@@ -124,7 +124,7 @@ def walked(code: Path, monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
 
 
 def test_walks_are_remembered_until_the_code_changes(code: Path, tmp_path: Path, walked: list[Seen]) -> None:
-    memory = Memory(tmp_path)
+    memory = AnswerMemory(tmp_path)
     walked += [FINE, replace(FINE, calls=3_000)]
     assert walked_or_remembered("allocator", memory) == FINE
     assert walked_or_remembered("allocator", memory) == replace(FINE, remembered=True)
@@ -134,27 +134,27 @@ def test_walks_are_remembered_until_the_code_changes(code: Path, tmp_path: Path,
 
 def test_the_walks_of_another_stem_are_others(tmp_path: Path, walked: list[Seen]) -> None:
     walked += [FINE, replace(FINE, stem="cache")]
-    assert walked_or_remembered("allocator", Memory(tmp_path)) == FINE
+    assert walked_or_remembered("allocator", AnswerMemory(tmp_path)) == FINE
     (kept,) = (tmp_path / "cache" / "walks").iterdir()
     kept.with_name("cache.json").write_text(kept.read_text())
-    assert walked_or_remembered("cache", Memory(tmp_path)) == replace(FINE, stem="cache")
+    assert walked_or_remembered("cache", AnswerMemory(tmp_path)) == replace(FINE, stem="cache")
 
 
-@pytest.mark.parametrize("memory", [Memory(None), Memory(Path(), believed=False)], ids=["in CI", "fresh"])
-def test_remembered_walks_are_not_believed(memory: Memory, tmp_path: Path, walked: list[Seen]) -> None:
+@pytest.mark.parametrize("memory", [AnswerMemory(None), AnswerMemory(Path(), believed=False)], ids=["in CI", "fresh"])
+def test_remembered_walks_are_not_believed(memory: AnswerMemory, tmp_path: Path, walked: list[Seen]) -> None:
     walked += [FINE, replace(FINE, wrong=("free breaks places",))]
-    walked_or_remembered("allocator", Memory(tmp_path))
+    walked_or_remembered("allocator", AnswerMemory(tmp_path))
     assert walked_or_remembered("allocator", memory).wrong
 
 
 @pytest.mark.parametrize("bad", [{"wrong": ("free breaks places",)}, {"missing": (("free", "of one"),)}], ids=str)
 def test_what_is_wrong_is_not_remembered(bad: dict[str, Any], tmp_path: Path, walked: list[Seen]) -> None:
     walked += [replace(FINE, **bad), FINE]
-    assert walked_or_remembered("allocator", Memory(tmp_path)) == replace(FINE, **bad)
-    assert walked_or_remembered("allocator", Memory(tmp_path)) == FINE
+    assert walked_or_remembered("allocator", AnswerMemory(tmp_path)) == replace(FINE, **bad)
+    assert walked_or_remembered("allocator", AnswerMemory(tmp_path)) == FINE
 
 
 def test_nothing_is_kept_in_ci(tmp_path: Path, walked: list[Seen]) -> None:
     walked += [FINE]
-    assert walked_or_remembered("allocator", Memory(None)) == FINE
+    assert walked_or_remembered("allocator", AnswerMemory(None)) == FINE
     assert not (tmp_path / "cache").exists()

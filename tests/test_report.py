@@ -33,14 +33,14 @@ from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli
 from slotproof.pages import documents, report
-from slotproof.pages.finding_pages import Finding
+from slotproof.pages.finding_pages import KeptFinding
 from slotproof.proving.proving import mutants, vacuity
 from spec import allocator
 from spec.finite import Seq
 from spec.lengths import Length
 from spec.logic import but
-from spec.states import FIRST, LEAVING, RUNNING, SECOND
-from spec.states import initial as no_states
+from spec.mamba_slots_state import FIRST, LEAVING, RUNNING, SECOND
+from spec.mamba_slots_state import initial as no_states
 from spec.swa_mapping import alloc_extend, initial
 
 FEW = {fault.stem: fault for fault in FAULTS.values()}  # the last of each stem
@@ -161,9 +161,9 @@ def test_findings_keep_verdicts_and_no_pictures() -> None:
 
 
 def test_findings_stand_by_severity_then_release_then_harm() -> None:
-    def on(name: str, *verdicts: str) -> Finding:
+    def on(name: str, *verdicts: str) -> KeptFinding:
         rows = [{"subject": "e", "release": str(n), "verdict": v, "harm": None} for n, v in enumerate(verdicts)]
-        return Finding(replace(trace_files.load(trace_files.names()[0]), name=name), None, rows)
+        return KeptFinding(replace(trace_files.load(trace_files.names()[0]), name=name), None, rows)
 
     old, new = on("old", VIOLATION, CONFORMS), on("new", CONFORMS, VIOLATION)
     latent, newer = on("latent", CONFORMS, LATENT), on("a_new", VIOLATION, VIOLATION)

@@ -21,9 +21,9 @@ from spec import allocator, cache, mamba_in_cache, mamba_slots, session_trim, sw
 from spec.lengths import NOTHING
 from spec.logic import Step, but
 from spec.logic import call as made_call
+from spec.mamba_slots_state import OWN, drop, hold, only, written
 from spec.pool import beyond, in_range
-from spec.rows import full_pool
-from spec.states import OWN, drop, hold, only, written
+from spec.session_trim_state import full_pool
 
 FOUND = "the new lock finds the SWA part of each node in the window before the next token"
 HELD = "the row's lock holds the SWA part of each node in the window before the next token"

@@ -29,7 +29,7 @@ from impl.mamba_slots import MambaStates
 from impl.paths import HeldNodes
 from spec.finite import Seq
 from spec.lengths import Length
-from spec.tree import ROOT
+from spec.lock_ref_state import ROOT
 
 ROWS = {"page_size": 2, "size": 12, "size_swa": 12, "window": 3, "need_sort": False, "rows": 3, "sessions": 2}
 CACHE = {**ROWS, "tree": "unified", "components": ["full", "swa"]}

@@ -19,7 +19,7 @@ from conformance.search.enough import OPERATIONS
 from conformance.traces.outcome import Outcome
 from slotproof.checks import checking
 from slotproof.checks.again import Again
-from slotproof.checks.checking import Options
+from slotproof.checks.checking import CheckOptions
 from slotproof.checks.subjects import DEFAULT, base_of
 from slotproof.console import codes
 
@@ -73,7 +73,7 @@ def subject(folder: Path, mode: str, port: int = 0) -> Subject:
     return Subject(PLACE, source=written(folder, mode, port))
 
 
-def checked(options: Options) -> Any:
+def checked(options: CheckOptions) -> Any:
     return checking.report_of(options)
 
 
@@ -190,9 +190,9 @@ def test_an_engine_reaches_no_network_or_the_check_says_that_it_may(tmp_path: Pa
 # A whole check.
 
 
-def options(what: Subject, base: Path | None = None, **more: Any) -> Options:
+def options(what: Subject, base: Path | None = None, **more: Any) -> CheckOptions:
     given = {"examples": 40, "seed": 1, "stems": ("allocator",), "again": False, **more}
-    return Options(what, base=None if base is None else str(base), **given)
+    return CheckOptions(what, base=None if base is None else str(base), **given)
 
 
 def test_a_leak_is_new_beside_a_sound_folder_and_known_beside_itself(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ def test_the_default_base_is_the_merge_base_with_the_main_branch(checkout: Path,
     assert (report["exit"], report["base"]["why"]) == (codes.BROKEN, base.why)
 
 
-def replace_base(asked: Options, base: str) -> Options:
-    return Options(**{**asked.__dict__, "base": base})
+def replace_base(asked: CheckOptions, base: str) -> CheckOptions:
+    return CheckOptions(**{**asked.__dict__, "base": base})
 
 
 def test_a_revision_and_a_folder_are_bases(checkout: Path, tmp_path: Path) -> None:

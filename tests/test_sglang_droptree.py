@@ -99,7 +99,7 @@ PAIR = """
             return [shape(self.memory.reader.read(self.pools.snapshot()), page_size), self.said()]
 
         def said(self):
-            told = self.memory.told()
+            told = self.memory.published()
             One.events += len(told.events)
             return shape(told, page_size)
 
@@ -253,4 +253,4 @@ def test_a_wrong_stream_of_events_is_told(release: str) -> None:
     assert others == laws, said
     # A tombstone is told to be removed, and once more when it is: whichever a run shows first.
     assert tombstone in ("believes_what_is_held", "removes_what_is_believed"), said
-    assert all(one["detail"].startswith("told: slotproof has ") for one in said if one["tree"] == "both")
+    assert all(one["detail"].startswith("published: slotproof has ") for one in said if one["tree"] == "both")

@@ -18,7 +18,7 @@ DRIVE = """
     from conformance.driver.protocol import Unsupported
     from conformance.engines.sglang.releases import release
     from conformance.engines.sglang.driving.makers import makers
-    from conformance.stems.kv_events.told import Listener
+    from conformance.stems.kv_events.published import Listener
     from conformance.stems.requests.request import MARK
 
     label, root, trees, tree = sys.argv[1:]
@@ -45,7 +45,7 @@ DRIVE = """
 
         def ask():
             nonlocal count
-            told = tree.told()
+            told = tree.published()
             if told is None:
                 return None
             count += len(told.events)

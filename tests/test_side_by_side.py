@@ -11,7 +11,7 @@ from driven import Variant
 from conformance.driver.lockstep import CONFORMS, VIOLATION, Finding
 from conformance.driver.protocol import EngineError, Json, Misuse
 from conformance.engines.ours.lock_ref import lock_ref
-from conformance.engines.side_by_side import Agreement, Side, SideBySide, differences
+from conformance.engines.side_by_side import Agreement, EngineSide, SideBySide, differences
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.check import Search, check
 from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, NodePart, NodeSnapshot
@@ -30,7 +30,7 @@ CONFIG: Json = {
 
 
 def pair(first: Any, second: Any) -> SideBySide:
-    return SideBySide(Side("left", first), Side("right", second), AGREE)
+    return SideBySide(EngineSide("left", first), EngineSide("right", second), AGREE)
 
 
 def ours(config: Json = CONFIG) -> Any:

@@ -15,7 +15,7 @@ from proofs.registry import STEMS, hints_of
 from proofs.symbols import World
 from slotproof.proving.headlines import assumed, theorems
 from spec import allocator
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.finite import Seq as FiniteSeq
 from spec.lengths import Length
 from spec.logic import Number, Seq, Step, but, requires
@@ -62,7 +62,7 @@ def test_a_choice_that_no_answer_can_satisfy_is_told_as_assumed() -> None:
     """A choice about what the caller asks would otherwise be assumed by the proof in silence."""
     known = hints_of("allocator")
 
-    def never(st: Allocator, row: Number, to: Length, chosen: Seq) -> Step[Allocator]:
+    def never(st: AllocatorState, row: Number, to: Length, chosen: Seq) -> Step[AllocatorState]:
         """A choice that no engine can make, whatever it answers."""
         step = allocator.alloc_extend(st, row, to, chosen)
         return but(step, choice=(*step.choice, requires(to.rest < 0, "the length is negative")))

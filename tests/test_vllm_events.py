@@ -53,7 +53,7 @@ DRIVE = """
 
         def made(config):
             engine = make(config)
-            said = engine.told
+            said = engine.published
 
             def told():
                 nonlocal count
@@ -63,7 +63,7 @@ DRIVE = """
                 count += len(found.events)
                 return replace(found, events=wrong(found.events))
 
-            engine.told = told
+            engine.published = told
             return engine
 
         try:

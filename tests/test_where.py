@@ -17,7 +17,7 @@ from conformance.engines import registry, toy
 from conformance.engines.toy import ToyAllocator
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
-from conformance.telling.where import Calls, Frame, Roots, raised
+from conformance.telling.where import CallRecorder, Frame, Roots, raised
 
 ENGINE = """
 import os
@@ -210,7 +210,7 @@ def test_only_a_story_listens_to_calls() -> None:
 
 
 def test_the_listener_goes_where_an_exception_ends_the_block(engine: Any) -> None:
-    before, calls = sys.getprofile(), Calls(Roots([Path(engine.__file__)]))
+    before, calls = sys.getprofile(), CallRecorder(Roots([Path(engine.__file__)]))
     with pytest.raises(KeyError), calls.watched():
         engine.make(CONFIG).drop([])
     assert sys.getprofile() is before
@@ -218,7 +218,7 @@ def test_the_listener_goes_where_an_exception_ends_the_block(engine: Any) -> Non
 
 
 def test_a_generator_that_is_thrown_away_leaves_the_depth_as_it_was(engine: Any) -> None:
-    calls, pool = Calls(Roots([Path(engine.__file__)])), engine.make(CONFIG)
+    calls, pool = CallRecorder(Roots([Path(engine.__file__)])), engine.make(CONFIG)
     waiting = pool.pages_of()
     next(waiting)
     with calls.watched():
@@ -228,13 +228,13 @@ def test_a_generator_that_is_thrown_away_leaves_the_depth_as_it_was(engine: Any)
 
 
 def test_deep_calls_are_left_out_and_it_is_said(engine: Any) -> None:
-    calls = Calls(Roots([Path(engine.__file__)]))
+    calls = CallRecorder(Roots([Path(engine.__file__)]))
     with calls.watched():
         engine.recurse(100)
     frames, deeper, _ = calls.frames(shown=5)
     assert names(frames) == [f"{'-' * depth}recurse 1" for depth in range(5)]
     assert deeper
-    wide = Calls(Roots([Path(engine.__file__)]))
+    wide = CallRecorder(Roots([Path(engine.__file__)]))
     with wide.watched():
         engine.wide()
     frames, deeper, _ = wide.frames(shown=5)
@@ -244,7 +244,7 @@ def test_deep_calls_are_left_out_and_it_is_said(engine: Any) -> None:
 
 
 def test_what_the_driver_calls_is_always_shown(engine: Any) -> None:
-    calls = Calls(Roots([Path(engine.__file__)]))
+    calls = CallRecorder(Roots([Path(engine.__file__)]))
     with calls.watched():
         for n in range(40):
             engine.recurse(n)

@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from spec.block_cache import KEPT, LOADS, RUNS, BlockCache
-from spec.blocks import NULL, Blocks
+from spec.block_cache import KEPT, LOADS, RUNS, BlockCacheState
+from spec.block_pool_state import NULL, BlockPoolState
 from spec.cache_state import CacheState
 from spec.finite import Map, Seq, Set
-from spec.kv_events import Events
+from spec.kv_events import KvEventsState
 from spec.lengths import Length
+from spec.lock_ref_state import LockRefState
+from spec.mamba_slots_state import ABSENT, FIRST, GROUPED, NOWHERE, OWN, SECOND, MambaSlotsState
+from spec.mamba_slots_state import FREE as FREE_STATE
+from spec.mamba_slots_state import HELD as HELD_STATE
 from spec.pair import Pair
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool
-from spec.rows import IDLE, LEAVING, RUNNING, SAVED, Rows
-from spec.states import ABSENT, FIRST, GROUPED, NOWHERE, OWN, SECOND, MambaSlots
-from spec.states import FREE as FREE_STATE
-from spec.states import HELD as HELD_STATE
-from spec.tree import Tree
+from spec.session_trim_state import IDLE, LEAVING, RUNNING, SAVED, SessionTrimState
 
 # Pairs of fields that make one value in words: pages with the tokens after them, a page with an offset.
 TOGETHER: dict[tuple[type, str], str] = {
     (Pool, "whole"): "rest",
     (Pair, "to_page"): "to_offset",
-    (Rows, "cursor"): "cursor_rest",
-    (Rows, "committed"): "committed_rest",
-    (Rows, "text"): "text_rest",
+    (SessionTrimState, "cursor"): "cursor_rest",
+    (SessionTrimState, "committed"): "committed_rest",
+    (SessionTrimState, "text"): "text_rest",
 }
 _FIRST = {(cls, second): first for (cls, first), second in TOGETHER.items()}
 PLACES = {FREE: "free", RELEASED: "on the release list", HELD: "held", PENDING: "waiting for the end of a free group"}
@@ -39,7 +39,7 @@ PHASES = {IDLE: "idle", RUNNING: "running", SAVED: "in its session's slot", LEAV
 ROLES = {OWN: "state", FIRST: "first track", SECOND: "second track"}
 
 
-class Change(NamedTuple):
+class FieldDifference(NamedTuple):
     """One place where two states differ.
 
     ``path``: the fields that lead to the part of the state. ``field``: the field of this part. ``key``: the key if the
@@ -56,11 +56,11 @@ class Change(NamedTuple):
     new: Any
 
 
-def changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[Change]:
+def changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[FieldDifference]:
     """Where two states of one type differ. Constants and domains are not compared."""
     if old is new:
         return []
-    found: list[Change] = []
+    found: list[FieldDifference] = []
     for name in _names(type(old)):
         a, b = getattr(old, name), getattr(new, name)
         if a is b:
@@ -70,7 +70,7 @@ def changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[Change]:
         elif is_dataclass(a):
             found += changes(a, b, (*path, name))
         elif a != b:
-            found.append(Change(path, name, None, a, b, old, new))
+            found.append(FieldDifference(path, name, None, a, b, old, new))
     return found
 
 
@@ -84,17 +84,17 @@ def _names(cls: type) -> list[str]:
     return _NAMES[cls]
 
 
-def _of_map(old: Any, new: Any, path: tuple[str, ...], name: str) -> Iterator[Change]:
+def _of_map(old: Any, new: Any, path: tuple[str, ...], name: str) -> Iterator[FieldDifference]:
     cls, a, b = type(old), getattr(old, name), getattr(new, name)
     first = _FIRST.get((cls, name), name)
     second = TOGETHER.get((cls, first))
     for key in _keys(a, b):
         if second is None:
-            yield Change(path, name, key, _at(a, key), _at(b, key), old, new)
+            yield FieldDifference(path, name, key, _at(a, key), _at(b, key), old, new)
             continue
         was, now = ((_at(getattr(s, first), key), _at(getattr(s, second), key)) for s in (old, new))
         if name == first or was[0] == now[0]:  # one change, also where both parts differ
-            yield Change(path, first, key, was, now, old, new)
+            yield FieldDifference(path, first, key, was, now, old, new)
 
 
 def _keys(a: Map, b: Map) -> list[Any]:
@@ -123,14 +123,14 @@ class Names:
     holders: Callable[[int], str] = lambda _: ""  # who holds a node, as "request 0 and request 1"
 
 
-class Said(NamedTuple):
+class FieldWords(NamedTuple):
     """The words of a field: what it is (at a key), and how a value of it reads."""
 
-    what: Callable[[Change, Names], str]
-    value: Callable[[Change, Any, Any, Names], str]  # the change, the part that has it, the value
+    what: Callable[[FieldDifference, Names], str]
+    value: Callable[[FieldDifference, Any, Any, Names], str]  # the change, the part that has it, the value
 
 
-def against_lines(differs: list[Change], names: Names) -> list[str]:
+def against_lines(differs: list[FieldDifference], names: Names) -> list[str]:
     """Differences between the law and the engine, one sentence each: what the engine shows, and what the law has.
     Neighbouring slots of the mapping, and pages in one place, share a sentence.
     """
@@ -140,7 +140,7 @@ def against_lines(differs: list[Change], names: Names) -> list[str]:
     ]
 
 
-def told_lines(differs: list[Change], names: Names) -> list[str]:
+def told_lines(differs: list[FieldDifference], names: Names) -> list[str]:
     """What an operation has changed, one line for each change. Neighbouring slots of the mapping, and pages that went
     from one place to another, share a line.
 
@@ -150,10 +150,10 @@ def told_lines(differs: list[Change], names: Names) -> list[str]:
     return [f"{what}: {was} → {now}" for what, was, now, _ in (_words(group, names) for group in _groups(shown, names))]
 
 
-def _groups(differs: list[Change], names: Names) -> list[list[Change]]:
+def _groups(differs: list[FieldDifference], names: Names) -> list[list[FieldDifference]]:
     """The changes that are told together, in the order of the first of each group."""
-    groups: list[list[Change]] = []
-    place: dict[tuple[Any, ...], list[Change]] = {}
+    groups: list[list[FieldDifference]] = []
+    place: dict[tuple[Any, ...], list[FieldDifference]] = {}
     for change in differs:
         known = type(change.new), change.field
         if known == (Pair, "to_page") and groups and _goes_on(groups[-1][-1], change):
@@ -168,7 +168,7 @@ def _groups(differs: list[Change], names: Names) -> list[list[Change]]:
     return groups
 
 
-def _goes_on(last: Change, change: Change) -> bool:
+def _goes_on(last: FieldDifference, change: FieldDifference) -> bool:
     """The mapping of the next slot changed as the mapping of the last slot did: from nothing or from the next slot, to
     nothing or to the next slot.
     """
@@ -184,12 +184,12 @@ def _slot_of(place: tuple[int, int], size: int) -> int:
     return place[0] * size + place[1]
 
 
-def _values(change: Change, names: Names) -> tuple[str, str]:
+def _values(change: FieldDifference, names: Names) -> tuple[str, str]:
     value = _said(change).value
     return value(change, change.old, change.was, names), value(change, change.new, change.now, names)
 
 
-def _words(group: list[Change], names: Names) -> tuple[str, str, str, bool]:
+def _words(group: list[FieldDifference], names: Names) -> tuple[str, str, str, bool]:
     """A group of changes in words: what changed, the two values, and whether "what" is a plural."""
     first, last = group[0], group[-1]
     was, now = _values(first, names)
@@ -233,16 +233,16 @@ def ranges(numbers: list[int]) -> str:
 
 FOLLOWS = {
     *((Pool, name) for name in ("table", "whole", "available")),
-    *((Tree, name) for name in ("source", "node", "top", "state", "grip")),
-    *((Tree, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
+    *((LockRefState, name) for name in ("source", "node", "top", "state", "grip")),
+    *((LockRefState, f"{part}_{which}") for part in ("full", "swa", "mamba") for which in ("evictable", "protected")),
     *((CacheState, name) for name in ("reads", "handle")),
-    (MambaSlots, "available"),
-    *((Blocks, name) for name in ("length", "available")),
+    (MambaSlotsState, "available"),
+    *((BlockPoolState, name) for name in ("length", "available")),
 }
 
 
-def _said(change: Change) -> Said:
-    plain = Said(lambda c, _: ".".join((*c.path, c.field)) + ("" if c.key is None else f" of {c.key}"), _number)
+def _said(change: FieldDifference) -> FieldWords:
+    plain = FieldWords(lambda c, _: ".".join((*c.path, c.field)) + ("" if c.key is None else f" of {c.key}"), _number)
     return SAID.get((type(change.new), change.field), plain)
 
 
@@ -269,16 +269,16 @@ def value_of(parameter: str, value: Any, names: Names) -> str:
     return f"{parameter} {value}"
 
 
-def _number(_: Change, __: Any, value: Any, ___: Names) -> str:
+def _number(_: FieldDifference, __: Any, value: Any, ___: Names) -> str:
     return str(value)
 
 
-def _side(change: Change) -> str:
+def _side(change: FieldDifference) -> str:
     """The pool in words, with a space after it: ``full``, ``SWA``, or nothing where there is only one pool."""
     return {"full": "full ", "swa": "SWA "}.get(change.path[-1] if change.path else "", "")
 
 
-def _page_place(change: Change, pool: Pool, value: int, names: Names) -> str:
+def _page_place(change: FieldDifference, pool: Pool, value: int, names: Names) -> str:
     if value != HELD:
         return PLACES.get(value, "in no place")
     row, index = pool.owner(change.key), pool.index(change.key)
@@ -287,156 +287,172 @@ def _page_place(change: Change, pool: Pool, value: int, names: Names) -> str:
     return "held by nobody"
 
 
-def _tokens(_: Change, pool: Pool, value: tuple[int, int], __: Names) -> str:
+def _tokens(_: FieldDifference, pool: Pool, value: tuple[int, int], __: Names) -> str:
     return f"{value[0] * pool.page_size + value[1]} tokens"
 
 
-def _row_tokens(_: Change, rows: Rows, value: tuple[int, int], __: Names) -> str:
+def _row_tokens(_: FieldDifference, rows: SessionTrimState, value: tuple[int, int], __: Names) -> str:
     return f"{value[0] * rows.pools.now.full.page_size + value[1]} tokens"
 
 
-def _pages_as_tokens(_: Change, rows: Rows, value: int, __: Names) -> str:
+def _pages_as_tokens(_: FieldDifference, rows: SessionTrimState, value: int, __: Names) -> str:
     return f"{value * rows.pools.now.full.page_size} tokens"
 
 
-def _page_or_none(change: Change, _: Any, value: int, __: Names) -> str:
+def _page_or_none(change: FieldDifference, _: Any, value: int, __: Names) -> str:
     return f"{_side(change)}page {value}" if value != PADDING else "no page"
 
 
-def _target(_: Change, pair: Pair, value: tuple[int, int], __: Names) -> str:
+def _target(_: FieldDifference, pair: Pair, value: tuple[int, int], __: Names) -> str:
     slot = value[0] * pair.full.page_size + value[1]
     return f"SWA slot {slot}" if slot else "nothing"
 
 
-def _row_of(names: Names, change: Change) -> str:
+def _row_of(names: Names, change: FieldDifference) -> str:
     return names.row(change.key[0] if isinstance(change.key, tuple) else change.key)
 
 
-def _slot(_: Change, __: Any, value: int, names: Names) -> str:
+def _slot(_: FieldDifference, __: Any, value: int, names: Names) -> str:
     return names.row(value - 1) if value else "empty"
 
 
-def _count(what: str) -> Said:
-    return Said(lambda c, names: f"{what} of {names.node(c.key)}", _number)
+def _count(what: str) -> FieldWords:
+    return FieldWords(lambda c, names: f"{what} of {names.node(c.key)}", _number)
 
 
-def _part(what: str) -> Said:
-    return Said(lambda c, names: f"{what} of {names.node(c.key)}", lambda _, __, v, ___: "there" if v else "absent")
+def _part(what: str) -> FieldWords:
+    return FieldWords(
+        lambda c, names: f"{what} of {names.node(c.key)}", lambda _, __, v, ___: "there" if v else "absent"
+    )
 
 
-def _size(what: str) -> Said:
-    return Said(lambda _, __: what, _number)
+def _size(what: str) -> FieldWords:
+    return FieldWords(lambda _, __: what, _number)
 
 
-def _state_place(change: Change, states: MambaSlots, value: int, names: Names) -> str:
+def _state_place(change: FieldDifference, states: MambaSlotsState, value: int, names: Names) -> str:
     if value != HELD_STATE:
         return STATE_PLACES.get(value, "in no place")
     owner, role = states.owner(change.key), states.role(change.key)
     return f"held by {names.owner(owner)}" if states.table(owner, role) == change.key else "held by nobody"
 
 
-def _state_slot(_: Change, __: Any, value: int, ___: Names) -> str:
+def _state_slot(_: FieldDifference, __: Any, value: int, ___: Names) -> str:
     return f"slot {value}" if value != ABSENT else "absent"
 
 
-def _role(how: str) -> Said:
-    return Said(lambda c, names: how.format(ROLES.get(c.key[1], c.key[1]), names.owner(c.key[0])), _state_slot)
+def _role(how: str) -> FieldWords:
+    return FieldWords(lambda c, names: how.format(ROLES.get(c.key[1], c.key[1]), names.owner(c.key[0])), _state_slot)
 
 
-def _handle(_: Change, __: Any, value: int, names: Names) -> str:
+def _handle(_: FieldDifference, __: Any, value: int, names: Names) -> str:
     return names.handle(value) if value else "none"
 
 
-def _text(_: Change, __: Any, value: int, names: Names) -> str:
+def _text(_: FieldDifference, __: Any, value: int, names: Names) -> str:
     return names.text(value) if value else "nothing"
 
 
-def _of_row(what: str) -> Said:
-    return Said(lambda c, names: f"{what} of {_row_of(names, c)}", _number)
+def _of_row(what: str) -> FieldWords:
+    return FieldWords(lambda c, names: f"{what} of {_row_of(names, c)}", _number)
 
 
 SCHEDULED = {0: "idle", RUNS: "running", LOADS: "loading", KEPT: "kept for a transfer"}  # of a row of block_cache
-SAID: dict[tuple[type, str], Said] = {
-    (Pool, "place"): Said(lambda c, _: f"{_side(c)}page {c.key}", _page_place),
-    (Pool, "table"): Said(
+SAID: dict[tuple[type, str], FieldWords] = {
+    (Pool, "place"): FieldWords(lambda c, _: f"{_side(c)}page {c.key}", _page_place),
+    (Pool, "table"): FieldWords(
         lambda c, names: f"the {_side(c)}page of {_row_of(names, c)} at index {c.key[1]}", _page_or_none
     ),
-    (Pool, "whole"): Said(lambda c, names: f"the allocated {_side(c)}length of {_row_of(names, c)}", _tokens),
-    (Pool, "available"): Said(
+    (Pool, "whole"): FieldWords(lambda c, names: f"the allocated {_side(c)}length of {_row_of(names, c)}", _tokens),
+    (Pool, "available"): FieldWords(
         lambda c, _: f"the available {_side(c)}size", lambda _, pool, v, __: f"{v * pool.page_size} tokens"
     ),
-    (Pair, "to_page"): Said(
+    (Pair, "to_page"): FieldWords(
         lambda c, _: f"the mapping of full slot {c.key[0] * c.new.full.page_size + c.key[1]}", _target
     ),
-    (Rows, "protected"): Said(lambda c, names: f"the tree's part of {names.row(c.key)}", _pages_as_tokens),
-    (Rows, "cursor"): Said(lambda c, names: f"the SWA cursor of {names.row(c.key)}", _row_tokens),
-    (Rows, "committed"): Said(lambda c, names: f"the committed length of {names.row(c.key)}", _row_tokens),
-    (Rows, "phase"): Said(lambda c, names: names.row(c.key), lambda _, __, v, ___: PHASES.get(v, str(v))),
-    (Rows, "slot"): Said(lambda c, _: f"the slot of session {c.key}", _slot),
-    (Tree, "full_ref"): _count("the full lock count"),
-    (Tree, "swa_ref"): _count("the SWA lock count"),
-    (Tree, "mamba_ref"): _count("the state lock count"),
-    (Tree, "alive"): Said(
+    (SessionTrimState, "protected"): FieldWords(
+        lambda c, names: f"the tree's part of {names.row(c.key)}", _pages_as_tokens
+    ),
+    (SessionTrimState, "cursor"): FieldWords(lambda c, names: f"the SWA cursor of {names.row(c.key)}", _row_tokens),
+    (SessionTrimState, "committed"): FieldWords(
+        lambda c, names: f"the committed length of {names.row(c.key)}", _row_tokens
+    ),
+    (SessionTrimState, "phase"): FieldWords(
+        lambda c, names: names.row(c.key), lambda _, __, v, ___: PHASES.get(v, str(v))
+    ),
+    (SessionTrimState, "slot"): FieldWords(lambda c, _: f"the slot of session {c.key}", _slot),
+    (LockRefState, "full_ref"): _count("the full lock count"),
+    (LockRefState, "swa_ref"): _count("the SWA lock count"),
+    (LockRefState, "mamba_ref"): _count("the state lock count"),
+    (LockRefState, "alive"): FieldWords(
         lambda c, names: names.node(c.key), lambda _, __, v, ___: "in the tree" if v else "not in the tree"
     ),
-    (Tree, "swa"): _part("the SWA part"),
-    (Tree, "mamba"): _part("the state"),
-    (Tree, "source"): Said(lambda c, names: f"the insert that gave {names.node(c.key)} its slots", _number),
-    (Tree, "node"): Said(lambda c, names: f"the node that {names.handle(c.key)} holds", lambda _, __, v, n: n.node(v)),
-    (Tree, "top"): Said(
+    (LockRefState, "swa"): _part("the SWA part"),
+    (LockRefState, "mamba"): _part("the state"),
+    (LockRefState, "source"): FieldWords(
+        lambda c, names: f"the insert that gave {names.node(c.key)} its slots", _number
+    ),
+    (LockRefState, "node"): FieldWords(
+        lambda c, names: f"the node that {names.handle(c.key)} holds", lambda _, __, v, n: n.node(v)
+    ),
+    (LockRefState, "top"): FieldWords(
         lambda c, names: f"the end of the window that {names.handle(c.key)} holds",
         lambda _, __, v, n: n.node(v) if v else "none",
     ),
-    (Tree, "grip"): Said(
+    (LockRefState, "grip"): FieldWords(
         lambda c, names: f"how {names.handle(c.key[0])} holds the SWA part of {names.node(c.key[1])}",
         lambda _, __, v, ___: {0: "skipped", 1: "held", 2: "counted"}.get(v, str(v)),
     ),
-    (Tree, "state"): Said(
+    (LockRefState, "state"): FieldWords(
         lambda c, names: f"the state lock of {names.handle(c.key)}", lambda _, __, v, ___: "held" if v else "not held"
     ),
     **{
-        (Tree, f"{part}_{which}"): _size(f"the {which} {said} size")
+        (LockRefState, f"{part}_{which}"): _size(f"the {which} {said} size")
         for part, said in (("full", "full"), ("swa", "SWA"), ("mamba", "state"))
         for which in ("evictable", "protected")
     },
-    (MambaSlots, "place"): Said(lambda c, _: f"state slot {c.key}", _state_place),
-    (MambaSlots, "table"): _role("the {} of {}"),
-    (MambaSlots, "names"): _role("the {} that the record of {} names"),
-    (MambaSlots, "row"): _role("the {} that the row of {} shows"),
-    (MambaSlots, "next"): Said(
+    (MambaSlotsState, "place"): FieldWords(lambda c, _: f"state slot {c.key}", _state_place),
+    (MambaSlotsState, "table"): _role("the {} of {}"),
+    (MambaSlotsState, "names"): _role("the {} that the record of {} names"),
+    (MambaSlotsState, "row"): _role("the {} that the row of {} shows"),
+    (MambaSlotsState, "next"): FieldWords(
         lambda c, names: f"the next track of {names.owner(c.key)}", lambda _, __, v, ___: "second" if v else "first"
     ),
-    (MambaSlots, "available"): Said(lambda _, __: "the number of available state slots", _number),
-    (CacheState, "reads"): Said(
+    (MambaSlotsState, "available"): FieldWords(lambda _, __: "the number of available state slots", _number),
+    (CacheState, "reads"): FieldWords(
         lambda c, names: f"the page that {_row_of(names, c)} reads at index {c.key[1]}",
         lambda _, __, v, ___: f"page {v}" if v else "none",
     ),
-    (CacheState, "handle"): Said(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
-    (Blocks, "active"): Said(
+    (CacheState, "handle"): FieldWords(lambda c, names: f"the lock handle of {names.row(c.key)}", _handle),
+    (BlockPoolState, "active"): FieldWords(
         lambda c, names: f"the block table of {names.row(c.key)}", lambda _, __, v, ___: "in use" if v else "not in use"
     ),
-    (Blocks, "length"): _of_row("the number of places"),
-    (Blocks, "filled"): _of_row("the number of computed places"),
-    (Blocks, "table"): Said(
+    (BlockPoolState, "length"): _of_row("the number of places"),
+    (BlockPoolState, "filled"): _of_row("the number of computed places"),
+    (BlockPoolState, "table"): FieldWords(
         lambda c, names: f"place {c.key[1]} of {names.row(c.key[0])}",
         lambda _, __, v, ___: f"block {v}" if v != NULL else "no block",
     ),
-    (Blocks, "refs"): Said(lambda c, _: f"the number of holders of block {c.key}", _number),
-    (Blocks, "hash"): Said(lambda c, _: f"what the prefix cache finds block {c.key} for", _text),
-    (Blocks, "content"): Said(lambda c, _: f"what block {c.key} was computed for", _text),
-    (Blocks, "available"): _size("the number of free blocks"),
-    (BlockCache, "whole"): _of_row("the number of blocks that are computed whole"),
-    (BlockCache, "rest"): _of_row("the number of computed tokens in the block after them"),
-    (BlockCache, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
-    (BlockCache, "ahead_rest"): _of_row("the number of slots in the block after them"),
-    (BlockCache, "first"): _of_row("the first place that is read"),
-    (BlockCache, "phase"): Said(
+    (BlockPoolState, "refs"): FieldWords(lambda c, _: f"the number of holders of block {c.key}", _number),
+    (BlockPoolState, "hash"): FieldWords(lambda c, _: f"what the prefix cache finds block {c.key} for", _text),
+    (BlockPoolState, "content"): FieldWords(lambda c, _: f"what block {c.key} was computed for", _text),
+    (BlockPoolState, "available"): _size("the number of free blocks"),
+    (BlockCacheState, "whole"): _of_row("the number of blocks that are computed whole"),
+    (BlockCacheState, "rest"): _of_row("the number of computed tokens in the block after them"),
+    (BlockCacheState, "ahead_whole"): _of_row("the number of whole blocks that tokens have slots in"),
+    (BlockCacheState, "ahead_rest"): _of_row("the number of slots in the block after them"),
+    (BlockCacheState, "first"): _of_row("the first place that is read"),
+    (BlockCacheState, "phase"): FieldWords(
         lambda c, names: f"the scheduler's phase of {names.row(c.key)}", lambda _, __, v, ___: SCHEDULED.get(v, str(v))
     ),
-    (Events, "copies"): Said(lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number),
-    (Events, "said"): Said(lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number),
-    (Events, "text"): Said(lambda c, _: f"the text of block {c.key}", _text),
-    (Events, "missed"): Said(lambda _, __: "whether the reader has missed events", _number),
-    (Events, "ended"): Said(lambda _, __: "whether a batch has just ended", _number),
-    (Events, "next"): Said(lambda _, __: "the number of the next batch", _number),
+    (KvEventsState, "copies"): FieldWords(
+        lambda c, _: f"the number of copies of block {c.key[0]} in medium {c.key[1]}", _number
+    ),
+    (KvEventsState, "said"): FieldWords(
+        lambda c, _: f"the reader's count of block {c.key[0]} in medium {c.key[1]}", _number
+    ),
+    (KvEventsState, "text"): FieldWords(lambda c, _: f"the text of block {c.key}", _text),
+    (KvEventsState, "missed"): FieldWords(lambda _, __: "whether the reader has missed events", _number),
+    (KvEventsState, "ended"): FieldWords(lambda _, __: "whether a batch has just ended", _number),
+    (KvEventsState, "next"): FieldWords(lambda _, __: "the number of the next batch", _number),
 }

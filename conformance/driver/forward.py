@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conformance.driver.shadow import FULL, SWA, Shadow, Wrong
+from conformance.driver.shadow import FULL, SWA, Shadow, WrongSlot
 
 
 class Pools(NamedTuple):
@@ -28,7 +28,7 @@ class Pools(NamedTuple):
 
 def forward(
     shadow: Shadow, who: str, prefixes: Sequence[int], slots: Sequence[int], computed: int, upto: int, pools: Pools
-) -> Wrong | None:
+) -> WrongSlot | None:
     """A forward pass computes the tokens of ``who`` from ``computed`` on up to ``upto``.
 
     ``prefixes``, ``slots``: the number of the prefix, and the full slot, of each token of ``who`` up to ``upto``. In
@@ -49,7 +49,7 @@ def reads(
     computed: int,
     pools: Pools,
     upto: int | None = None,
-) -> Wrong | None:
+) -> WrongSlot | None:
     """The first slot that does not hold what it should, among those that the pass of ``who`` after ``computed`` tokens
     reads. ``upto``: as for ``forward``; with ``None`` the slots of the tokens before the pass are looked at alone.
     """

@@ -20,12 +20,12 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from conformance.driver import exception_origin, no_verdict, watchdog
-from conformance.driver.diff import Change, Names, against_lines, changes, value_of
+from conformance.driver.diff import FieldDifference, Names, against_lines, changes, value_of
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, OutOfMemory, Unsupported
-from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, Wrong
+from conformance.driver.shadow import READS_OWN, READS_OWN_SENTENCE, Shadow, WrongSlot
 from conformance.driver.trace import Trace
-from conformance.stems.kv_events.told import Listener
+from conformance.stems.kv_events.published import Listener, publishing_call
 from spec.logic import Invariant, Requirement, Stem, Step
 
 VIOLATION, LATENT, CONFORMS, UNSUPPORTED = "violation", "latent", "conforms", "unsupported"
@@ -67,7 +67,7 @@ class Finding(AssertionError):
         super().__init__(f"{law}: {sentence} ({detail})")
         self.law, self.sentence, self.detail, self.latent, self.kind = law, sentence, detail, latent, kind
         self.stack = ""
-        self.harm: Wrong | None = None
+        self.harm: WrongSlot | None = None
 
 
 Ignores = Callable[[Finding], bool]
@@ -79,7 +79,7 @@ def nothing(_: Finding) -> bool:
     return False
 
 
-class Call(NamedTuple):
+class EngineCall(NamedTuple):
     """One call to the engine.
 
     ``risky``: it may kill the process, so it is tried in a forked process first. ``refusable``: the engine may raise
@@ -98,7 +98,7 @@ class Call(NamedTuple):
     law: tuple[str, str] = (ANSWERED, ANSWERED_SENTENCE)
 
 
-Calls = Generator[Call | None, Any, None]
+Calls = Generator[EngineCall | None, Any, None]
 Operation = Callable[..., Calls]
 """An operation yields its calls to the engine, one by one, and is sent the answer of each. It explains an answer as
 steps of the law before it yields the next call. The driver judges between two calls and at the end. If the law takes a
@@ -257,7 +257,7 @@ class StemRun(Protocol):
         object where nothing differs.
         """
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """True if no caller can tell this difference, as in the mapping of a free slot. Only a latent law may speak of
         it.
         """
@@ -281,7 +281,7 @@ class LockStep:
         self.run, self.law = run, run.law
         self.trace = Trace(getattr(run, "name", self.law.stem.name), dict(config))
         self.judged = 0
-        self.listener = Listener(getattr(run.engine, "told", None))
+        self.listener = Listener(publishing_call(run.engine))
         self.watch: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def do(self, op: str, **arguments: Any) -> None:
@@ -319,13 +319,13 @@ class LockStep:
                 call = _sent(calls, None)
                 continue
             answer = self._answer(call)
-            self.run.seen = _sent_to_engine(Call("snapshot", self.run.snapshot))
+            self.run.seen = _sent_to_engine(EngineCall("snapshot", self.run.snapshot))
             call = _sent(calls, answer)
             if call is not None and call is not _END and not call.unjudged:
                 self.judge(op)
         self.judge(op)
 
-    def _answer(self, call: Call) -> Any:
+    def _answer(self, call: EngineCall) -> Any:
         """The engine's answer to a lawful call. The death of the process is a finding, and so is an exception."""
         if call.risky and (death := killed_by(call.send)):
             finding = Finding(ANSWERED, ANSWERED_SENTENCE, f"{call.name} killed the process: {death.signal}")
@@ -363,11 +363,11 @@ class LockStep:
 
     def _published(self) -> None:
         """Raises ``Finding`` if the KV events that the engine has published say what its cache does not have."""
-        asked: Call = Call("told", self.listener.judge)
+        asked: EngineCall = EngineCall("published", self.listener.judge)
         if (broken := _sent_to_engine(asked)) is not None:
             self.law.report(Finding(broken.law, broken.sentence, broken.detail, kind=INVARIANT))
 
-    def _laws(self, observed: Any, differs: list[Change]) -> None:
+    def _laws(self, observed: Any, differs: list[FieldDifference]) -> None:
         broken = self.broken(observed, differs)
         if not broken:
             return
@@ -379,7 +379,7 @@ class LockStep:
                 self._contents()
             self.law.report(Finding(law.name, law.sentence, detail, law.latent, INVARIANT))
 
-    def broken(self, observed: Any, differs: list[Change]) -> list[Invariant]:
+    def broken(self, observed: Any, differs: list[FieldDifference]) -> list[Invariant]:
         """The laws that the observed state breaks. The saved copy in a backup is not judged, since the engine does not
         show it.
 
@@ -401,7 +401,7 @@ def breaks(law: Invariant, state: Any) -> bool:
     return any(not law.holds(part) for label, part in law.parts(state) if "saved" not in label.split("."))
 
 
-def _sent_to_engine(call: Call) -> Any:
+def _sent_to_engine(call: EngineCall) -> Any:
     """The answer of the engine, where an exception is a finding.
 
     ``EngineError`` is no finding: the engine was not loaded whole, for example it called a package that is stood in
@@ -431,7 +431,7 @@ def _sent(calls: Calls, answer: Any) -> Any:
         return _END
 
 
-def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
+def refusing(call: Callable[[], Any], law: Law, kind: str) -> EngineCall:
     """A call with bad input of one kind. The engine must answer with a clear error; anything else is a finding."""
     law.counts["bad input", kind] += 1
 
@@ -443,7 +443,7 @@ def refusing(call: Callable[[], Any], law: Law, kind: str) -> Call:
             return
         raise Finding(BAD_INPUT, "Bad input is answered with a clear error.", f"{kind} was accepted")
 
-    return Call(kind, send)
+    return EngineCall(kind, send)
 
 
 class Death(NamedTuple):

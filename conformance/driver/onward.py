@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from conformance.driver.shadow import Shadow, Wrong
+from conformance.driver.shadow import Shadow, WrongSlot
 
-Move = Iterator[tuple[str, Wrong | None]]
+Move = Iterator[tuple[str, WrongSlot | None]]
 """What a move sends: each call in words, and the first wrong contents that a forward pass after it reads."""
 
 

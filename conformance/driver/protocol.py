@@ -105,7 +105,7 @@ def lacking(engine: Engine) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class PublishedEvents:
     """The KV events that an engine has published since it was last asked, in order, and what it has cached now.
 
     ``events``: each as msgpack decodes it, see ``conformance.stems.kv_events.wire``. ``pages``: of each cached page the
@@ -118,10 +118,10 @@ class Told:
     keys: Collection[tuple[Any, int | None, int | bytes | str]] | None = None
 
 
-class TellingEngine(Protocol):
+class PublishingEngine(Protocol):
     """An engine that publishes KV events. An engine of any stem may have this call; one without it is not asked."""
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """Takes the events since the last call, the first time since the engine was made. ``None``: in this
         configuration the engine publishes none. Sent once after each call, after the snapshot.
         """

@@ -1,10 +1,10 @@
 """A shadow of an engine's memory: what each slot was last computed for.
 
 A forward pass computes the KV cache of a token from all tokens before it. So a slot does not hold a token, it holds a
-*prefix*: the text up to this token, and whatever else the computation depends on. ``Texts`` gives each prefix a number.
-What else the computation depends on, such as a LoRA adapter or a salt, is a part of each token id (``requests.MARK``).
-``Shadow`` keeps the number that each slot holds, who wrote it and in which operation, and finds a slot that does not
-hold what its reader needs. Nothing here depends on an engine.
+*prefix*: the text up to this token, and whatever else the computation depends on. ``PrefixNumbers`` gives each prefix a
+number. What else the computation depends on, such as a LoRA adapter or a salt, is a part of each token id
+(``requests.MARK``). ``Shadow`` keeps the number that each slot holds, who wrote it and in which operation, and finds a
+slot that does not hold what its reader needs. Nothing here depends on an engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READS_OWN = "reads_own_content"
 READS_OWN_SENTENCE = "What a request reads was computed for its own tokens."
 
 
-class Texts:
+class PrefixNumbers:
     """The number of each prefix of a text. Two prefixes have one number if and only if their tokens are equal."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Texts:
         return found
 
 
-class Held(NamedTuple):
+class SlotContent(NamedTuple):
     """What a slot holds: the number of a prefix, who wrote it, and in which operation (from 1)."""
 
     prefix: int
@@ -49,7 +49,7 @@ class Held(NamedTuple):
     step: int
 
 
-class Wrong(NamedTuple):
+class WrongSlot(NamedTuple):
     """A slot that does not hold what its reader needs. In a pool of blocks a slot is a block.
 
     ``reader``: who reads. ``writer``: who wrote what the slot holds, empty where nobody wrote it. ``pool``: the name of
@@ -108,16 +108,16 @@ class Shadow:
     """
 
     def __init__(self) -> None:
-        self.texts = Texts()
+        self.texts = PrefixNumbers()
         self.step = 0
-        self.wrong: Wrong | None = None
-        self._held: dict[str, dict[int, Held]] = {}
+        self.wrong: WrongSlot | None = None
+        self._held: dict[str, dict[int, SlotContent]] = {}
 
     def begin(self, step: int) -> None:
         """An operation begins."""
         self.step, self.wrong = step, None
 
-    def note(self, wrong: Wrong | None) -> None:
+    def note(self, wrong: WrongSlot | None) -> None:
         """Keeps what a pass has read that was not its reader's own. The first one of an operation stays."""
         self.wrong = self.wrong or wrong
 
@@ -125,7 +125,7 @@ class Shadow:
         """Somebody has written a slot."""
         return any(self._held.values())
 
-    def holds(self, pool: str, slot: int) -> Held | None:
+    def holds(self, pool: str, slot: int) -> SlotContent | None:
         """What a slot holds, ``None`` where nobody has written it."""
         return self._held.get(pool, {}).get(slot)
 
@@ -134,7 +134,7 @@ class Shadow:
         held = self._held.setdefault(pool, {})
         for slot, prefix in zip(slots, prefixes, strict=True):
             if slot:
-                held[slot] = Held(prefix, writer, self.step)
+                held[slot] = SlotContent(prefix, writer, self.step)
 
     def copy(self, pool: str, source: int, target: int) -> None:
         """What ``source`` holds is copied to ``target``."""
@@ -146,7 +146,7 @@ class Shadow:
 
     def read(
         self, pool: str, slots: Sequence[int], prefixes: Sequence[int], reader: str, first: int = 0
-    ) -> Wrong | None:
+    ) -> WrongSlot | None:
         """The first of ``slots`` that does not hold its prefix, ``None`` if each does.
 
         ``first``: the position of the first token among the reader's tokens.
@@ -156,5 +156,5 @@ class Shadow:
             found = held.get(slot) if slot else None
             if found is None or found.prefix != prefix:
                 writer, written = (found.writer, found.step) if found else (NOBODY, 0)
-                return Wrong(reader, writer, pool, slot, at, self.step, written)
+                return WrongSlot(reader, writer, pool, slot, at, self.step, written)
         return None

@@ -87,28 +87,28 @@ class Making:
             self.file.unlink(missing_ok=True)
 
 
-def told_in(file: Path) -> str:
+def written_in(file: Path) -> str:
     """What the file of a watch says; empty if there is none."""
     with suppress(OSError):
         return file.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
-def hung(told: str) -> bool:
+def hung(dump: str) -> bool:
     """The process was ended because it took too long."""
-    return told.lstrip().startswith("Timeout")
+    return dump.lstrip().startswith("Timeout")
 
 
-def where(told: str) -> str:
+def where(dump: str) -> str:
     """The innermost function in which the process was, such as ``, in "x.py", line 3 in f``."""
-    frames = [line.strip() for line in told.splitlines() if line.strip().startswith("File ")]
+    frames = [line.strip() for line in dump.splitlines() if line.strip().startswith("File ")]
     return f", in {frames[0].removeprefix('File ')}" if frames else ""
 
 
-def reason(told: str, limit: float) -> str:
+def reason(dump: str, limit: float) -> str:
     """Why a process died, from what ``faulthandler`` has written: the signal or the hang, and where it was."""
-    if not told.strip():
+    if not dump.strip():
         return ""
-    if hung(told):
-        return f"the call did not end within {limit:g} s{where(told)}"
-    return f"the process died: {told.strip().splitlines()[0].removeprefix('Fatal Python error: ')}{where(told)}"
+    if hung(dump):
+        return f"the call did not end within {limit:g} s{where(dump)}"
+    return f"the process died: {dump.strip().splitlines()[0].removeprefix('Fatal Python error: ')}{where(dump)}"

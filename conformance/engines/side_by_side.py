@@ -28,7 +28,7 @@ MOST_TOLD = 4  # so many places where two answers differ are told
 
 
 @dataclass(frozen=True)
-class Side:
+class EngineSide:
     """One of the two engines, and its name in messages. ``shown``: what of an answer is compared, by default all."""
 
     name: str
@@ -48,7 +48,7 @@ class Agreement:
 class SideBySide:
     """The pair. Attributes that are no calls are those of the first engine; ``lacks`` names what either lacks."""
 
-    def __init__(self, first: Side, second: Side, agreement: Agreement) -> None:
+    def __init__(self, first: EngineSide, second: EngineSide, agreement: Agreement) -> None:
         self._sides, self._agreement = (first, second), agreement
         engines = [side.engine for side in self._sides]
         self.lacks = frozenset().union(*(engine.lacks for engine in engines))
@@ -66,7 +66,7 @@ class SideBySide:
         """The first engine's answer to a call that both have answered alike."""
         first, second = (_Outcome.of(name, call, side.engine) for side in self._sides)
         if (first.error is None) != (second.error is None):
-            raise self._disagree(name, [(first.told(), second.told())])
+            raise self._disagree(name, [(first.in_words(), second.in_words())])
         if first.error is not None:
             raise first.error
         one, other = (side.shown(found.answer) for side, found in zip(self._sides, (first, second), strict=True))
@@ -101,7 +101,7 @@ class _Outcome(NamedTuple):
             exception_origin.must_be_the_engines(error, name)
             return _Outcome(None, error)
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The outcome in words."""
         if self.error is None:
             return f"the answer {self.answer!r}"

@@ -207,12 +207,12 @@ def _pip_download(what: str, folder: Path, options: tuple[str, ...]) -> str:
 def _pip(words: tuple[str, ...], seconds: float) -> tuple[str, str]:
     """Run pip; return what it printed, and why it failed, in one line, or an empty string."""
     try:
-        ran = subprocess.run([*_PIP, *words], capture_output=True, text=True, timeout=seconds, check=False)
+        ended = subprocess.run([*_PIP, *words], capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         return "", f"nothing for {seconds:.0f} s; is the package index reachable?"
     except OSError as error:
         return "", str(error)
-    return ran.stdout, "" if ran.returncode == 0 else _reason(ran.stderr)
+    return ended.stdout, "" if ended.returncode == 0 else _reason(ended.stderr)
 
 
 def _reason(stderr: str) -> str:

@@ -105,7 +105,7 @@ def check(
     except TimeIsUp:
         cut_short = True
     if found is None and sink.latent is not None:
-        found = Found(*sink.latent, How.CUT_SHORT if cut_short else How.DRAWN, sink.latent[1])
+        found = FoundRun(*sink.latent, How.CUT_SHORT if cut_short else How.DRAWN, sink.latent[1])
     verdict = CONFORMS if sink.runs else UNSUPPORTED
     result = Result(stem, verdict, sink.steps, sink.transitions, runs=sink.runs, cut_short=cut_short)
     if found is not None:
@@ -117,7 +117,7 @@ def check(
     return result
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """A finding that ended a drawn run, the run as far as it was shrunk, how short that is, and the run as drawn."""
 
     finding: Finding
@@ -126,7 +126,7 @@ class Found(NamedTuple):
     drawn: Trace
 
 
-def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> Found | None:
+def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> FoundRun | None:
     """The first finding that ends a run, and its run, shrunk as far as the time allows."""
     with suppress(Finding):
         draw(stem, make, sink, search)
@@ -138,7 +138,7 @@ def _drawn(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -
 
 def _shrunk(
     failure: tuple[Finding, Trace], stem: str, make: Callable[[Json], Any], sink: Sink, search: Search
-) -> Found:
+) -> FoundRun:
     """The smallest failing run that is found in time, with its finding."""
     best, drawn = failure, failure[1]
 
@@ -155,9 +155,9 @@ def _shrunk(
             raise TimeIsUp
 
     try:
-        return Found(*shrink(*failure, fresh, accepts, before=in_time), How.SHRUNK, drawn)
+        return FoundRun(*shrink(*failure, fresh, accepts, before=in_time), How.SHRUNK, drawn)
     except TimeIsUp:
-        return Found(*best, How.CUT_SHORT, drawn)
+        return FoundRun(*best, How.CUT_SHORT, drawn)
 
 
 def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> None:

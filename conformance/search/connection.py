@@ -175,9 +175,9 @@ class Served:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            told = watchdog.told_in(self.scratch / LOADING)
-            if watchdog.hung(told):
-                hangs = f"it was not loaded in time: its module or its maker hangs{watchdog.where(told)}"
+            dump = watchdog.written_in(self.scratch / LOADING)
+            if watchdog.hung(dump):
+                hangs = f"it was not loaded in time: its module or its maker hangs{watchdog.where(dump)}"
                 raise EngineError(f"{self.subject.engine}: {hangs}; --call-limit gives it more time")
             raise EngineError(
                 f"{self.subject.engine}: the process ended while the engine was loaded: {self.last_line()}"

@@ -21,7 +21,7 @@ from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.onward import Move, Onward
 from conformance.driver.printable import first_line, message_of
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
-from conformance.driver.shadow import Wrong
+from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
 from conformance.driver.world import is_small, world_of
 from conformance.stems.requests.onward import ANOTHER
@@ -115,15 +115,15 @@ def _answer(writable: int, look: Callable[[], Harm]) -> None:
 
 def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None) -> Harm:
     """The harm that plans of calls after the last operation of ``trace`` show, as far as the time allows."""
-    found, plain = _Search(), _after(trace, make)
-    if plain is None:
+    found, driven_on = _Search(), _after(trace, make)
+    if driven_on is None:
         return found.best
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
         for plan in PLANS:
             if clock is not None and clock.is_up():
                 return replace(found.best, cut_short=True)
             reached = _after(with_another(trace, beside), make)
-            if reached is None or reached.law != plain.law:
+            if reached is None or reached.law != driven_on.law:
                 break  # with another request beside it the trace shows something else
             found.follow(plan, reached.lock, beside)
             if found.best.rank == 0:
@@ -140,7 +140,7 @@ class _Search:
     def follow(self, plan: tuple[str, ...], lock: LockStep, beside: int) -> None:
         """Drives a run on along one plan. ``beside``: how many tokens the other request has, 0 for none."""
         said: list[str] = []
-        wrong: Wrong | None = lock.run.shadow.wrong
+        wrong: WrongSlot | None = lock.run.shadow.wrong
         stops = ""
         try:
             onward = _follow(plan, STEMS[lock.trace.stem].onward(lock.run))

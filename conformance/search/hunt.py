@@ -96,7 +96,7 @@ class Hunted:
 
 
 @dataclass(frozen=True)
-class Limits:
+class HuntLimits:
     """How long a hunt on one stem goes on.
 
     ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time from the
@@ -139,7 +139,7 @@ class Hunt:
         stem: str,
         make: Callable[[Json], Any],
         base: Callable[[Trace], Outcome],
-        limits: Limits,
+        limits: HuntLimits,
         tick: Callable[[str, Trace | None, Json | None, int], None] = lambda *_: None,
         seen: Callable[[Finding, Trace], bool] = lambda *_: False,
     ) -> None:

@@ -23,7 +23,7 @@ from conformance.search.connection import Connection
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
 from conformance.search.harm import harm
-from conformance.search.hunt import Difference, Hunt, Hunted, Limits
+from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
 from conformance.search.ran import Ran
 from conformance.stems import exclusions
 from conformance.stems.found import law_of
@@ -31,7 +31,7 @@ from conformance.stems.machine import Sink, TimeIsUp
 from conformance.telling.tell import tell
 from conformance.traces import known, trace_files
 from conformance.traces.compare import Status
-from conformance.traces.known import Known
+from conformance.traces.known import KnownDifference
 from conformance.traces.outcome import Break, Outcome, outcome
 from conformance.traces.trace_files import Kept
 
@@ -79,7 +79,7 @@ class Alone:
             raise TimeIsUp
         self.progress("drawn runs", trace, step, self.sink.steps)
 
-    def replayed(self, difference: Known) -> tuple[bool, Json]:
+    def replayed(self, difference: KnownDifference) -> tuple[bool, Json]:
         """Whether the engine still shows a known difference, and what it shows on the trace."""
         kept = trace_files.load(difference.trace)
         first = self._outcome(kept).first
@@ -136,12 +136,12 @@ class Alone:
         return [] if result.law is None else [_found(result, self.loaded, self.done)]
 
 
-def listed_of(asked: Json) -> list[Known]:
+def listed_of(asked: Json) -> list[KnownDifference]:
     """The known differences of the release ``asked["listed"]`` of the engine."""
     return known.of_release(registry.plugin(asked["engine"]).folder, asked["listed"])
 
 
-def excluded(stem: str, listed: Iterable[Known]) -> frozenset[StrEnum]:
+def excluded(stem: str, listed: Iterable[KnownDifference]) -> frozenset[StrEnum]:
     """What drawn runs leave out: the known differences of the stem, and of the stems that it is made of."""
     stems, waiting = {stem}, [law_of(stem)]
     while waiting:
@@ -168,7 +168,7 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     stem = asked["stem"]
     with Connection(asked["base"], asked.get("limit")) as base:
         first = asked.get("first", False)
-        limits = Limits(
+        limits = HuntLimits(
             asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, trees=loaded.trees
         )
         kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]

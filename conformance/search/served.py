@@ -63,7 +63,7 @@ def main() -> None:
 def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     source = None if wanted["source"] is None else Path(wanted["source"])
     registry.fetch(wanted["engine"], wanted["release"])  # downloads before the network is closed
-    isolation = isolate(scratch)
+    closed = isolate(scratch)
     options = tuple((name, value) for name, value in wanted["options"])
     with _watched(scratch, wanted.get("limit"), TO_LOAD):
         loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
@@ -72,7 +72,7 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     hello["notes"] = list(loaded.notes)
     hello["roots"] = [str(root) for root in loaded.roots]
     says = None if source is None else registry.release_of(wanted["engine"], source)
-    return {**hello, "says": says, "stems": list(loaded.makers), "isolation": isolation}, loaded
+    return {**hello, "says": says, "stems": list(loaded.makers), "isolation": closed}, loaded
 
 
 @contextmanager

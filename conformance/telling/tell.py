@@ -18,11 +18,11 @@ from conformance.stems.block_cache.picture import of_requests
 from conformance.stems.stem_registry import start
 from conformance.telling.changed import Changed
 from conformance.telling.picture import frame
-from conformance.telling.where import Calls, Frame, Raised, Roots, raised
+from conformance.telling.where import CallRecorder, Frame, Raised, Roots, raised
 
 
 @dataclass(frozen=True)
-class Told:
+class ToldOperation:
     """One operation: the call, what it changed, what was wrong after it, and a picture of the state after it.
 
     ``engine``: the engine's functions that it called, in order. ``deeper``: functions that these called are left out;
@@ -40,7 +40,7 @@ class Told:
     raised: list[Raised] = field(default_factory=list)
 
     @classmethod
-    def from_json(cls, data: Json) -> Told:
+    def from_json(cls, data: Json) -> ToldOperation:
         """The operation that ``dataclasses.asdict`` made plain."""
         raised = [Raised(one["what"], [Frame(**frame) for frame in one["frames"]]) for one in data["raised"]]
         frames = {name: [Frame(**frame) for frame in data[name]] for name in ("engine", "below")}
@@ -57,17 +57,17 @@ class Told:
 
 def tell(
     trace: Trace, make: Callable[[Json], Any], roots: Sequence[Path] = (), base: Sequence[Path] | None = None
-) -> list[Told]:
+) -> list[ToldOperation]:
     """Replays the trace on a fresh engine and describes each operation. ``roots``: where the engine's own code is, see
     ``Loaded``; without them no function is named. ``base``: where the code of the base is, with which the functions are
     compared.
     """
     lock = start(trace.stem, make, trace.config, strict=False)
     own = Roots(roots, None if base is None else Changed(base))
-    told: list[Told] = []
+    told: list[ToldOperation] = []
     before, requests = lock.run.project(), _requests(lock.run)
     for line, step in zip(trace.lines(), trace.steps, strict=True):
-        calls, wrong, latents, errors = Calls(own), [], len(lock.law.latents), []
+        calls, wrong, latents, errors = CallRecorder(own), [], len(lock.law.latents), []
         lock.watch = calls.watched
         ended = False
         broken: list[Finding] = []
@@ -88,7 +88,7 @@ def tell(
         picture = {"does": _does(lock, step["op"]), **_picture(lock, before, after, broken)}
         requests_before, requests = requests, _requests(lock.run)
         _add(picture, requests_before, requests)
-        told.append(Told(line, said, "\n".join(wrong), picture, engine, deeper, below, errors))
+        told.append(ToldOperation(line, said, "\n".join(wrong), picture, engine, deeper, below, errors))
         if ended:
             break  # the law and the engine no longer agree, or the run cannot go on
         before = after

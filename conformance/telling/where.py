@@ -92,7 +92,7 @@ class Roots:
 _Tree = tuple[tuple[int, int], ...]  # the functions that were called in turn: the number of each, and how often
 
 
-class Calls:
+class CallRecorder:
     """Records which functions of the engine are called while ``watched`` is entered.
 
     A function with the calls below it has a number. Two calls with equal calls below them have one number, so that a

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from conformance.driver.protocol import Json
-from conformance.driver.shadow import Wrong
+from conformance.driver.shadow import WrongSlot
 
 _SINCE = re.compile(r"since step (\d+)")
 
@@ -40,7 +40,7 @@ class Harm:
     cut_short: bool = False
 
     @classmethod
-    def of(cls, wrong: Wrong, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
+    def of(cls, wrong: WrongSlot, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
         """The harm that a forward pass shows. The other request that is there from the beginning comes in step 0."""
         if beside:
             reader, writer = _a_step_less(wrong.reader), _a_step_less(wrong.writer)

@@ -16,7 +16,7 @@ from conformance.traces import trace_files
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDifference:
     """A difference that a release is known to have: the kept trace ``trace`` gives ``verdict`` on ``law``.
 
     ``exclude``: the exclusion by which drawn runs avoid it, empty where they never send such a trace.
@@ -33,13 +33,13 @@ class Known:
         return trace_files.load(self.trace).trace.stem
 
 
-def of_release(folder: Path | None, release: str | None) -> list[Known]:
+def of_release(folder: Path | None, release: str | None) -> list[KnownDifference]:
     """The known differences of an engine's release; empty where the release has no list. ``folder``: the engine's
     folder.
     """
     path = None if folder is None or release is None else folder / "known" / f"{release}.json"
     if path is None or not path.is_file():
         return []
-    found = [Known(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    found = [KnownDifference(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     exclusions(k.exclude for k in found if k.exclude)
     return found

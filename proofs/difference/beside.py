@@ -32,7 +32,7 @@ class Sizes(dict[str, int]):
 
 
 @dataclass(frozen=True)
-class Pair:
+class RevisionPair:
     """Both revisions of a stem. ``hints``: what the provers know of the present stem of this name, if there is one."""
 
     name: str
@@ -122,7 +122,7 @@ def symbols_in(formulas: Iterable[Any], counts: Iterable[Count] = ()) -> set[str
 # States and calls.
 
 
-def states_of(world: World, pair: Pair, path: str = "") -> tuple[Any, Any]:
+def states_of(world: World, pair: RevisionPair, path: str = "") -> tuple[Any, Any]:
     """The state of each revision; a field that both have is one symbol."""
     one, other = (stem.state for stem in pair.stems)
     first = state(world, one, path)
@@ -131,7 +131,7 @@ def states_of(world: World, pair: Pair, path: str = "") -> tuple[Any, Any]:
     return first, state(world, other, path)
 
 
-def later(world: World, pair: Pair, states: tuple[Any, Any]) -> tuple[Any, Any]:
+def later(world: World, pair: RevisionPair, states: tuple[Any, Any]) -> tuple[Any, Any]:
     """Another state of each revision, with the constants of these."""
     one, other = states_of(world, pair, LATER)
     return with_constants(one, states[OLD]), with_constants(other, states[NEW])
@@ -159,7 +159,7 @@ def kinds_of(function: Callable[..., Any], first: int = 1) -> dict[str, str]:
 
 
 def arguments_of(
-    world: World, pair: Pair, states: tuple[Any, Any], *kinds: Mapping[str, str]
+    world: World, pair: RevisionPair, states: tuple[Any, Any], *kinds: Mapping[str, str]
 ) -> tuple[dict[str, Any], ...]:
     """A symbol for each argument of each of these signatures; one name and one kind is one symbol."""
     made: dict[tuple[str, str], Any] = {}
@@ -191,7 +191,7 @@ def values(one: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def _read_at(one: Any, name: str, keys: list[Term]) -> Any:
-    where = seen.WHERE.get(type(one).__name__, {}).get(name)
+    where = seen.where_read(one).get(name)
     try:
         return True if where is None else where(one, *keys)
     except AttributeError:  # a state of another revision: it may lack what the present one reads
@@ -216,7 +216,7 @@ def formulas_of(value: Any) -> Iterator[Any]:
         yield lift(value)
 
 
-class Said(NamedTuple):
+class CountedFormula(NamedTuple):
     """A formula of a revision, and what is counted in it."""
 
     formula: Any
@@ -228,36 +228,36 @@ class Said(NamedTuple):
         return symbols_in([self.formula], self.counts)
 
 
-def reading(world: World, read: Callable[[], Any]) -> Said:
+def reading(world: World, read: Callable[[], Any]) -> CountedFormula:
     """A formula, and what is counted in it; the world forgets these counts."""
     start = len(world.counts)
     formula = lift(read())
     counts = tuple(world.counts[start:])
     del world.counts[start:]
-    return Said(formula, counts)
+    return CountedFormula(formula, counts)
 
 
 _counted = cache(counted)  # a count is one object, which is compared often
 
 
-def in_terms_of(said: Said, other: Said) -> Any:
+def in_terms_of(said: CountedFormula, other: CountedFormula) -> Any:
     """The formula, with the symbols of the other one for what both count."""
     known = {_counted(count): count.term.z for count in other.counts}
     new = [(count.term.z, known[what]) for count in said.counts if (what := _counted(count)) in known]
     return z3.substitute(said.formula, *new) if new else said.formula
 
 
-def is_one_formula(one: Said, other: Said) -> bool:
+def is_one_formula(one: CountedFormula, other: CountedFormula) -> bool:
     """Both revisions say the very formula."""
     return bool(one.formula.eq(other.formula)) or bool(one.formula.eq(in_terms_of(other, one)))
 
 
-def law_said(world: World, law: Invariant, held: Any, one: Any) -> Said:
+def law_said(world: World, law: Invariant, held: Any, one: Any) -> CountedFormula:
     """A law on a state; of a law on each member, what it says about ``one``."""
     return reading(world, lambda: law_at(world, law, held, [one])[-1])
 
 
-def change_said(world: World, law: Change, was: Any, now: Any, arguments: Mapping[str, Any]) -> Said:
+def change_said(world: World, law: Change, was: Any, now: Any, arguments: Mapping[str, Any]) -> CountedFormula:
     """A law of two states, on these states and these arguments."""
     return reading(world, partial(law.of, was, now, arguments))
 

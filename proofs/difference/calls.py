@@ -22,8 +22,8 @@ from proofs.difference.beside import (
     KEYS,
     NEW,
     OLD,
-    Pair,
-    Said,
+    CountedFormula,
+    RevisionPair,
     UnknownArgument,
     apart,
     arguments_of,
@@ -33,7 +33,7 @@ from proofs.difference.beside import (
     states_of,
     values,
 )
-from proofs.difference.decide import FALSE, TRUE, UNKNOWN, Answer, Claim, decide
+from proofs.difference.decide import FALSE, TRUE, UNKNOWN, Answer, Entailment, decide
 from proofs.difference.laws import ONE_FORMULA, Sources, helpers
 from proofs.difference.row import (
     ADDED,
@@ -55,7 +55,7 @@ from proofs.difference.row import (
     Row,
     Side,
 )
-from proofs.difference.verdict import Verdict
+from proofs.difference.verdict import ChangeVerdict
 from proofs.obligations import law_at
 from proofs.symbols import SymSeq, Term, World, lift, state
 from spec.logic import FIRST_STATE as START
@@ -74,16 +74,16 @@ class Calls:
     steps: tuple[Step[Any], Step[Any]]
     counts: tuple[tuple[Any, ...], tuple[Any, ...]]
 
-    def said(self, side: int, formula: Any) -> Said:
+    def said(self, side: int, formula: Any) -> CountedFormula:
         """A formula of a revision, with what is counted in it."""
-        return Said(lift(formula), self.counts[side])
+        return CountedFormula(lift(formula), self.counts[side])
 
     def is_one(self, old: Any, new: Any) -> bool:
         """Both formulas are one, whatever the solvers say."""
         return beside.is_one_formula(self.said(OLD, old), self.said(NEW, new))
 
 
-def calls_of(world: World, pair: Pair, names: tuple[str, str]) -> Calls:
+def calls_of(world: World, pair: RevisionPair, names: tuple[str, str]) -> Calls:
     """The call of a transition of each revision; ``START`` for the first state. Raises ``UnknownArgument``."""
     states = states_of(world, pair)
     functions = [_function(stem, name) for stem, name in zip(pair.stems, names, strict=True)]
@@ -105,7 +105,7 @@ def _function(stem: Stem, name: str) -> Any:
 # Which transitions differ.
 
 
-def differing(pair: Pair) -> Iterator[tuple[str, tuple[str, ...]]]:
+def differing(pair: RevisionPair) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The transitions of both revisions that differ; a transition that differs only in what the transitions of its
     parts do stands with the names of these, ``PART.TRANSITION``, and with no name where it differs by itself.
     """
@@ -118,7 +118,7 @@ def differing(pair: Pair) -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield name, through
 
 
-def _parts_called(pair: Pair, name: str) -> tuple[str, ...]:
+def _parts_called(pair: RevisionPair, name: str) -> tuple[str, ...]:
     """The transitions of parts that a transition calls, if it does the same as before with whatever they do."""
     if name == START or not _alike(pair, name, stubbed=True):
         return ()
@@ -126,7 +126,7 @@ def _parts_called(pair: Pair, name: str) -> tuple[str, ...]:
     return tuple(sorted({f"{pair.stems[NEW].parts[c.part].name}.{c.transition.__name__}" for c in made}))
 
 
-def _alike(pair: Pair, name: str, stubbed: bool) -> bool:
+def _alike(pair: RevisionPair, name: str, stubbed: bool) -> bool:
     """Both revisions read one and the same of the transition. ``stubbed``: whatever the transitions of parts do."""
     if any(stem.start is None for stem in pair.stems) and name == START:
         return all(stem.start is None for stem in pair.stems)
@@ -168,7 +168,7 @@ def _called(step: Step[Any]) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def _stubs(pair: Pair, world: World) -> Iterator[tuple[list[Any], list[Any]]]:
+def _stubs(pair: RevisionPair, world: World) -> Iterator[tuple[list[Any], list[Any]]]:
     """While this is open, the transitions of the parts ask and do what nobody knows; what they are asked is kept."""
     asked: tuple[list[Any], list[Any]] = ([], [])
     replaced = []
@@ -231,7 +231,7 @@ def _sorts_agree(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> b
     return bool(old[name].sort() == new[name].sort())
 
 
-def _set_alone(made: Calls, pair: Pair) -> list[str]:
+def _set_alone(made: Calls, pair: RevisionPair) -> list[str]:
     """The fields of one revision alone that its transition sets."""
     found: list[str] = []
     own = {*apart(*(stem.state for stem in pair.stems)).all}
@@ -245,7 +245,9 @@ def _set_alone(made: Calls, pair: Pair) -> list[str]:
 # What changed in a transition.
 
 
-def judged(pair: Pair, sources: Sources, name: str, new_name: str = "", also_in: tuple[str, ...] = ()) -> list[Row]:
+def judged(
+    pair: RevisionPair, sources: Sources, name: str, new_name: str = "", also_in: tuple[str, ...] = ()
+) -> list[Row]:
     """The rows of a transition, and of its promises, choices and fit. ``new_name``: where it has another name now."""
     names = (name, new_name or name)
     first = name == START
@@ -270,7 +272,7 @@ def judged(pair: Pair, sources: Sources, name: str, new_name: str = "", also_in:
     lost, gained = ({*kinds_of(f).items()} for f in functions) if not first else (set(), set())
     if lost != gained:
         notes.append(f"Its arguments were {_words(functions[OLD])}; they are {_words(functions[NEW])}.")
-        verdicts.append(Verdict(INCOMPARABLE, INCOMPARABLE, True))
+        verdicts.append(ChangeVerdict(INCOMPARABLE, INCOMPARABLE, True))
     if _called(made.steps[OLD]) != _called(made.steps[NEW]):
         notes.append(f"It called {_dots(made.steps[OLD])}; it calls {_dots(made.steps[NEW])}.")
     fields = tuple(_fields_read(made, pair, functions))
@@ -280,9 +282,9 @@ def judged(pair: Pair, sources: Sources, name: str, new_name: str = "", also_in:
         answer = decide(partial(_does_alike, pair=pair, names=names), pair)
         verdicts.append(
             {
-                TRUE: Verdict(SAME_MEANING, SAME, True),
-                FALSE: Verdict(INCOMPARABLE, INCOMPARABLE, True),
-                UNKNOWN: Verdict(INCOMPARABLE, NOT_KNOWN, False),
+                TRUE: ChangeVerdict(SAME_MEANING, SAME, True),
+                FALSE: ChangeVerdict(INCOMPARABLE, INCOMPARABLE, True),
+                UNKNOWN: ChangeVerdict(INCOMPARABLE, NOT_KNOWN, False),
             }[answer.answer]
         )
         notes.append(_told_effect(answer, changed))
@@ -315,7 +317,7 @@ def judged(pair: Pair, sources: Sources, name: str, new_name: str = "", also_in:
     ]
 
 
-def _fields_read(made: Calls, pair: Pair, functions: Any) -> list[str]:
+def _fields_read(made: Calls, pair: RevisionPair, functions: Any) -> list[str]:
     del functions
     differ = apart(*(stem.state for stem in pair.stems))
     if not differ.all:
@@ -359,13 +361,15 @@ class _Match:
     new: Requirement | None
 
 
-def _asked(pair: Pair, sources: Sources, names: tuple[str, str], made: Calls) -> Iterator[tuple[Row, Verdict]]:
+def _asked(
+    pair: RevisionPair, sources: Sources, names: tuple[str, str], made: Calls
+) -> Iterator[tuple[Row, ChangeVerdict]]:
     """The rows of the requirements that changed, each with its verdict."""
     for match in _matches(pair, names, made):
         yield _weighed(pair, sources, names, made, match)
 
 
-def _matches(pair: Pair, names: tuple[str, str], made: Calls) -> Iterator[_Match]:
+def _matches(pair: RevisionPair, names: tuple[str, str], made: Calls) -> Iterator[_Match]:
     old, new = made.steps
     for kind, was, now in ((PROMISE, old.promises, new.promises), (CHOICE, old.choice, new.choice)):
         yield from _paired(pair, names, made, kind, [*was], [*now])
@@ -374,7 +378,7 @@ def _matches(pair: Pair, names: tuple[str, str], made: Calls) -> Iterator[_Match
 
 
 def _paired(
-    pair: Pair, names: tuple[str, str], made: Calls, kind: str, was: list[Requirement], now: list[Requirement]
+    pair: RevisionPair, names: tuple[str, str], made: Calls, kind: str, was: list[Requirement], now: list[Requirement]
 ) -> Iterator[_Match]:
     for one in [*was]:
         twin = next(
@@ -403,7 +407,7 @@ def _take(found: list[Requirement], one: Requirement) -> None:
     del found[next(number for number, other in enumerate(found) if other is one)]
 
 
-def _near(pair: Pair, names: tuple[str, str], made: Calls, one: Requirement, other: Requirement) -> bool:
+def _near(pair: RevisionPair, names: tuple[str, str], made: Calls, one: Requirement, other: Requirement) -> bool:
     """One of two requirements follows from the other, whatever else is asked, and neither says nothing."""
     del pair, names
     was, now = lift(one.holds), beside.in_terms_of(made.said(NEW, other.holds), made.said(OLD, one.holds))
@@ -417,7 +421,9 @@ def _always(made: Calls, formula: Any) -> bool:
     return plainly_true(formula) or prover.looking(assertions, prover.QUICK, prover.GLANCE.z3 // 5).check() == z3.unsat
 
 
-def _weighed(pair: Pair, sources: Sources, names: tuple[str, str], made: Calls, match: _Match) -> tuple[Row, Verdict]:
+def _weighed(
+    pair: RevisionPair, sources: Sources, names: tuple[str, str], made: Calls, match: _Match
+) -> tuple[Row, ChangeVerdict]:
     one, other = match.old, match.new
     sides = [
         None if r is None else Side(r.sentence, r.sentence, _formula(texts, r, stem, name))
@@ -439,9 +445,9 @@ def _weighed(pair: Pair, sources: Sources, names: tuple[str, str], made: Calls, 
         change = STATE_CHANGED if one and other else ADDED if other else DROPPED
         note = "It reads fields that only one revision has, so that it is not compared."
         made_row = row(change=change, guarantee=NOT_KNOWN, notes=(note,), fields=tuple(fields))
-        return made_row, Verdict(INCOMPARABLE, NOT_KNOWN, True)
+        return made_row, ChangeVerdict(INCOMPARABLE, NOT_KNOWN, True)
     if one is not None and other is not None and made.is_one(one.holds, other.holds):
-        return row(change=SAME_MEANING, notes=(ONE_FORMULA,)), Verdict(SAME_MEANING, SAME, True)
+        return row(change=SAME_MEANING, notes=(ONE_FORMULA,)), ChangeVerdict(SAME_MEANING, SAME, True)
     says_new = _answer(pair, names, match.kind, OLD, other)
     says_old = _answer(pair, names, match.kind, NEW, one)
     of = verdict.of_law if match.kind == CHOICE else verdict.of_asked
@@ -489,14 +495,14 @@ def _examples(kind: str, says_new: Answer, says_old: Answer) -> Iterator[Example
 # Claims.
 
 
-def _answer(pair: Pair, names: tuple[str, str], kind: str, by: int, target: Requirement | None) -> Answer:
+def _answer(pair: RevisionPair, names: tuple[str, str], kind: str, by: int, target: Requirement | None) -> Answer:
     """Whether all that a revision (``by``) asks of this kind implies the requirement of the other one."""
     if target is None:
         return Answer(TRUE)
     return decide(partial(_asks, pair=pair, names=names, kind=kind, by=by, sentence=target.sentence), pair)
 
 
-def _asks(world: World, pair: Pair, names: tuple[str, str], kind: str, by: int, sentence: str) -> Claim:
+def _asks(world: World, pair: RevisionPair, names: tuple[str, str], kind: str, by: int, sentence: str) -> Entailment:
     made = calls_of(world, pair, names)
     world.counts += [count for known in made.counts for count in known]
 
@@ -518,7 +524,7 @@ def _asks(world: World, pair: Pair, names: tuple[str, str], kind: str, by: int, 
     return _claim(pair, names, made, asked, lambda steps: goal(steps[1 - by]), lift(goal(made.steps[1 - by])))
 
 
-def _does_alike(world: World, pair: Pair, names: tuple[str, str]) -> Claim:
+def _does_alike(world: World, pair: RevisionPair, names: tuple[str, str]) -> Entailment:
     """Where both revisions grant a call, the states after it are equal wherever anybody reads them."""
     made = calls_of(world, pair, names)
     world.counts += [count for known in made.counts for count in known]
@@ -532,7 +538,7 @@ def _does_alike(world: World, pair: Pair, names: tuple[str, str]) -> Claim:
     return replace(claim, goal=z3.Implies(near, claim.goal))
 
 
-def _claim(pair: Pair, names: tuple[str, str], made: Calls, asked: Any, holds: Any, goal: Any) -> Claim:
+def _claim(pair: RevisionPair, names: tuple[str, str], made: Calls, asked: Any, holds: Any, goal: Any) -> Entailment:
     """A claim about a call in a state that is lawful in both revisions. ``holds``: the goal in the finite reading;
     ``None`` where the states after both steps are compared.
     """
@@ -564,7 +570,7 @@ def _claim(pair: Pair, names: tuple[str, str], made: Calls, asked: Any, holds: A
         return _differ(*(step.then for step in steps)) if holds is None else not holds(steps)
 
     arguments = {name: symbol for given in made.arguments for name, symbol in given.items()}
-    return Claim(
+    return Entailment(
         (required, lawful),
         goal,
         {"before": made.states[NEW], **arguments},
@@ -575,7 +581,7 @@ def _claim(pair: Pair, names: tuple[str, str], made: Calls, asked: Any, holds: A
     )
 
 
-def _members(pair: Pair, made: Calls) -> list[Any]:
+def _members(pair: RevisionPair, made: Calls) -> list[Any]:
     """The members that the arguments of the call name."""
     places = {} if pair.hints is None else pair.hints.places
     return [symbol for name, symbol in made.arguments[NEW].items() if name in places]
@@ -600,7 +606,7 @@ def _differ(one: Any, other: Any) -> bool:
 # Transitions of one revision alone.
 
 
-def alone(pair: Pair, sources: Sources) -> list[Row]:
+def alone(pair: RevisionPair, sources: Sources) -> list[Row]:
     """The transitions that only one revision has: renamed, dropped or added."""
     was, now = (stem.transitions for stem in pair.stems)
     dropped, added = [n for n in was if n not in now], [n for n in now if n not in was]
@@ -637,7 +643,7 @@ def alone(pair: Pair, sources: Sources) -> list[Row]:
     return rows
 
 
-def _may_be_one(pair: Pair, name: str, other: str) -> bool:
+def _may_be_one(pair: RevisionPair, name: str, other: str) -> bool:
     """Both transitions ask as many promises and choices; else nobody has to ask the solvers."""
     try:
         made = calls_of(World(), pair, (name, other))

@@ -13,7 +13,7 @@ from typing import Any
 
 from proofs import prover
 from proofs.difference import calls, laws, others
-from proofs.difference.beside import NEW, OLD, Pair
+from proofs.difference.beside import NEW, OLD, RevisionPair
 from proofs.difference.loaded import load
 from proofs.difference.row import ADDED, DROPPED, KINDS, LAW, STRENGTHENED, WEAKENED, Row
 from proofs.difference.texts import texts
@@ -70,12 +70,12 @@ def _text(folder: Path) -> dict[str, str]:
 
 
 @cache
-def _pair(old: Path, new: Path, name: str) -> Pair:
+def _pair(old: Path, new: Path, name: str) -> RevisionPair:
     hints = hints_of(name) if name in STEMS else None
-    return Pair(name, (load(old).stems[name], load(new).stems[name]), hints)
+    return RevisionPair(name, (load(old).stems[name], load(new).stems[name]), hints)
 
 
-def pairs(old: Path, new: Path) -> Iterator[Pair]:
+def pairs(old: Path, new: Path) -> Iterator[RevisionPair]:
     """The stems that both revisions have."""
     one, other = load(old).stems, load(new).stems
     yield from (
@@ -107,12 +107,12 @@ def _units(old: Path, new: Path) -> Iterator[Unit]:
             yield Unit(REST, of, module)
 
 
-def _names_differ(pair: Pair, names: Callable[[Any], Any]) -> bool:
+def _names_differ(pair: RevisionPair, names: Callable[[Any], Any]) -> bool:
     one, other = (names(stem) for stem in pair.stems)
     return {*one} != {*other}
 
 
-def _of_drain(found: list[Pair], module: str) -> str | None:
+def _of_drain(found: list[RevisionPair], module: str) -> str | None:
     """The stem of which a module says how it comes to rest: the module is called after it."""
     return max((pair.name for pair in found if module.startswith(pair.name)), key=len, default=None)
 
@@ -132,7 +132,7 @@ def judged(old: Path, new: Path, unit: Unit) -> list[Row]:
     return list(others.rest(pair, sources, drains))
 
 
-def _inherited(pair: Pair) -> Iterator[Row]:
+def _inherited(pair: RevisionPair) -> Iterator[Row]:
     """Laws of a part that hold in the whole in one revision alone, although the part has them in both."""
     was, now = ({name: law for name, law in stem.invariants.items() if law.inherited} for stem in pair.stems)
     for one, other, side, change in ((was, now, OLD, DROPPED), (now, was, NEW, ADDED)):
@@ -142,6 +142,6 @@ def _inherited(pair: Pair) -> Iterator[Row]:
                 yield replace(row, notes=(f"It is a law of the part {law.inherited}.",))
 
 
-def _in_both(pair: Pair, part: str, name: str) -> bool:
+def _in_both(pair: RevisionPair, part: str, name: str) -> bool:
     own = name.removeprefix(f"{part}.")
     return all(part not in stem.parts or own in stem.parts[part].invariants for stem in pair.stems)

@@ -14,23 +14,23 @@ from typing import Any
 import z3
 
 from proofs import lemmas, prover
-from proofs.counterexample import Reader
+from proofs.counterexample import ModelReader
 from proofs.difference import plain, smallest
-from proofs.difference.beside import Pair, Sizes, plainly_true
+from proofs.difference.beside import RevisionPair, Sizes, plainly_true
 from proofs.mutation.right import MORE
-from proofs.prover import Limits
+from proofs.prover import SolverLimits
 from proofs.symbols import Count, SymSeq, World, lift
 
 TRUE, FALSE, UNKNOWN = "true", "false", "unknown"
 PROVED = "z3 and cvc5 prove it"
-FEW = Limits(z3=600_000, cvc5=300_000)
-ALL = Limits(z3=1_500_000, cvc5=600_000)
+FEW = SolverLimits(z3=600_000, cvc5=300_000)
+ALL = SolverLimits(z3=1_500_000, cvc5=600_000)
 SEARCH = 20_000_000  # of z3's steps for one search in a small world
 STUCK = 60_000  # milliseconds; z3 has loops that count no work
 
 
 @dataclass(frozen=True)
-class Claim:
+class Entailment:
     """The ``goal`` follows from each of the lists of facts, which come in order from few to all.
 
     In a small world only the last list is made. ``shown``: the states and arguments of a telling example, by name.
@@ -48,7 +48,7 @@ class Claim:
     alike: Sequence[tuple[Count, Count]] = ()
 
 
-Build = Callable[[World], Claim]
+Build = Callable[[World], Entailment]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Answer:
     example: Mapping[str, Any] | None = None
 
 
-def decide(build: Build, pair: Pair) -> Answer:
+def decide(build: Build, pair: RevisionPair) -> Answer:
     """Whether the claim is true in every state."""
     world = World()
     claim = build(world)
@@ -86,23 +86,25 @@ def decide(build: Build, pair: Pair) -> Answer:
     return Answer(UNKNOWN, "no small state shows that it is false, and the solvers do not prove it")
 
 
-def _proved(world: World, claim: Claim, given: Callable[[], list[Any]], counts: list[Any], limits: Limits) -> bool:
+def _proved(
+    world: World, claim: Entailment, given: Callable[[], list[Any]], counts: list[Any], limits: SolverLimits
+) -> bool:
     world.counts[:] = counts
     facts = given()
-    sums = [lemmas.weighty(count) for count in world.counts if not count.plain]
+    sums = [lemmas.weighty(count) for count in world.counts if not count.unweighted]
     alike = [lemmas.points(one, other) for one, other in claim.alike if one.domain is other.domain]
     used = [*world.axioms, *facts, *lemmas.instances(world, claim.sequences, {}), *sums, *alike]
     goals = claim.goal.children() if z3.is_and(claim.goal) else [claim.goal]
     return all(_follows([*used, z3.Not(goal)], limits) for goal in goals if not plainly_true(goal))
 
 
-def _follows(assertions: list[Any], limits: Limits) -> bool:
+def _follows(assertions: list[Any], limits: SolverLimits) -> bool:
     if prover.looking(assertions, prover.QUICK, limits.z3).check() == z3.sat:
         return False
     return prover.solve(assertions, limits) == ("unsat", "unsat")
 
 
-def _ladder(pair: Pair) -> list[Sizes]:
+def _ladder(pair: RevisionPair) -> list[Sizes]:
     """The small worlds, smallest first: the smallest one gives the smallest example."""
     known = Sizes({} if pair.hints is None else pair.hints.sizes)
     tiny = Sizes({name: min(size, 1) for name, size in known.items()})
@@ -124,14 +126,14 @@ def _example(build: Build, sizes: Sizes) -> Answer | None:
         pass  # no law keeps the values of this state near: the finite reading knows none but these
     elif solver.check() != z3.sat:
         return None
-    read = Reader(smallest.model(solver, claim.shown.values(), largest), largest)
+    read = ModelReader(smallest.model(solver, claim.shown.values(), largest), largest)
     values = {name: read.value(symbol) for name, symbol in claim.shown.items()}
     if not claim.confirmed({**values, **{name: read.value(symbol) for name, symbol in claim.read.items()}}):
         return Answer(UNKNOWN)
     return Answer(FALSE, "a small state shows that it is false", plain.example(values))
 
 
-def _within(solver: z3.Solver, claim: Claim, largest: int) -> bool:
+def _within(solver: z3.Solver, claim: Entailment, largest: int) -> bool:
     """There is a state in which every number is from 0 to ``largest``; then the solver looks among these alone."""
     numbers = [n for symbol in claim.shown.values() for group in smallest.groups(symbol, largest) for n in group]
     solver.push()

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from proofs.difference import beside, verdict
-from proofs.difference.beside import NEW, OLD, Pair, UnknownArgument, apart, arguments_of, kinds_of, states_of
-from proofs.difference.decide import FALSE, TRUE, UNKNOWN, Answer, Build, Claim, decide
+from proofs.difference.beside import NEW, OLD, RevisionPair, UnknownArgument, apart, arguments_of, kinds_of, states_of
+from proofs.difference.decide import FALSE, TRUE, UNKNOWN, Answer, Build, Entailment, decide
 from proofs.difference.row import (
     ADDED,
     DROPPED,
@@ -30,13 +30,13 @@ from proofs.difference.row import (
     Row,
     Side,
 )
-from proofs.difference.texts import Function, Texts
+from proofs.difference.texts import Function, RevisionTexts
 from proofs.obligations import law_at
 from proofs.symbols import Term, World, lift
 from spec.logic import Change, Invariant, Stem
 
 Rule = Invariant | Change
-Sources = tuple[Texts, Texts]
+Sources = tuple[RevisionTexts, RevisionTexts]
 ONE_FORMULA = "Both formulas are one and the same."
 META = {
     "about": "the parts that it relates",
@@ -59,7 +59,7 @@ def kind_of(rule: Rule) -> str:
     return OF_TWO_STATES if isinstance(rule, Change) else THEOREM if rule.theorem else LAW
 
 
-def differing(pair: Pair) -> Iterator[str]:
+def differing(pair: RevisionPair) -> Iterator[str]:
     """The names of the rules of both revisions that differ in their formula, their sentence or what else they say."""
     was, now = (rules_of(stem) for stem in pair.stems)
     for name in was:
@@ -67,11 +67,11 @@ def differing(pair: Pair) -> Iterator[str]:
             yield name
 
 
-def _one_text(pair: Pair, one: Rule, other: Rule) -> bool:
+def _one_text(pair: RevisionPair, one: Rule, other: Rule) -> bool:
     return one.sentence == other.sentence and not _meta(pair, one, other) and kind_of(one) == kind_of(other)
 
 
-def _alike(pair: Pair, one: Rule, other: Rule) -> bool:
+def _alike(pair: RevisionPair, one: Rule, other: Rule) -> bool:
     """Both formulas are one, whatever the solvers say."""
     try:
         return beside.is_one_formula(*_said(pair, one, other))
@@ -79,7 +79,9 @@ def _alike(pair: Pair, one: Rule, other: Rule) -> bool:
         return False
 
 
-def _said(pair: Pair, one: Rule, other: Rule, sides: tuple[int, int] = (OLD, NEW)) -> tuple[beside.Said, beside.Said]:
+def _said(
+    pair: RevisionPair, one: Rule, other: Rule, sides: tuple[int, int] = (OLD, NEW)
+) -> tuple[beside.CountedFormula, beside.CountedFormula]:
     """What both rules say of one state, or of two; ``sides``: of which revision each is."""
     world = World()
     both = states_of(world, pair)
@@ -93,11 +95,11 @@ def _said(pair: Pair, one: Rule, other: Rule, sides: tuple[int, int] = (OLD, NEW
         )
     member = Term(world.fresh("one"))
     if isinstance(one, Change) or isinstance(other, Change):
-        return beside.Said(lift(True), ()), beside.Said(lift(False), ())
+        return beside.CountedFormula(lift(True), ()), beside.CountedFormula(lift(False), ())
     return beside.law_said(world, one, states[0], member), beside.law_said(world, other, states[1], member)
 
 
-def _meta(pair: Pair, one: Rule, other: Rule) -> list[str]:
+def _meta(pair: RevisionPair, one: Rule, other: Rule) -> list[str]:
     """What the revisions say differently beside the formula and the sentence, in sentences."""
     found = []
     for name, what in META.items():
@@ -115,7 +117,7 @@ def _list(value: Any) -> str:
 # One rule of both revisions.
 
 
-def judged(pair: Pair, sources: Sources, name: str) -> Row:
+def judged(pair: RevisionPair, sources: Sources, name: str) -> Row:
     """What changed in a rule that both revisions have."""
     one, other = (rules_of(stem)[name] for stem in pair.stems)
     row = partial(
@@ -156,7 +158,9 @@ def judged(pair: Pair, sources: Sources, name: str) -> Row:
     )
 
 
-def _with_bound(pair: Pair, one: Rule, other: Rule, found: verdict.Verdict) -> tuple[verdict.Verdict, list[str]]:
+def _with_bound(
+    pair: RevisionPair, one: Rule, other: Rule, found: verdict.ChangeVerdict
+) -> tuple[verdict.ChangeVerdict, list[str]]:
     """The verdict on a law of two states, whose transitions may be others than before."""
     if not (isinstance(one, Change) and isinstance(other, Change)):
         return found, []
@@ -201,7 +205,7 @@ def shown(answers: Iterable[Answer], what: str) -> Iterator[Example]:
 # Claims.
 
 
-def claim(pair: Pair, by: int, target: Rule, namesake: Rule | None) -> Build:
+def claim(pair: RevisionPair, by: int, target: Rule, namesake: Rule | None) -> Build:
     """What a revision (``by``) says implies the ``target``, a rule of the other one. A theorem is compared with its
     ``namesake`` alone.
     """
@@ -213,8 +217,8 @@ def claim(pair: Pair, by: int, target: Rule, namesake: Rule | None) -> Build:
 
 
 def _law_follows(
-    world: World, pair: Pair, by: int, target: Invariant, namesake: Any = None, alone: bool = False
-) -> Claim:
+    world: World, pair: RevisionPair, by: int, target: Invariant, namesake: Any = None, alone: bool = False
+) -> Entailment:
     states, stem = states_of(world, pair), pair.stems[by]
     one = Term(world.fresh("one"))
     goal = law_at(world, target, states[1 - by], [one])[-1]
@@ -239,17 +243,17 @@ def _law_follows(
     few = partial(given, fewest)
     some = partial(given, [*fewest, *(law for law in laws if law.name in relevant and law not in fewest)])
     lists = (few,) if alone else (few, some, all_given)
-    return Claim(lists, goal, {"state": states[by]}, confirmed, {"other": states[1 - by]})
+    return Entailment(lists, goal, {"state": states[by]}, confirmed, {"other": states[1 - by]})
 
 
-def _binding(pair: Pair, by: int, target: Change) -> list[Change]:
+def _binding(pair: RevisionPair, by: int, target: Change) -> list[Change]:
     """The laws of two states of a revision that bind each transition that the target binds."""
     common = pair.stems[OLD].transitions.keys() & pair.stems[NEW].transitions.keys()
     bound = [name for name in common if target.binds(name)]
     return [law for law in pair.stems[by].changes.values() if all(map(law.binds, bound))]
 
 
-def _change_follows(world: World, pair: Pair, by: int, target: Change, premises: list[Change]) -> Claim:
+def _change_follows(world: World, pair: RevisionPair, by: int, target: Change, premises: list[Change]) -> Entailment:
     states, stem = states_of(world, pair), pair.stems[by]
     after = beside.later(world, pair, states)
     given = arguments_of(world, pair, states, *(kinds_of(rule.holds, 2) for rule in (target, *premises)))
@@ -271,7 +275,7 @@ def _change_follows(world: World, pair: Pair, by: int, target: Change, premises:
         kept = all(rule.of(values["before"], values["after"], named) for rule in premises)
         return lawful and kept and not target.of(values["other before"], values["other after"], named)
 
-    return Claim(
+    return Entailment(
         (few, every),
         goal,
         {"before": states[by], "after": after[by], **arguments},
@@ -283,7 +287,7 @@ def _change_follows(world: World, pair: Pair, by: int, target: Change, premises:
 # Rules of one revision alone.
 
 
-def alone(pair: Pair, sources: Sources) -> list[Row]:
+def alone(pair: RevisionPair, sources: Sources) -> list[Row]:
     """The rules that only one revision has: renamed where both say one thing under two names, else dropped or added."""
     was, now = (rules_of(stem) for stem in pair.stems)
     dropped = [rule for name, rule in was.items() if name not in now]
@@ -301,7 +305,7 @@ def alone(pair: Pair, sources: Sources) -> list[Row]:
     return rows + [_single(pair, sources, rule, NEW) for rule in added]
 
 
-def _is_renamed(pair: Pair, one: Rule, other: Rule) -> bool:
+def _is_renamed(pair: RevisionPair, one: Rule, other: Rule) -> bool:
     """Both rules say one thing in every state, whether it is lawful or not."""
     try:
         said = _said(pair, one, _named(other, one.name))
@@ -321,15 +325,15 @@ def _is_renamed(pair: Pair, one: Rule, other: Rule) -> bool:
     return all(decide(_plain_claim(pair, *way), pair).answer == TRUE for way in ways)
 
 
-def _plain_claim(pair: Pair, by: int, target: Rule, namesake: Rule) -> Build:
+def _plain_claim(pair: RevisionPair, by: int, target: Rule, namesake: Rule) -> Build:
     if isinstance(target, Change):
         assert isinstance(namesake, Change)
         return _first_list(partial(_change_follows, pair=pair, by=by, target=target, premises=[namesake]))
     return partial(_law_follows, pair=pair, by=by, target=target, namesake=namesake, alone=True)
 
 
-def _first_list(build: Callable[..., Claim]) -> Build:
-    def built(world: World) -> Claim:
+def _first_list(build: Callable[..., Entailment]) -> Build:
+    def built(world: World) -> Entailment:
         made = build(world)
         return replace(made, given=made.given[:1], confirmed=lambda _: True)
 
@@ -340,7 +344,7 @@ def _named(rule: Rule, name: str) -> Rule:
     return replace(rule, name=name)
 
 
-def _renamed(pair: Pair, sources: Sources, one: Rule, other: Rule) -> Row:
+def _renamed(pair: RevisionPair, sources: Sources, one: Rule, other: Rule) -> Row:
     notes = (
         [ONE_FORMULA] if _alike(pair, one, _named(other, one.name)) else ["z3 and cvc5 prove that both say one thing."]
     )
@@ -355,7 +359,7 @@ def _renamed(pair: Pair, sources: Sources, one: Rule, other: Rule) -> Row:
     )
 
 
-def _single(pair: Pair, sources: Sources, rule: Rule, where: int) -> Row:
+def _single(pair: RevisionPair, sources: Sources, rule: Rule, where: int) -> Row:
     """A rule that only one revision has, and whether the other one guarantees it without it."""
     dropped = where == OLD
     change, loss = (DROPPED, WEAKENED) if dropped else (ADDED, STRENGTHENED)
@@ -383,7 +387,7 @@ def _single(pair: Pair, sources: Sources, rule: Rule, where: int) -> Row:
 # Texts.
 
 
-def side(texts: Texts, rule: Rule) -> Side:
+def side(texts: RevisionTexts, rule: Rule) -> Side:
     """What a revision says in a rule."""
     return Side(rule.name, rule.sentence, texts.formula(_function(rule)))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from proofs.difference import beside, verdict
-from proofs.difference.beside import NEW, OLD, Pair, apart, states_of
-from proofs.difference.decide import Claim, decide
+from proofs.difference.beside import NEW, OLD, RevisionPair, apart, states_of
+from proofs.difference.decide import Entailment, decide
 from proofs.difference.laws import ONE_FORMULA, Sources, shown, told
 from proofs.difference.loaded import Revision, changed_words
 from proofs.difference.row import (
@@ -60,7 +60,7 @@ def stems(old: Revision, new: Revision) -> Iterator[Row]:
                 yield Row(STEM, name, change, name, guarantee=what, notes=(note,))
 
 
-def state(pair: Pair) -> Iterator[Row]:
+def state(pair: RevisionPair) -> Iterator[Row]:
     """The fields of the state that differ, and the parts of the stem."""
     differ = apart(*(stem.state for stem in pair.stems))
     if differ.all:
@@ -168,7 +168,7 @@ def _sentences(was: Mapping[str, str], now: Mapping[str, str], what: str) -> Ite
 # Rest.
 
 
-def rest(pair: Pair, sources: Sources, drains: tuple[Drain, Drain]) -> Iterator[Row]:
+def rest(pair: RevisionPair, sources: Sources, drains: tuple[Drain, Drain]) -> Iterator[Row]:
     """What is said of rest: the states at rest, what the sizes must satisfy, and the calls that lead there."""
     one, other = drains
     calls = [[descent.name for descent in drain.descents] for drain in drains]
@@ -193,7 +193,7 @@ def _said(function: Any) -> str:
     return " ".join((function.__doc__ or "").split())
 
 
-def _weighed(pair: Pair, row: Row, one: Any, other: Any, asked: bool = False) -> Row | None:
+def _weighed(pair: RevisionPair, row: Row, one: Any, other: Any, asked: bool = False) -> Row | None:
     """The row of two functions of a state; ``None`` where both are one formula. ``asked``: an assumption."""
     world = World()
     states = states_of(world, pair)
@@ -217,7 +217,7 @@ def _weighed(pair: Pair, row: Row, one: Any, other: Any, asked: bool = False) ->
     )
 
 
-def _implies(world: World, pair: Pair, by: int, premise: Any, goal: Any) -> Claim:
+def _implies(world: World, pair: RevisionPair, by: int, premise: Any, goal: Any) -> Entailment:
     states, stem = states_of(world, pair), pair.stems[by]
     laws = [law for law in stem.invariants.values() if not law.theorem]
     claimed = lift(goal(states[1 - by]))
@@ -233,4 +233,4 @@ def _implies(world: World, pair: Pair, by: int, premise: Any, goal: Any) -> Clai
         held = values["state"]
         return all(law.of(held) for law in laws) and bool(premise(held)) and not goal(values["other"])
 
-    return Claim((few, every), claimed, {"state": states[by]}, confirmed, {"other": states[1 - by]})
+    return Entailment((few, every), claimed, {"state": states[by]}, confirmed, {"other": states[1 - by]})

@@ -75,7 +75,7 @@ class Row:
 
 
 @dataclass
-class Said:
+class RowNotes:
     """What is gathered for a row while questions are asked."""
 
     notes: list[str] = field(default_factory=list)

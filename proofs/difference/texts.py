@@ -16,7 +16,7 @@ Function = tuple[str, str]  # the module, and the name of the function in it
 
 
 @dataclass(frozen=True)
-class Texts:
+class RevisionTexts:
     """The files of a revision."""
 
     folder: Path
@@ -158,6 +158,6 @@ def _text(node: ast.FunctionDef) -> str:
 
 
 @cache
-def texts(folder: Path) -> Texts:
+def texts(folder: Path) -> RevisionTexts:
     """The text of the revision in this folder, read once."""
-    return Texts(folder)
+    return RevisionTexts(folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 from proofs.mutation import reach
 from proofs.mutation.operators import OPERATORS, Edit, edits
-from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, Tried
+from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, TriedEdit
 from proofs.registry import STEMS
 
 FATES = (REFUTED, EQUIVALENT, STRICTER, SURVIVES)
@@ -67,7 +67,7 @@ def without_sentences(text: str) -> str:
     return "\n".join(line.rstrip() for number, line in lines if number not in left_out and line.strip())
 
 
-def counted(found: Iterable[Tried]) -> dict[str, dict[str, dict[str, int]]]:
+def counted(found: Iterable[TriedEdit]) -> dict[str, dict[str, dict[str, int]]]:
     """By stem, operator and fate, how many edits had this fate; edits that are no spec are left out."""
     counts = {stem: {operator: dict.fromkeys(FATES, 0) for operator in OPERATORS} for stem in STEMS}
     for one in found:
@@ -87,7 +87,7 @@ def share(rows: Iterable[dict[str, int]]) -> float:
     return refuted / (refuted + survive) if refuted + survive else 1.0
 
 
-def as_json(found: Sequence[Tried]) -> Json:
+def as_json(found: Sequence[TriedEdit]) -> Json:
     """What is kept of a run: the counts, and by name each edit that survived or asks more."""
     return {
         "counts": counted(found),
@@ -95,7 +95,7 @@ def as_json(found: Sequence[Tried]) -> Json:
     }
 
 
-def named(one: Tried) -> Json:
+def named(one: TriedEdit) -> Json:
     """An edit and what became of it."""
     edit = one.edit
     return {

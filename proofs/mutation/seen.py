@@ -12,15 +12,15 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from proofs.symbols import SymMap, Term, World
-from spec.blocks import NO_HASH
+from spec.block_pool_state import NO_HASH
 from spec.kv_events import somewhere
 from spec.lengths import touched
+from spec.lock_ref_state import ROOT, lives, over
 from spec.logic import Truth, but, no
+from spec.mamba_slots_state import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
 from spec.pool import held
-from spec.rows import IDLE as NOT_IN_USE
-from spec.rows import SAVED, allocated, has_gaps, in_gap, is_row
-from spec.states import OWN, RUNNING, SECOND, has_buffer, is_held, is_request
-from spec.tree import ROOT, lives, over
+from spec.session_trim_state import IDLE as NOT_IN_USE
+from spec.session_trim_state import SAVED, allocated, has_gaps, in_gap, is_row
 
 Read = Callable[..., Truth]
 
@@ -68,7 +68,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         **dict.fromkeys(("to_page", "to_offset"), lambda st, p, o: st.full.pages.has(p) & st.full.offsets.has(o)),
         "anchor": lambda st, s: held(st.swa, s),
     },
-    "Tree": {
+    "LockRefState": {
         "alive": lambda st, n: st.nodes.has(n),
         **dict.fromkeys(("parent", "stop", "source", "swa", "mamba", "full_ref", "swa_ref", "mamba_ref"), _NODE),
         "above": lambda st, a, n: st.nodes.has(a) & (st.nodes.has(n) | (n == ROOT)),
@@ -76,14 +76,14 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         **dict.fromkeys(("node", "top", "state"), _active),
         **dict.fromkeys(("grip", "reads"), _on_its_path),
     },
-    "Rows": {
+    "SessionTrimState": {
         **dict.fromkeys(("phase", "protected"), is_row),
         **dict.fromkeys(("cursor", "cursor_rest", "committed", "committed_rest", "session"), _in_use),
         "gap": lambda st, r: _in_use(st, r) & has_gaps(st),
         **dict.fromkeys(("text", "text_rest"), lambda st, r: is_row(st, r) & (st.phase(r) == SAVED)),
         "slot": lambda st, s: st.sessions.has(s),
     },
-    "MambaSlots": {
+    "MambaSlotsState": {
         "place": lambda st, s: st.slots.has(s) | (s == 0),
         "owed": lambda st, s: st.slots.has(s),
         **dict.fromkeys(("owner", "role"), is_held),
@@ -101,7 +101,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         "mine": lambda st, r: is_row(st.rows, r),
         "carrier": lambda st, o: is_request(st.states, o),
     },
-    "Blocks": {
+    "BlockPoolState": {
         "tells": lambda *_: True,
         **dict.fromkeys(("group", "active", "length", "filled"), _TABLE),
         "story": lambda st, r: _TABLE(st, r) & (st.active(r) == 1),
@@ -109,7 +109,7 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
         **dict.fromkeys(("refs", "hash", "content"), lambda st, b: st.blocks.has(b)),
         **dict.fromkeys(("index", "home"), _placed),
     },
-    "BlockCache": dict.fromkeys(
+    "BlockCacheState": dict.fromkeys(
         (
             *("windowed", "window", "window_rest", "stateful"),
             *("whole", "rest", "ahead_whole", "ahead_rest", "first", "phase"),
@@ -119,14 +119,26 @@ WHERE: Mapping[str, Mapping[str, Read]] = {
     "Contents": dict.fromkeys(
         ("tells", "story", "full", "swa", "state", "state_page", "state_offset"), lambda *_: True
     ),
-    "Events": {
+    "KvEventsState": {
         "chained": lambda st, b: st.blocks.has(b),
         **dict.fromkeys(("copies", "said"), lambda st, b, m: st.blocks.has(b) & st.media.has(m)),
         "text": somewhere,
     },
 }
 
+# The names of these classes in older revisions of the spec.
+WERE = {
+    **{"Tree": "LockRefState", "Rows": "SessionTrimState", "MambaSlots": "MambaSlotsState"},
+    **{"Blocks": "BlockPoolState", "BlockCache": "BlockCacheState", "Events": "KvEventsState"},
+}
+
 FLAGS = ("alive", "above", "active")  # maps of a tree or of blocks of which only 1 has a meaning
+
+
+def where_read(one: Any) -> Mapping[str, Read]:
+    """Where each map of the state is read."""
+    name = type(one).__name__
+    return WHERE.get(WERE.get(name, name), {})
 
 
 def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, Any, Truth]]:
@@ -138,7 +150,7 @@ def values(one: Any, keys: list[Term], path: str = "") -> Iterator[tuple[str, An
         elif isinstance(value, SymMap):
             used = keys[: value.arity]
             read = value(*used) == 1 if f.name in FLAGS else value(*used)
-            yield path + f.name, read, WHERE[type(one).__name__][f.name](one, *used)
+            yield path + f.name, read, where_read(one)[f.name](one, *used)
         elif isinstance(value, Term | int):
             yield path + f.name, value, True
 
@@ -152,7 +164,7 @@ def blurred(world: World, one: Any, path: str = "") -> Any:
             changes[f.name] = blurred(world, value, f"{path}{f.name}.")
         elif isinstance(value, SymMap):
             other = world.map(f"other {path}{f.name}", value.arity)
-            read = WHERE[type(one).__name__][f.name]
+            read = where_read(one)[f.name]
             changes[f.name] = _mixed(one, value, other, read)
     return but(one, **changes)
 

@@ -61,7 +61,7 @@ FRAMEWORK = "framework"
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedEdit:
     """What became of an edit. ``by``: the law that refutes it, in the ``transition`` of the ``stem``; of a survivor,
     what differs there.
     """
@@ -73,7 +73,7 @@ class Tried:
     by: str = ""
 
 
-def tried(edit: Edit) -> Tried:
+def tried(edit: Edit) -> TriedEdit:
     """Judges the edit on each transition that is made of the edited function.
 
     The transitions of the whole that differ only in calls of transitions of their parts come last: where the parts do
@@ -87,27 +87,27 @@ def tried(edit: Edit) -> Tried:
         edited = [_Edited(s, t, stems[s]) for s, t in reached if s in stems]
         differing = [one for one in edited if one.differences]
     except Exception as error:  # whatever a wrong text raises
-        return Tried(edit, INVALID, by=type(error).__name__)
+        return TriedEdit(edit, INVALID, by=type(error).__name__)
     direct = [one for one in differing if reach.is_direct((edit.module, edit.function), one.stem, one.transition)]
     if found := _refuted(edit, direct, SMALL):
         return found
     fates = {one: one.compared() for one in direct}
     if all(fate == EQUIVALENT for fate in fates.values()):
-        return Tried(edit, EQUIVALENT)
+        return TriedEdit(edit, EQUIVALENT)
     alive = [one for one, fate in fates.items() if fate == SURVIVES]
     indirect = [one for one in differing if one not in direct]
     if found := _refuted(edit, indirect, SMALL) or _refuted(edit, alive, LARGER):
         return found
     if alive:
-        return Tried(edit, SURVIVES, alive[0].stem, alive[0].transition, alive[0].example(same) or UNKNOWN)
-    return Tried(edit, STRICTER)
+        return TriedEdit(edit, SURVIVES, alive[0].stem, alive[0].transition, alive[0].example(same) or UNKNOWN)
+    return TriedEdit(edit, STRICTER)
 
 
-def _refuted(edit: Edit, edited: list[_Edited], kind: str) -> Tried | None:
+def _refuted(edit: Edit, edited: list[_Edited], kind: str) -> TriedEdit | None:
     """The first refutation in small worlds of this kind, if there is one."""
     for one in edited:
         if by := (one.refused() if kind == SMALL else "") or one.refuted(kind):
-            return Tried(edit, REFUTED, one.stem, one.transition, by)
+            return TriedEdit(edit, REFUTED, one.stem, one.transition, by)
     return None
 
 
@@ -207,4 +207,4 @@ class _Edited:
 
 QUICK = prover.LOOKS[0]
 
-__all__ = ["EQUIVALENT", "INVALID", "REFUTED", "STRICTER", "SURVIVES", "Tried", "tried"]
+__all__ = ["EQUIVALENT", "INVALID", "REFUTED", "STRICTER", "SURVIVES", "TriedEdit", "tried"]

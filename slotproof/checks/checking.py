@@ -46,7 +46,7 @@ RETRIES = 3  # how often a stem is tried again after the engine has killed its p
 
 
 @dataclass(frozen=True)
-class Options:
+class CheckOptions:
     """What was asked for on the command line.
 
     ``base``: what to compare with, see ``slotproof.checks.subjects.base_of``; ``None`` to judge the subject alone.
@@ -86,7 +86,7 @@ class Bench:
         return bool(self.subject.hello["own"])
 
 
-def run(options: Options) -> int:
+def run(options: CheckOptions) -> int:
     """Checks the stems, writes the report, prints it, and returns the exit code."""
     with emit.muted(options.format):
         report = report_of(options)
@@ -95,7 +95,7 @@ def run(options: Options) -> int:
     return int(report["exit"])
 
 
-def report_of(options: Options) -> Json:
+def report_of(options: CheckOptions) -> Json:
     """The report of a check as plain data; ``docs/json.md`` says what its fields mean."""
     begun = time.monotonic()
     choose(options.stems, rooms(), "stem")
@@ -116,7 +116,7 @@ def report_of(options: Options) -> Json:
 
 
 @contextmanager
-def _bench(options: Options) -> Iterator[Bench]:
+def _bench(options: CheckOptions) -> Iterator[Bench]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotproof-base-")))
         base: Base | None = None if options.base is None else base_of(options.subject, options.base, scratch)
@@ -132,7 +132,7 @@ def _bench(options: Options) -> Iterator[Bench]:
 
 
 def _judge_all(
-    stems: list[str], bench: Bench, options: Options, deadline: float | None, again: Again, bar: Progress
+    stems: list[str], bench: Bench, options: CheckOptions, deadline: float | None, again: Again, bar: Progress
 ) -> list[Json]:
     """The judgements on all stems, several at a time. A stem gets its share of the time that is left."""
     todo, lock = list(stems), Lock()
@@ -174,7 +174,7 @@ def _tell(bar: Progress, task: Any, stem: str, said: Json) -> None:
 
 
 def _judge(
-    stem: str, bench: Bench, options: Options, seconds: float | None, again: Again, said: Callable[[Json], None]
+    stem: str, bench: Bench, options: CheckOptions, seconds: float | None, again: Again, said: Callable[[Json], None]
 ) -> Json:
     """The judgement on one stem. Where the engine kills its process, that is a finding, and the search goes on with
     another seed.
@@ -199,7 +199,7 @@ def _judge(
                 judged = connection.ask(asked, said)
                 break
             except EngineDied:
-                hung = watchdog.hung(watchdog.told_in(bench.subject.scratch / f"death-{stem}"))
+                hung = watchdog.hung(watchdog.written_in(bench.subject.scratch / f"death-{stem}"))
                 deaths += _deaths(stem, bench)
                 if hung and deaths:
                     break  # another try would take as long
@@ -218,16 +218,16 @@ def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
     Raises ``EngineError`` if a maker did this, and ``ToolError`` if the run does not kill the process again.
     """
     subject = bench.subject
-    told, trace = watchdog.told_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
-    reason = watchdog.reason(told, subject.limit or 0.0)
-    if config := watchdog.told_in(subject.scratch / f"making-{stem}"):
+    dump, trace = watchdog.written_in(subject.scratch / f"death-{stem}"), run_in(subject.scratch / f"run-{stem}")
+    reason = watchdog.reason(dump, subject.limit or 0.0)
+    if config := watchdog.written_in(subject.scratch / f"making-{stem}"):
         what = reason.replace("the call did", "it did") or f"the process ended: {subject.last_line()}"
         raise EngineError(f"{subject.hello['label']}: the maker of {stem} was called with {config}: {what}")
     if trace is None or not trace.steps:
         raise ToolError(f"the process of {subject.hello['label']} ended: {reason or subject.last_line()}", "")
     with subject.connect() as connection:
         found = connection.outcome(trace).first
-    if found is None and watchdog.hung(told):
+    if found is None and watchdog.hung(dump):
         return []
     if found is None:
         message = f"the process of {subject.hello['label']} ended in a run that can be repeated without harm"
@@ -245,7 +245,7 @@ def _deaths(stem: str, bench: Bench) -> list[tuple[Status, Json]]:
 # The report.
 
 
-def _report(judged: list[Json], bench: Bench, options: Options, seconds: float) -> Json:
+def _report(judged: list[Json], bench: Bench, options: CheckOptions, seconds: float) -> Json:
     subject = bench.subject.hello
     lists = {name: [row for j in judged for row in j.get(name, [])] for name in LISTS}
     results = [_result(j) for j in judged]

@@ -25,9 +25,9 @@ from slotproof.console.screen import broken
 
 def text(report: Json) -> str:
     """The XML file. Characters that XML forbids, and all others that cannot be seen, stand there as escapes."""
-    suite = TestSuite(_plain(f"slotproof check {report['subject']['label']}"))
+    suite = TestSuite(_printable(f"slotproof check {report['subject']['label']}"))
     suite.add_property("slotproof", report["slotproof"])
-    suite.add_property("reason", _plain(report["reason"]))
+    suite.add_property("reason", _printable(report["reason"]))
     for name, value in _properties(report):
         suite.add_property(_line(name), _line(value))
     suite.add_testcases(list(_cases(report)))
@@ -50,7 +50,7 @@ def _cases(report: Json) -> Iterator[TestCase]:
     names: Counter[tuple[str, str]] = Counter()
     for result in report["results"]:
         stem, engine = result["stem"], report["subject"]["engine"].replace(".", "_")
-        where = _plain(f"slotproof.{engine}.{stem}")
+        where = _printable(f"slotproof.{engine}.{stem}")
         yield _stem(result, where, report)
         for name, row in _rows(stem, report):
             if weigh.fails(name, row, report):
@@ -70,7 +70,7 @@ def _stem(result: Json, where: str, report: Json) -> TestCase:
     case = TestCase(f"{result['stem']}: every finding", where, float(result["seconds"]))
     reason = weigh.undecided(result, report)
     if reason:
-        case.result = [Error(_plain(reason), "no verdict")]
+        case.result = [Error(_printable(reason), "no verdict")]
     elif result["verdict"] == UNSUPPORTED and result["runs"] == 0:
         case.result = [Skipped("no run could be started", "unsupported")]
     missed = ", ".join(result["never_reached"]) or "none"
@@ -85,14 +85,14 @@ def _stem(result: Json, where: str, report: Json) -> TestCase:
                 f"{name}: {broken(row['law'], row['kind'])} ({row['severity']}){hides and f': {hides}'}",
                 *told(row),
             ]
-    case.system_out = _plain("\n".join(lines))
+    case.system_out = _printable("\n".join(lines))
     return case
 
 
 def _finding(title: str, where: str, name: str, row: Json) -> TestCase:
-    case = TestCase(_plain(title), where, 0.0)
-    failure = Failure(_plain(f"{name}: {row['sentence']}"), _plain(row["severity"]))
-    failure.text = _plain("\n".join(told(row)))
+    case = TestCase(_printable(title), where, 0.0)
+    failure = Failure(_printable(f"{name}: {row['sentence']}"), _printable(row["severity"]))
+    failure.text = _printable("\n".join(told(row)))
     case.result = [failure]
     return case
 
@@ -119,10 +119,10 @@ def changed(row: Json) -> list[Json]:
     return [*{(frame["file"], frame["line"]): frame for frame in called if frame["changed"]}.values()]
 
 
-def _plain(said: str) -> str:
+def _printable(said: str) -> str:
     return printable(said, None)
 
 
 def _line(said: str) -> str:
     """A text as the value of an attribute, in which a reader of XML would lose a line end."""
-    return " ".join(_plain(said).split())
+    return " ".join(_printable(said).split())

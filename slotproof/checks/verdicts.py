@@ -9,10 +9,10 @@ from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.search.ran import in_words
 from conformance.telling.pasted import as_test
-from conformance.telling.tell import Told
+from conformance.telling.tell import ToldOperation
 from conformance.traces.harm_found import lines_of
 from slotproof.checks import remarks, weigh
-from slotproof.console.screen import STYLES, Rows, broken, say, show, story, table
+from slotproof.console.screen import STYLES, TableOfRows, broken, say, show, story, table
 
 SHORT = 12  # operations of a known run that are printed
 HEADS = {
@@ -76,7 +76,9 @@ def _finding(row: Json, head: str, report: Json) -> None:
     subject, source = report["subject"], report["subject"]["source"]
     trace, folder = Trace(**row["trace"]), None if source is None else Path(source)
     asked = subject["engine"], subject["release"], folder, report["options"]["device"], subject["options"]
-    story(trace, [Told.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked))
+    story(
+        trace, [ToldOperation.from_json(told) for told in row["story"]], as_test(trace, row["law"], row["kind"], *asked)
+    )
 
 
 def _gone(row: Json, report: Json) -> None:
@@ -107,7 +109,7 @@ def line_of(name: str, row: Json) -> str:
     return f"{name}: {row['stem']}: {broken(row['law'], row['kind'])} ({row['severity']}; {where}{times})"
 
 
-def _looked(results: list[Json]) -> Rows:
+def _looked(results: list[Json]) -> TableOfRows:
     columns = ("stem", "verdict", "ran", "runs", "operations", "refused", "new", "known", "seconds")
     says = any(r["ran"] for r in results)
     rows = [

@@ -22,7 +22,7 @@ from conformance.driver.lockstep import VIOLATION
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.search.campaign import coverage, workers
-from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.coverage import KnownTransition
 from conformance.search.campaign.store import DISTINCT, Looked, Store, replace_text
 from conformance.search.connection import Subject
 from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
@@ -41,7 +41,7 @@ BEGINNINGS = 8  # kept runs with which runs of a trial begin
 
 
 @dataclass(frozen=True)
-class Options:
+class CampaignOptions:
     """What was asked for on the command line.
 
     ``seconds``: how long trials are begun. ``folder``: where the campaign is kept. ``ray``: the address of a Ray
@@ -65,7 +65,7 @@ class Options:
 class Campaign:
     """A campaign that is under way: it makes the trials."""
 
-    def __init__(self, options: Options, stems: list[str], store: Store) -> None:
+    def __init__(self, options: CampaignOptions, stems: list[str], store: Store) -> None:
         self.options, self.stems, self.store = options, stems, store
         self.begun = time.monotonic()
         self._replayed: set[str] = set()
@@ -126,7 +126,7 @@ class Campaign:
         }
 
 
-def run(options: Options) -> int:
+def run(options: CampaignOptions) -> int:
     """Does the campaign, writes the report, prints it, and returns the exit code."""
     report = report_of(options)
     write_json(options.json, report)
@@ -134,7 +134,7 @@ def run(options: Options) -> int:
     return int(report["exit"])
 
 
-def report_of(options: Options) -> Json:
+def report_of(options: CampaignOptions) -> Json:
     """The report of a campaign as plain data; ``docs/json.md`` says what its fields mean."""
     with _trials(options) as (hello, at_a_time, runs, view):
         stems = choose(options.stems, hello["stems"], "stem of this engine")
@@ -158,7 +158,7 @@ def must_be_known(subject: Subject) -> None:
 
 
 @contextmanager
-def _trials(options: Options) -> Iterator[tuple[Json, int, workers.Runs, View]]:
+def _trials(options: CampaignOptions) -> Iterator[tuple[Json, int, workers.Runs, View]]:
     """What was loaded, how many trials are done at a time, who does them, and what shows them."""
     view = View(options.seconds)
     if options.ray is None:
@@ -183,17 +183,22 @@ def _operations(trace: Json) -> list[str]:
     return [step["op"] for step in trace["steps"]]
 
 
-def _known(stem: str) -> dict[str, Known]:
+def _known(stem: str) -> dict[str, KnownTransition]:
     """Every transition of the law of a stem, read off the law itself, so that one that no run has met is known too."""
     said = {name: said_by(stem, name) for name in hints_of(stem).stem.transitions}
-    return {name: Known(tuple(one.promises), one.can_be_refused) for name, one in said.items()}
+    return {name: KnownTransition(tuple(one.promises), one.can_be_refused) for name, one in said.items()}
 
 
 # The report.
 
 
 def _report(
-    options: Options, hello: Json, at_a_time: int, campaign: Campaign, view: View, known: dict[str, dict[str, Known]]
+    options: CampaignOptions,
+    hello: Json,
+    at_a_time: int,
+    campaign: Campaign,
+    view: View,
+    known: dict[str, dict[str, KnownTransition]],
 ) -> Json:
     store = campaign.store
     results = [_of_stem(stem, store, names) for stem, names in known.items()]
@@ -222,7 +227,7 @@ def _report(
     return {**report, "exit": code, "reason": reason}
 
 
-def _of_stem(name: str, store: Store, known: dict[str, Known]) -> Json:
+def _of_stem(name: str, store: Store, known: dict[str, KnownTransition]) -> Json:
     stem = store.stems.get(name)
     looked: dict[str, Any] = {"trials": 0, "runs": 0, "steps": 0, "ran": {}}
     if stem is not None:

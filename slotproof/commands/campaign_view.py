@@ -13,12 +13,12 @@ from rich.live import Live
 from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.search.campaign import coverage
-from conformance.search.campaign.coverage import Known
+from conformance.search.campaign.coverage import KnownTransition
 from conformance.search.campaign.store import Store
 from conformance.search.ran import in_words
 from conformance.traces.harm_found import lines_of
 from slotproof.console import screen
-from slotproof.console.screen import STYLES, Rows, broken, plain, say, table
+from slotproof.console.screen import STYLES, TableOfRows, broken, literal, say, table
 
 SHORTEST, LONGEST = 5.0, 60.0  # seconds between two lines
 REFRESHED = 2  # times a second that the live view is drawn again
@@ -37,7 +37,7 @@ class View:
         self.live: Live | None = None
 
     @contextmanager
-    def of(self, label: str, store: Store, known: Mapping[str, Mapping[str, Known]]) -> Iterator[None]:
+    def of(self, label: str, store: Store, known: Mapping[str, Mapping[str, KnownTransition]]) -> Iterator[None]:
         """Shows the campaign of the engine ``label`` until the end of the block. ``known``: each stem's transitions."""
         self.label, self.store, self.known, self.begun = label, store, known, time.monotonic()
         if not screen.console.is_terminal:
@@ -88,7 +88,7 @@ class View:
             for name, stem in sorted(self.store.stems.copy().items())
         ]
         columns = ("stem", "trials", "operations", "reached", "kept", "findings")
-        return Group(plain(self._line()), table("", columns, rows))
+        return Group(literal(self._line()), table("", columns, rows))
 
 
 # The report.
@@ -126,7 +126,7 @@ def _finding(row: Json) -> None:
         say(f"  {shape['file']}: {'; '.join(Trace(**shape['trace']).lines())}", style="dim")
 
 
-def _table(results: list[Json]) -> Rows:
+def _table(results: list[Json]) -> TableOfRows:
     rows = [
         (
             *(r["stem"], in_words(r["ran"]) or "-", r["trials"], f"{r['runs']:,}", f"{r['steps']:,}"),

@@ -20,7 +20,7 @@ from conformance.traces import trace_files
 from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
 from slotproof.console.codes import FAILED, USAGE
-from slotproof.console.screen import Rows, broken, progress, say, show, table, write_json
+from slotproof.console.screen import TableOfRows, broken, progress, say, show, table, write_json
 from slotproof.pages.documents import FINDINGS, needed_checkout, write
 from slotproof.pages.kept_findings import packed, stems_of_traces
 
@@ -78,7 +78,7 @@ def _failed(which: str, done: subprocess.CompletedProcess[str]) -> Exception:
     return RuntimeError(f"the check of {which} ended with {done.returncode}: {done.stderr.strip() or 'no message'}")
 
 
-def _verdicts(checks: Iterable[Json]) -> Rows:
+def _verdicts(checks: Iterable[Json]) -> TableOfRows:
     columns = ("engine", "stem", "verdict", "what is broken", "known differences", "operations", "seconds")
     return table(
         "Releases",

@@ -10,7 +10,7 @@ from typing import Literal
 from conformance.driver.printable import printable
 from conformance.driver.protocol import Json
 from conformance.stems.kv_events import recording
-from conformance.stems.kv_events.recording import Found, Judged
+from conformance.stems.kv_events.recording import FoundInStream, Judged
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import say, write_json
 
@@ -18,7 +18,7 @@ COUNTS: Literal["counts"] = "counts"
 
 
 @dataclass(frozen=True)
-class Options:
+class StreamOptions:
     """What was asked for. ``reader``: counts copies, or keeps a set. ``late``: the recording began after the engine."""
 
     file: Path
@@ -28,7 +28,7 @@ class Options:
     form: Literal["text", "json"] = "text"
 
 
-def run(options: Options) -> int:
+def run(options: StreamOptions) -> int:
     """Judges the stream, writes the result, prints it, and returns the exit code."""
     judged = recording.judge(options.file, options.reader == COUNTS, options.late)
     data = _data(judged, options)
@@ -40,7 +40,7 @@ def run(options: Options) -> int:
     return HOLDS if judged.found is None else BROKEN
 
 
-def _data(judged: Judged, options: Options) -> Json:
+def _data(judged: Judged, options: StreamOptions) -> Json:
     return {
         **{"stream": str(options.file), "reader": options.reader},
         **{"batches": judged.batches, "events": judged.events, "believed": judged.believed},
@@ -49,13 +49,13 @@ def _data(judged: Judged, options: Options) -> Json:
     }
 
 
-def _finding(found: Found) -> Json:
+def _finding(found: FoundInStream) -> Json:
     wrong = found.wrong
     place = {name: value for name, value in asdict(found).items() if name != "wrong"}
     return {**place, "law": wrong.law, "sentence": wrong.sentence, "detail": wrong.detail}
 
 
-def _print(judged: Judged, options: Options) -> None:
+def _print(judged: Judged, options: StreamOptions) -> None:
     if (found := judged.found) is not None:
         where = f"batch {found.batch}" if found.event is None else f"event {found.event}, in batch {found.batch}"
         say((f"{where}: law {found.wrong.law} is broken", "bold red"))
@@ -69,5 +69,5 @@ def _print(judged: Judged, options: Options) -> None:
         say("the stream was joined late: until all blocks are cleared, parents and removals are not judged")
 
 
-def _kind(options: Options) -> str:
+def _kind(options: StreamOptions) -> str:
     return "counts copies" if options.reader == COUNTS else "keeps a set"

@@ -67,7 +67,7 @@ def _proofs(fresh: bool) -> Part:
 
 def _implementation() -> Part:
     own = registry.own().name
-    code = checking.run(checking.Options(Subject(own), workers=checking.workers()))
+    code = checking.run(checking.CheckOptions(Subject(own), workers=checking.workers()))
     return Part(code, f"slotproof check {own} (exit code {code})" if code else "our implementation conforms")
 
 

@@ -32,9 +32,9 @@ from conformance.driver.trace import Trace
 from slotproof.console.output import write_json
 
 if TYPE_CHECKING:
-    from conformance.telling.tell import Told
+    from conformance.telling.tell import ToldOperation
 
-__all__ = ["broken", "choose", "graded", "plain", "progress", "say", "show", "story", "table", "write_json"]
+__all__ = ["broken", "choose", "graded", "literal", "progress", "say", "show", "story", "table", "write_json"]
 
 PLAIN_WIDTH = 120  # characters a line, where the output is no terminal and COLUMNS is not set
 FIXED = not os.isatty(1) and "COLUMNS" not in os.environ
@@ -52,15 +52,15 @@ def say(*parts: str | tuple[str, str], style: str = "", wrap: bool = True) -> No
     """Prints a line of plain text. A part is a text, or a text with its style. ``wrap``: long lines are broken at the
     width of the screen, and what is very long is cut; ``False`` for what is meant to be copied.
     """
-    console.print(plain(*parts, style=style, cut=wrap), soft_wrap=not wrap)
+    console.print(literal(*parts, style=style, cut=wrap), soft_wrap=not wrap)
 
 
-def show(part: str | Rows, on: Console | None = None) -> None:
+def show(part: str | TableOfRows, on: Console | None = None) -> None:
     """Prints a text, as plain text, or a table that ``table`` made. ``on``: another console."""
-    (on or console).print(plain(part) if isinstance(part, str) else part)
+    (on or console).print(literal(part) if isinstance(part, str) else part)
 
 
-def plain(*parts: str | tuple[str, str], style: str = "", cut: bool = True) -> Text:
+def literal(*parts: str | tuple[str, str], style: str = "", cut: bool = True) -> Text:
     """Plain text in which every character can be seen. A part is a text, or a text with its style. ``cut``: a part that
     is very long is cut.
     """
@@ -90,7 +90,7 @@ class _Description(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """The description on one line."""
-        return plain(" ".join(task.description.split()))
+        return literal(" ".join(task.description.split()))
 
 
 def progress() -> Progress:
@@ -105,7 +105,7 @@ def progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2))
 
 
-class Rows:
+class TableOfRows:
     """A table in which no word is cut; where the console is too narrow for it, a list with one line for each cell."""
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]], lines: bool) -> None:
@@ -161,17 +161,17 @@ def _longest(cells: Iterable[Text], parts: Callable[[str], list[str]]) -> int:
     return max((cell_len(part) for cell in cells for part in parts(cell.plain)), default=1)
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> Rows:
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], lines: bool = False) -> TableOfRows:
     """A table of plain text, with verdicts in the colour of their severity. A cell that is a ``Text`` is one that
     ``plain`` made.
     """
-    return Rows(printable(title), [*columns], [[_cell(cell) for cell in row] for row in rows], lines)
+    return TableOfRows(printable(title), [*columns], [[_cell(cell) for cell in row] for row in rows], lines)
 
 
 def _cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
-    return graded(value) if isinstance(value, str) and value in STYLES else plain(str(value))
+    return graded(value) if isinstance(value, str) and value in STYLES else literal(str(value))
 
 
 def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
@@ -183,7 +183,7 @@ def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
     return names or known
 
 
-def story(trace: Trace, told: Sequence[Told], test: str) -> None:
+def story(trace: Trace, told: Sequence[ToldOperation], test: str) -> None:
     """Prints each operation of the trace with the engine's functions that it called and with what it changed; and a
     test that reproduces the finding. ``told``: made by ``conformance.telling.tell``, ``test`` by
     ``conformance.telling.pasted``.
@@ -205,25 +205,27 @@ def story(trace: Trace, told: Sequence[Told], test: str) -> None:
     say(test, wrap=False)
 
 
-def _operation(told: Told, folded: bool) -> Text:
+def _operation(told: ToldOperation, folded: bool) -> Text:
     """One operation. ``folded``: of the functions that it called only the changed ones are named."""
-    lines = [plain(told.call, style="bold"), *(_changed(told) if folded else _called(told))]
-    lines += [plain(line) for line in told.changed.split("; ")]
-    lines += [plain(line, style="bold red") for line in told.wrong.splitlines()]
+    lines = [literal(told.call, style="bold"), *(_changed(told) if folded else _called(told))]
+    lines += [literal(line) for line in told.changed.split("; ")]
+    lines += [literal(line, style="bold red") for line in told.wrong.splitlines()]
     for number, raised in enumerate(told.raised):
-        lines.append(plain(f"{'caused by ' if number else ''}{raised.what}", style="red"))
-        lines += [plain(f"  {frame}{' (changed)' if frame.changed else ''}", style="red") for frame in raised.frames]
+        lines.append(literal(f"{'caused by ' if number else ''}{raised.what}", style="red"))
+        lines += [literal(f"  {frame}{' (changed)' if frame.changed else ''}", style="red") for frame in raised.frames]
     return Text("\n").join(lines)
 
 
-def _called(told: Told) -> list[Text]:
-    lines = [plain(f"  {frame}", style="dim") for frame in told.engine]
-    return [*lines, *([plain("  … and functions that these called", style="dim")] if told.deeper else [])]
+def _called(told: ToldOperation) -> list[Text]:
+    lines = [literal(f"  {frame}", style="dim") for frame in told.engine]
+    return [*lines, *([literal("  … and functions that these called", style="dim")] if told.deeper else [])]
 
 
-def _changed(told: Told) -> list[Text]:
+def _changed(told: ToldOperation) -> list[Text]:
     changed = [frame for frame in told.functions if frame.changed]
     others = len(told.functions) - len(changed)
-    lines = [plain(f"  changed: {frame.file}:{frame.line} {frame.function}", style="bold yellow") for frame in changed]
+    lines = [
+        literal(f"  changed: {frame.file}:{frame.line} {frame.function}", style="bold yellow") for frame in changed
+    ]
     more = f"  {'… and ' if changed else ''}{others} functions that did not change (--json lists them)"
-    return [*lines, *([plain(more, style="dim")] if others else [])]
+    return [*lines, *([literal(more, style="dim")] if others else [])]

@@ -75,7 +75,7 @@ Rows = list[Json]
 Findings = list[tuple[Kept, Rows]]
 
 
-class Said(NamedTuple):
+class CallerDuties(NamedTuple):
     """What the caller of a transition must promise, and what the transition calls."""
 
     promises: list[str]
@@ -234,13 +234,13 @@ def written_by_hand(docs: Path) -> list[Path]:
 
 
 @cache
-def said_by(stem: str, transition: str) -> Said:
+def said_by(stem: str, transition: str) -> CallerDuties:
     """What the caller of a transition must promise, and what it calls."""
     hints = hints_of(stem)
     step = call(hints, hints.stem.transitions[transition], World()).step
     calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
     fits = z3.simplify(lift(step.fits))
-    return Said(_once(promise.sentence for promise in step.promises), calls, not z3.is_true(fits))
+    return CallerDuties(_once(promise.sentence for promise in step.promises), calls, not z3.is_true(fits))
 
 
 def _once(sentences: Iterable[str]) -> list[str]:

@@ -11,20 +11,20 @@ from conformance.driver.protocol import Json
 from conformance.traces.trace_files import Kept
 from slotproof.checks.remarks import arguments_in
 from slotproof.pages.marking import Panels, folded, marked
-from slotproof.pages.terms import Term, met_in
+from slotproof.pages.terms import GlossaryTerm, met_in
 
 FILES = ("style.css", "explorer.js")  # what each page loads from the report's folder
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-class Side(NamedTuple):
+class LawSide(NamedTuple):
     """The law's side of a step. ``compared``: it is what the engine should show; else it is the last lawful state."""
 
     panels: Panels
     compared: bool
 
 
-class Step(NamedTuple):
+class ExplorerStep(NamedTuple):
     """One step of an explorer. ``call``: empty before the first call. ``does``: the operation in English. ``broken``:
     the laws that broke, see ``conformance.telling.tell``. ``wrong``: why the run ends here, where no law broke.
     """
@@ -35,41 +35,43 @@ class Step(NamedTuple):
     wrong: str
     broken: list[Json]
     panels: Panels
-    law: Side | None
+    law: LawSide | None
     told: Json
 
 
-def steps_of(story: Sequence[Json]) -> list[Step]:
+def steps_of(story: Sequence[Json]) -> list[ExplorerStep]:
     """The steps of a story as ``conformance.telling.tell`` tells it, each as plain data."""
     if not story:
         return []
     first: Panels = story[0]["picture"]["before"]
-    start = Step("", "", [], "", [], marked(first, first, []), None, {})
+    start = ExplorerStep("", "", [], "", [], marked(first, first, []), None, {})
     steps = [start, *map(_step, story)]
     pictures = folded([step.panels for step in steps])
     return [step._replace(panels=panels) for step, panels in zip(steps, pictures, strict=True)]
 
 
-def _step(told: Json) -> Step:
+def _step(told: Json) -> ExplorerStep:
     picture = told["picture"]
     broken, law, now = picture.get("broken", []), picture.get("law", []), picture["panels"]
     compared = any(found["kind"] in (INVARIANT, DIFFERENCE) for found in broken)
     detail = "; ".join(found["detail"] for found in broken)
     panels = marked(now, picture["before"], law if compared else [], detail)
     changed = [] if told["changed"] == "nothing" else told["changed"].split("; ")
-    return Step(told["call"], picture["does"], changed, told["wrong"], broken, panels, _side(law, now, compared), told)
+    return ExplorerStep(
+        told["call"], picture["does"], changed, told["wrong"], broken, panels, _side(law, now, compared), told
+    )
 
 
-def _side(law: Panels, now: Panels, compared: bool) -> Side | None:
+def _side(law: Panels, now: Panels, compared: bool) -> LawSide | None:
     """What the law has where the engine shows something else; ``None`` where they agree."""
     shown = marked(law, law, now)
     for panel in shown:
         panel["items"] = [item for item in panel["items"] if item["differs"]]
     shown = [panel for panel in shown if panel["items"]]
-    return Side(shown, compared) if law and shown else None
+    return LawSide(shown, compared) if law and shown else None
 
 
-def words_of(steps: Sequence[Step]) -> Iterator[str]:
+def words_of(steps: Sequence[ExplorerStep]) -> Iterator[str]:
     """The sentences of what broke, the titles of the panels, and what is said of rows."""
     for step in steps:
         yield from (text for found in step.broken for text in (found["sentence"], found["detail"]))
@@ -78,10 +80,10 @@ def words_of(steps: Sequence[Step]) -> Iterator[str]:
         yield from (fact["name"] for row in rows for fact in row["facts"])
 
 
-def _arguments(kept: Kept, row: Json) -> Iterator[Term]:
+def _arguments(kept: Kept, row: Json) -> Iterator[GlossaryTerm]:
     """The arguments of the transition that the finding names, and what each means."""
     said = arguments_in({**row, "stem": kept.trace.stem}) if row.get("law") else {}
-    yield from (Term(f"argument {name}", "", means) for name, means in said.items())
+    yield from (GlossaryTerm(f"argument {name}", "", means) for name, means in said.items())
 
 
 def page(templates: Any, kept: Kept, row: Json, **more: Any) -> str:

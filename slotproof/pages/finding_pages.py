@@ -26,7 +26,7 @@ SCRIPTS = "scripts"  # the folder beside an engine's ``traces`` that has the scr
 
 
 @dataclass(frozen=True)
-class Finding:
+class KeptFinding:
     """A kept trace and its rows on one engine's releases, oldest release first.
 
     ``own``: the row of our own implementation. ``script``: a program that shows the finding with the engine alone,
@@ -102,7 +102,7 @@ class Finding:
         return rank_of(self.worst_harm["harm"]), BROKEN.index(self.verdict), -newest, self.kept.name
 
 
-def of_engine(engine: str, findings: Iterable[tuple[Kept, list[Json]]]) -> list[Finding]:
+def of_engine(engine: str, findings: Iterable[tuple[Kept, list[Json]]]) -> list[KeptFinding]:
     """The findings of one engine with releases, the gravest first. Those that no release shows are left out."""
     folder = registry.plugin(engine).folder
     found = []
@@ -110,7 +110,7 @@ def of_engine(engine: str, findings: Iterable[tuple[Kept, list[Json]]]) -> list[
         own = next((row for row in rows if row["release"] is None), None)
         mine = [row for row in rows if row["subject"] == engine]
         if any(row["verdict"] in BROKEN for row in mine):
-            found.append(Finding(kept, own, mine, _script(folder, kept.name)))
+            found.append(KeptFinding(kept, own, mine, _script(folder, kept.name)))
     return sorted(found, key=lambda finding: finding.place)
 
 

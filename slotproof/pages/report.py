@@ -35,7 +35,7 @@ from slotproof.console.remembering import remembered
 from slotproof.console.screen import progress, say
 from slotproof.pages import documents, explorer
 from slotproof.pages.documents import FINDINGS, Findings, Rows, environment, of_each_call, own_laws, parts_of, said_by
-from slotproof.pages.finding_pages import BROKEN, Finding, of_engine
+from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
 from slotproof.pages.marking import marked
 from slotproof.pages.packing import packed
 from slotproof.proving.headlines import assumptions, theorems
@@ -110,10 +110,10 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 # What is shown.
 
 
-def in_order(findings: list[Finding]) -> list[Finding]:
+def in_order(findings: list[KeptFinding]) -> list[KeptFinding]:
     """Violations before latent findings, then those of the newest release first, then the gravest harm first."""
 
-    def place(finding: Finding) -> tuple[int, int, int, str]:
+    def place(finding: KeptFinding) -> tuple[int, int, int, str]:
         newest = next(n for n, row in enumerate(reversed(finding.rows)) if row["verdict"] in BROKEN)
         harm = rank_of(finding.worst_harm["harm"])
         return BROKEN.index(finding.verdict), newest, harm, finding.kept.name
@@ -169,7 +169,7 @@ def stories_of(release: Release, names: list[str]) -> dict[str, Json]:
     return {name: {**nothing, "law": None, "harm": None, **row} for name, row in zip(names, told, strict=True)}
 
 
-def _by_release(findings: list[Finding]) -> dict[Release, list[str]]:
+def _by_release(findings: list[KeptFinding]) -> dict[Release, list[str]]:
     """The traces whose gravest row is on each release."""
     names: dict[Release, list[str]] = defaultdict(list)
     for finding in findings:
@@ -202,7 +202,7 @@ def _fault(shown: Shown) -> Json:
 
 
 def _pages(
-    verdicts: list[Verdict], faults: list[Json], kept: Findings, findings: list[Finding], stories: dict[str, Json]
+    verdicts: list[Verdict], faults: list[Json], kept: Findings, findings: list[KeptFinding], stories: dict[str, Json]
 ) -> dict[str, str]:
     """The text of each page by its name."""
     templates = environment(html=True)
@@ -214,7 +214,11 @@ def _pages(
 
 
 def index(
-    verdicts: list[Verdict], faults: list[Json], kept: Findings, findings: list[Finding], stems: list[dict[str, Any]]
+    verdicts: list[Verdict],
+    faults: list[Json],
+    kept: Findings,
+    findings: list[KeptFinding],
+    stems: list[dict[str, Any]],
 ) -> str:
     """The first page. ``stems``: the proofs of each stem, as ``_stem`` has them."""
     text = (
@@ -242,7 +246,7 @@ def tidy(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
 
 
-def _finding(templates: Any, finding: Finding, row: Json) -> str:
+def _finding(templates: Any, finding: KeptFinding, row: Json) -> str:
     kept = finding.kept
     test = as_test(kept.trace, row["law"], row["kind"], row["engine"], row["release"]) if row["law"] else ""
     more = {"up": "../", "home": True, "title": finding.title, "test": test, "rows": finding.rows}

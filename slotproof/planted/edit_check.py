@@ -21,7 +21,7 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.planted.mutants import edits, outcomes
 from conformance.planted.mutants.outcomes import HANGS, NO_VERDICT
-from conformance.planted.mutants.places import Mutant
+from conformance.planted.mutants.places import CodeMutant
 from conformance.search.connection import Subject
 from slotproof.checks import checking
 
@@ -36,7 +36,7 @@ def edited(root: Path, changed: dict[str, bytes]) -> Iterator[Path]:
         yield edits.copy(root, Path(made), changed)
 
 
-def judged(engine: str, release: str, root: Path, mutant: Mutant, first: bool) -> Json:
+def judged(engine: str, release: str, root: Path, mutant: CodeMutant, first: bool) -> Json:
     """What a check says of an edit of the release whose package is ``root``, as a row of ``slotproof mutate engine``.
     ``first``: the check ends with the first new violation.
     """
@@ -96,11 +96,11 @@ def main() -> None:
     Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 
-def options(engine: str, release: str, source: Path, first: bool) -> checking.Options:
+def options(engine: str, release: str, source: Path, first: bool) -> checking.CheckOptions:
     """What ``slotproof check ENGINE --source COPY --base RELEASE`` asks for."""
     budget = checking.seconds(None, source)
     workers, subject = checking.workers(), Subject(engine, source=source)
-    return checking.Options(subject, base=release, budget=budget, workers=workers, again=False, first=first)
+    return checking.CheckOptions(subject, base=release, budget=budget, workers=workers, again=False, first=first)
 
 
 if __name__ == "__main__":

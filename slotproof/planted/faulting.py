@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Options:
+class FaultOptions:
     """What is asked of the command.
 
     ``names``: the faults, all where none is named. ``search``: they are found from nothing. ``seed``: of the search.
@@ -38,7 +38,7 @@ class Options:
     json: Path | None = None
 
 
-def run(options: Options) -> int:
+def run(options: FaultOptions) -> int:
     """Shows each fault and prints the results; exit code 1 if a proof does not refute one or no run shows it.
 
     Raises ``UsageError`` for options that do not go together.
@@ -79,7 +79,7 @@ def missed(found: Sequence[Caught | Shown]) -> list[str]:
     return [one.fault.name for one in found if "missed" in (one.proof, one.found)]
 
 
-def _searched(options: Options) -> int:
+def _searched(options: FaultOptions) -> int:
     seconds = kept_search.seconds()
     found = _each(options.names, lambda faults, done: show_all(faults, options.seed, done, seconds))
     write_json(options.json, {"faults": [_data(one) for one in found]})

@@ -23,7 +23,7 @@ KEPT = ROOT / "docs" / "faults.json" if ROOT else None
 OUT_OF_DATE = "docs/faults.json does not say what there is: run make faults"
 
 
-class Search(NamedTuple):
+class KeptSearch(NamedTuple):
     """How many of the known bugs were found from nothing, of how many, and when; ``None`` where that is not known."""
 
     found: int
@@ -67,7 +67,7 @@ def faults(path: Path | None = None) -> list[Json]:
     return [{"name": fault.name, "sentence": fault.sentence, **kept[fault.name]} for fault in FAULTS.values()]
 
 
-def search(path: Path | None = None) -> Search:
+def search(path: Path | None = None) -> KeptSearch:
     """What the last kept search found. Raises ``UsageError`` as ``faults`` does, and for a day that is none."""
     known = faults(path)
     day = str(_read(path).get("searched"))
@@ -76,7 +76,7 @@ def search(path: Path | None = None) -> Search:
     except ValueError:
         raise UsageError(f"{OUT_OF_DATE} (searched: expected a day, found {day!r})") from None
     found = sum(one["proof"] == "refuted" and one["found"] == "found" for one in known)
-    return Search(found, len(known), day)
+    return KeptSearch(found, len(known), day)
 
 
 def seconds() -> dict[str, float]:

@@ -17,7 +17,7 @@ from conformance.driver.protocol import Json
 from proofs.mutation import record, trial
 from proofs.mutation.operators import OPERATORS
 from proofs.mutation.record import LEAST
-from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, Tried
+from proofs.mutation.trial import EQUIVALENT, INVALID, REFUTED, STRICTER, SURVIVES, TriedEdit
 from proofs.prover import on_every_core
 from proofs.registry import STEMS
 from slotproof.console.codes import BROKEN, HOLDS
@@ -28,7 +28,7 @@ KEPT = "mutation.json"  # in docs/
 
 
 @dataclass(frozen=True)
-class Options:
+class SpecMutationOptions:
     """``stems``: whose edits to try; empty: all. ``operators``: of which kinds; empty: all. ``sample``: at most so many
     edits, drawn with ``seed``. ``jobs``: how many at a time. ``keep``: write docs/mutation.json.
     """
@@ -42,7 +42,7 @@ class Options:
     json: Path | None = None
 
 
-def run(options: Options) -> int:
+def run(options: SpecMutationOptions) -> int:
     """Tries the edits and prints what survives; exit code 1 where fewer than 95% of the wrong ones are refuted."""
     stems, operators = choose(options.stems, STEMS, "stem"), choose(options.operators, OPERATORS, "operator")
     everything = not (options.stems or options.operators or options.sample)
@@ -55,7 +55,7 @@ def run(options: Options) -> int:
     start = time.perf_counter()
     with progress() as bar:
         task = bar.add_task("edits of the spec", total=len(chosen))
-        found: list[Tried] = on_every_core(
+        found: list[TriedEdit] = on_every_core(
             trial.tried, [(edit,) for edit in chosen], lambda _: bar.advance(task), options.jobs
         )
     made = {"least": LEAST, **record.fingerprint(), **record.as_json(found)}
@@ -90,7 +90,7 @@ def _share(made: Json) -> float:
     return record.share(row for rows in made["counts"].values() for row in rows.values())
 
 
-def _print(found: Sequence[Tried], seconds: float) -> None:
+def _print(found: Sequence[TriedEdit], seconds: float) -> None:
     alive = [one for one in found if one.fate == SURVIVES]
     if alive:
         columns = ("place", "function", "operator", "edit", "seen in", "what differs")
@@ -108,7 +108,7 @@ def _print(found: Sequence[Tried], seconds: float) -> None:
     )
 
 
-def _row(one: Tried) -> tuple[str, ...]:
+def _row(one: TriedEdit) -> tuple[str, ...]:
     edit = one.edit
     what = f"{edit.was} → {edit.now}"
     return f"{edit.file}:{edit.line}", edit.function, edit.operator, what, f"{one.stem}.{one.transition}", one.by

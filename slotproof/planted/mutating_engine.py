@@ -31,7 +31,7 @@ COLUMNS = ("place", "function", "was", "is", "what became of it", "why")
 
 
 @dataclass(frozen=True)
-class Options:
+class EngineMutationOptions:
     """``engine``, ``release``: whose source is edited. ``seed``, ``count``: which edits are drawn, and how many.
     ``first``: each check ends with its first new violation. ``budget``: seconds after which no other edit is begun.
     ``keep``: write the result to docs/mutation_engines.json.
@@ -47,7 +47,7 @@ class Options:
     json: Path | None = None
 
 
-def run(options: Options) -> int:
+def run(options: EngineMutationOptions) -> int:
     """Draws the edits, judges those that were not judged before, and prints what became of them. Exit code 1 where
     fewer than ``AIM`` of those that are not equivalent are found.
     """
@@ -73,7 +73,7 @@ def run(options: Options) -> int:
     return _finish(options, release, len(spots), begun.of(chosen))
 
 
-def _known(options: Options) -> tuple[Sequence[str], str]:
+def _known(options: EngineMutationOptions) -> tuple[Sequence[str], str]:
     """What of the engine is bookkeeping, and the release."""
     bookkeeping = getattr(registry.plugin(options.engine), "bookkeeping", ())
     if not bookkeeping:
@@ -102,7 +102,7 @@ def _drawn_from(engine: str, release: str, begun: Begun) -> tuple[Path, Json]:
     return Path(begun.first["root"]), begun.first
 
 
-def _file(options: Options, release: str) -> Path:
+def _file(options: EngineMutationOptions, release: str) -> Path:
     """Where the judged edits of this draw are kept. Answers of another version of Slotproof's code are not used."""
     name = f"{options.engine}-{release}-seed-{options.seed}{'-first' if options.first else ''}-{_version()}"
     return cache_folder() / "mutants" / f"{name}.jsonl"
@@ -131,7 +131,7 @@ def _tell(row: Json, number: int, of: int) -> None:
     say(f"{number}/{of} {row['fate']}{what}, {row['seconds']:.0f} s: {where}", wrap=False)
 
 
-def _finish(options: Options, release: str, places: int, rows: Sequence[Json]) -> int:
+def _finish(options: EngineMutationOptions, release: str, places: int, rows: Sequence[Json]) -> int:
     root = checkout()
     known = outcomes.reasons(root / "docs" / REVIEWED) if root else {}
     explained = outcomes.with_reasons(rows, options.engine, release, known)

@@ -25,7 +25,7 @@ from slotproof.console.screen import choose, progress, say, show, table, write_j
 
 if TYPE_CHECKING:
     from conformance.planted.mutants.places import Spot
-    from conformance.planted.mutants.trials import Tried
+    from conformance.planted.mutants.trials import TriedMutant
 
 KEPT, REVIEWED = "mutation_impl.json", "mutation_impl_survivors.toml"  # in docs/
 SAMPLE = 200  # mutants that are tried, unless another number is asked for
@@ -33,7 +33,7 @@ HEADINGS = ("mutants", *FATES, "equivalent", "noticed of the wrong ones", "95% i
 
 
 @dataclass(frozen=True)
-class Options:
+class ImplMutationOptions:
     """``stems``: only mutants of files that these use; empty: all. ``operators``: of which kinds; empty: all.
     ``sample``: how many are drawn with ``seed``. ``jobs``: how many are tried at a time. ``budget``: seconds after
     which no other mutant is begun. ``keep``: write docs/mutation_impl.json.
@@ -49,7 +49,7 @@ class Options:
     json: Path | None = None
 
 
-def run(options: Options) -> int:
+def run(options: ImplMutationOptions) -> int:
     """Tries the mutants and prints what survives; exit code 1 where fewer than 95% of the wrong ones are noticed."""
     root = _root()
     spots = _spots(root, options)
@@ -72,7 +72,7 @@ def run(options: Options) -> int:
     return HOLDS if record.sums(rows)["share"] >= LEAST else BROKEN
 
 
-def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tried]) -> Json:
+def kept(root: Path, options: ImplMutationOptions, spots: Sequence[Spot], found: Sequence[TriedMutant]) -> Json:
     """What docs/mutation_impl.json keeps: which mutants were tried, in the order of their places, of which files.
     ``left_out``: the files that no stem's engine is made of.
     """
@@ -91,7 +91,7 @@ def kept(root: Path, options: Options, spots: Sequence[Spot], found: Sequence[Tr
 
 def operators(json: Path | None) -> int:
     """Prints the operators and how many mutants each can make, and writes them to ``json``."""
-    spots = _spots(_root(), Options())
+    spots = _spots(_root(), ImplMutationOptions())
     from conformance.planted.mutants.places import SENTENCES
 
     rows = [
@@ -111,7 +111,7 @@ def _root() -> Path:
     return root
 
 
-def _spots(root: Path, options: Options) -> list[Spot]:
+def _spots(root: Path, options: ImplMutationOptions) -> list[Spot]:
     """What can be changed in the files that the stems use."""
     if find_spec("cosmic_ray") is None:
         raise UsageError("mutate impl needs the package cosmic-ray, which the extra `dev` has: pip install -e '.[dev]'")
@@ -123,7 +123,7 @@ def _spots(root: Path, options: Options) -> list[Spot]:
     return [spot for path in files for spot in places.spots(path, operators)]
 
 
-def _row(one: Tried) -> Json:
+def _row(one: TriedMutant) -> Json:
     spot = one.mutant.spot
     return {
         **{"file": spot.file, "line": spot.place[0][0], "function": spot.function, "operator": spot.operator},

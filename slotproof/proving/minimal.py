@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proofs import prover, unneeded
-from proofs.minimal import REFUTED, UNDECIDED, Asked, Need, asked_of, needs
+from proofs.minimal import REFUTED, UNDECIDED, AskedRequirement, Need, asked_of, needs
 from proofs.registry import STEMS, hints_of
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import choose, progress, say, write_json
@@ -73,11 +73,11 @@ def listed(kept: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _asked(stem: str, name: str) -> Iterable[Asked]:
+def _asked(stem: str, name: str) -> Iterable[AskedRequirement]:
     return asked_of(hints_of(stem), name).values()
 
 
-def _reason(asked: Asked, follows: bool) -> str | None:
+def _reason(asked: AskedRequirement, follows: bool) -> str | None:
     return unneeded.FOLLOWS if follows else unneeded.reason(asked)
 
 

@@ -43,7 +43,7 @@ class Reach:
 
 
 @dataclass
-class Found:
+class ProofResults:
     """What all units of work found. ``reach``: of each stem with a refuted obligation."""
 
     verdicts: list[Verdict] = field(default_factory=list)
@@ -120,7 +120,7 @@ def show_failures(lines: Iterable[Line]) -> None:
 # The end.
 
 
-def end(stems: Sequence[str], found: Found, bare: Sequence[tuple[str, str]], seconds: float, code: int) -> None:
+def end(stems: Sequence[str], found: ProofResults, bare: Sequence[tuple[str, str]], seconds: float, code: int) -> None:
     """Prints what is proved, and what is missing. ``bare``: the laws that no mutant breaks."""
     _left_out(found.verdicts)
     for stem, law in bare:
@@ -211,7 +211,7 @@ def _parts(stem: str) -> set[str]:
     return {part.name for part in parts} | {name for part in parts for name in _parts(part.name)}
 
 
-def _summary(found: Found, seconds: float, code: int) -> None:
+def _summary(found: ProofResults, seconds: float, code: int) -> None:
     verdicts = found.verdicts
     proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
     kinds = Counter(v.kind for v in verdicts)

@@ -18,7 +18,7 @@ from proofs import counterexample, explore, prover, walks
 from proofs.counterexample import REACHABLE
 from proofs.explore import Path as Route
 from proofs.hints import Hints, Mutant, without_mutant
-from proofs.memory import Memory
+from proofs.memory import AnswerMemory
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from proofs.walks import Seen
@@ -28,14 +28,14 @@ from slotproof.console.remembering import remembered
 from slotproof.console.screen import choose, progress, write_json
 from slotproof.proving import proof_lines
 from slotproof.proving.headlines import assumptions, theorems
-from slotproof.proving.proof_lines import Found, Reach
+from slotproof.proving.proof_lines import ProofResults, Reach
 from spec.logic import Stem
 
 Unit = tuple[Any, ...]  # a function and its arguments
 
 
 @dataclass(frozen=True)
-class Counts:
+class ProofCounts:
     """What one call of ``counted`` did, in numbers.
 
     ``code``: the exit code. ``stems``: how many were proved. ``obligations``: of the stems and of the lemmas;
@@ -58,7 +58,7 @@ def run(stems: Sequence[str], json: Path | None, certificates: Path | None = Non
 
 def counted(
     stems: Sequence[str] = (), json: Path | None = None, certificates: Path | None = None, fresh: bool = False
-) -> Counts:
+) -> ProofCounts:
     """Proves the stems, all where none is named; prints the results, writes them to ``json``, and counts them.
 
     ``certificates``: a folder for cvc5's proofs. ``fresh``: remembered proofs are not believed. Raises ``UsageError``
@@ -81,7 +81,7 @@ def counted(
     proof_lines.end(chosen, found, bare, seconds, code)
     verdicts = found.verdicts
     proved, remembered = sum(v.proved for v in verdicts), sum(v.remembered for v in verdicts)
-    return Counts(code, len(chosen), len(verdicts), proved, remembered, seconds)
+    return ProofCounts(code, len(chosen), len(verdicts), proved, remembered, seconds)
 
 
 def parts_unknown(whole: Stem) -> list[str]:
@@ -90,18 +90,18 @@ def parts_unknown(whole: Stem) -> list[str]:
     return [*own, *(name for part in whole.parts.values() for name in parts_unknown(part))]
 
 
-def memory_of(fresh: bool) -> Memory:
+def memory_of(fresh: bool) -> AnswerMemory:
     """The memory of proofs in the cache folder. ``fresh``: it is not believed, but what is proved is kept. In
     continuous integration (the variable ``CI`` is set) nothing is kept or read.
     """
     if os.environ.get("CI"):
-        return Memory(None)
-    memory = Memory(cache_folder() / "proofs", believed=not fresh)
+        return AnswerMemory(None)
+    memory = AnswerMemory(cache_folder() / "proofs", believed=not fresh)
     memory.forget_unused()
     return memory
 
 
-def _work(stems: list[str], certificates: Path | None, memory: Memory) -> Found:
+def _work(stems: list[str], certificates: Path | None, memory: AnswerMemory) -> ProofResults:
     """Everything briefly, and then at length what is left. What fails is printed when it is found."""
     brief = [(prover.look_briefly, *unit, certificates, memory) for unit in prover.tasks(stems)]
     shown = [(vacuity_of, stem) for stem in stems]
@@ -110,7 +110,7 @@ def _work(stems: list[str], certificates: Path | None, memory: Memory) -> Found:
     results = iter(_done([*brief, *walked, *shown, *killed], "proving", final=False))
     verdicts, seen = list(islice(results, len(brief))), list(islice(results, len(walked)))
     witnesses = [row for rows in islice(results, len(shown)) for row in rows]
-    found = Found(witnesses=witnesses, walks=seen, mutants=list(results))
+    found = ProofResults(witnesses=witnesses, walks=seen, mutants=list(results))
     broken = _refuted(verdicts)
     left = [(prover.look_at_length, *unit, memory) for unit in prover.still_open(v for rows in verdicts for v in rows)]
     later = _done([*((reached, stem) for stem in broken), *left], "long looks at what is left")
@@ -151,7 +151,7 @@ def reached(stem: str) -> Reach:
     return Reach(stem, reach, _words(path))
 
 
-def walked_or_remembered(stem: str, memory: Memory) -> Seen:
+def walked_or_remembered(stem: str, memory: AnswerMemory) -> Seen:
     """What walks see; remembered where they saw all corners and nothing wrong, and the code is as it was."""
     if memory.folder is None:
         return walks.seen(stem)
@@ -180,7 +180,7 @@ def mutant_of(stem: str, number: int) -> dict[str, Any]:
     return _mutant(hints, hints.mutants[number])
 
 
-def code_of(found: Found, bare: Sequence[Any]) -> int:
+def code_of(found: ProofResults, bare: Sequence[Any]) -> int:
     """The exit code. ``bare``: the laws that no mutant breaks."""
     if any(one.reach == REACHABLE for one in found.reach):
         return BROKEN
@@ -224,7 +224,7 @@ def _mutant(hints: Hints, mutant: Mutant) -> dict[str, Any]:
     }
 
 
-def _data(stems: list[str], found: Found) -> dict[str, Any]:
+def _data(stems: list[str], found: ProofResults) -> dict[str, Any]:
     return {
         "obligations": [asdict(v) for v in found.verdicts],
         "vacuity": found.witnesses,

@@ -32,7 +32,7 @@ HERE = "the files as they are now"
 
 
 @dataclass(frozen=True)
-class Revision:
+class NamedRevision:
     """A revision of the spec: what the user named it, which it is, and the folder of its spec."""
 
     given: str
@@ -72,18 +72,18 @@ def _for_github(report: Json) -> None:
         diff_text.show(report)
 
 
-def revision_of(given: str | None, scratch: Path) -> Revision:
+def revision_of(given: str | None, scratch: Path) -> NamedRevision:
     """The revision that the user names: a folder, or a git revision, which is unpacked below ``scratch``; ``None`` for
     the files of the checkout as they are now. Raises ``UsageError`` with a line that says why there is none.
     """
     if given is None:
-        return Revision("", HERE, _root() / SPEC)
+        return NamedRevision("", HERE, _root() / SPEC)
     folder = Path(given)
     if folder.is_dir():
         found = next((one for one in (folder / SPEC, folder) if _is_spec(one)), None)
         if found is None:
             raise UsageError(f"{given}: this folder holds no spec")
-        return Revision(given, f"the folder {given}", found.resolve())
+        return NamedRevision(given, f"the folder {given}", found.resolve())
     root = _root()
     commit = commit_of(root, given)
     if commit is None:
@@ -95,7 +95,7 @@ def revision_of(given: str | None, scratch: Path) -> Revision:
     if f"{prefix}{SPEC}" not in known:
         raise UsageError(f"{given}: the git revision {commit[:12]} has no folder {prefix}{SPEC}")
     unpack(Path(top), commit, scratch / commit, *known)
-    return Revision(given, f"the git revision {given} ({commit[:12]})", scratch / commit / prefix / SPEC)
+    return NamedRevision(given, f"the git revision {given} ({commit[:12]})", scratch / commit / prefix / SPEC)
 
 
 def _is_spec(folder: Path) -> bool:
@@ -111,7 +111,7 @@ def _root() -> Path:
     return found
 
 
-def _rows(old: Revision, new: Revision) -> list[Row]:
+def _rows(old: NamedRevision, new: NamedRevision) -> list[Row]:
     """What changed. Both specs are linted before any of their text is executed."""
     for revision in () if is_one_text(old.folder, new.folder) else (old, new):
         found = [c for c in complaints([str(revision.folder)], revision.folder) if not c.changes]
@@ -129,7 +129,7 @@ def _rows(old: Revision, new: Revision) -> list[Row]:
             raise UsageError(f"a revision cannot be read: {error}") from error
 
 
-def _report(old: Revision, new: Revision, rows: list[Row]) -> Json:
+def _report(old: NamedRevision, new: NamedRevision, rows: list[Row]) -> Json:
     counts = Counter(row.change for row in rows)
     open_ones = [row for row in rows if not row.decided]
     code, reason = HOLDS, "the solvers judged every change" if rows else "nothing changed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, NodePart, NodeSnapshot, PrefixMatch, Unsupported
 
 
 class Node:
@@ -62,11 +62,11 @@ class AnewTree:
             node.children[tokens[found]], leaf.used = leaf, next(self.clock)
         return Inserted(found, fresh)
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         """The longest prefix in the tree. A node that it ends in is split."""
         node, found = self._walk(tokens)
         slots = [slot for above in reversed(list(node.path())) for slot in above.slots]
-        return Match(found, node.number, slots)
+        return PrefixMatch(found, node.number, slots)
 
     def acquire(self, node: int) -> int:
         """Locks the path of a node."""

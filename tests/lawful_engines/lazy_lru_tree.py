@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from slotproof.plugin import Inserted, Json, LockRefSnapshot, Match, NodePart, NodeSnapshot, Unsupported
+from slotproof.plugin import Inserted, Json, LockRefSnapshot, NodePart, NodeSnapshot, PrefixMatch, Unsupported
 
 Page = tuple[int, ...]  # the token ids of one page
 
@@ -68,11 +68,11 @@ class LazyTree:
             self._touch(self._add(node, key[found:], fresh[found - first :]))
         return Inserted(found * self.page_size, self._slots(fresh))
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         """The longest prefix in the tree, in whole pages. A node that it ends in is split."""
         node, found = self._walk(self._paged(tokens))
         pages = [page for above in reversed(list(node.path())) for page in above.pages]
-        return Match(found * self.page_size, node.number, self._slots(pages))
+        return PrefixMatch(found * self.page_size, node.number, self._slots(pages))
 
     def acquire(self, node: int) -> int:
         """Locks the path of a node."""

@@ -35,7 +35,7 @@ class PointerType:
         offset, rest = np.divmod(addresses - first, self.element.itemsize)
         if np.any(rest):
             raise NotCovered("a block of addresses that are not aligned alike")
-        return Pointer(Memory(self.element, first), offset)
+        return Pointer(ProcessMemory(self.element, first), offset)
 
 
 def pointer_type(element: Any, *_space: Any) -> PointerType:
@@ -44,7 +44,7 @@ def pointer_type(element: Any, *_space: Any) -> PointerType:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ProcessMemory:
     """The memory of this process as elements of one type. ``first``: the address of the element 0, in bytes."""
 
     dtype: DType

@@ -17,9 +17,9 @@ from conformance.stems.block_cache.protocol import (
     Completed,
     Known,
     Launched,
-    Load,
     Move,
-    Pass,
+    RequestLoad,
+    RequestPass,
     Transfers,
 )
 from conformance.stems.block_pool.protocol import Name
@@ -64,7 +64,7 @@ class Watched:
         self._note("cache", blocks)
 
 
-class Texts:
+class HashedTexts:
     """What hashes are the hashes of: each hash that is made is written down with its text, the mark before the tokens.
 
     ``hasher`` makes the hashes.
@@ -102,7 +102,7 @@ class OurScheduler:
         drafts, in_flight = config.get("drafts", 0), config.get("steps_in_flight", 1)
         self.lacks = frozenset({*lacks, "draft"} if not drafts or in_flight > 1 else lacks)
         self.moves: list[Move] = []
-        self._texts = Texts(hasher)
+        self._texts = HashedTexts(hasher)
         self._flying: deque[bool] = deque()  # of each step in flight, whether it has a pass
         self._counts_all = bool(config.get("transfers", False))  # workers answer steps without a pass, too
         self.pool = BlockPool(config["blocks"])
@@ -141,7 +141,7 @@ class OurScheduler:
         step = self.scheduler.schedule()
         known = self.scheduler.known()
         passes = {
-            name: Pass(
+            name: RequestPass(
                 start=one.start,
                 count=one.count,
                 drafts=one.drafts,
@@ -154,7 +154,7 @@ class OurScheduler:
         }
         if passes or self._counts_all:
             self._flying.append(bool(passes))
-        loads = {name: Load(one.first, one.end, one.blocks) for name, one in step.loads.items()}
+        loads = {name: RequestLoad(one.first, one.end, one.blocks) for name, one in step.loads.items()}
         return Launched(passes, step.preempted, loads=loads)
 
     def complete(self, sampled: Mapping[int, Sequence[int]], transfers: Transfers = NO_TRANSFERS) -> Completed:

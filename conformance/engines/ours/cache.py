@@ -41,7 +41,7 @@ from impl.session_trim import RequestRows
 from impl.swa_mapping import SWATokenToKVPoolAllocator
 
 
-class Interruption(Exception):
+class StepInterruption(Exception):
     """What ends a step between the allocation of slots and their use."""
 
 
@@ -120,7 +120,7 @@ class OurCache:
         (row,) = self.engine.resume([session], [len(tokens)])
         try:
             assert self.engine.extend([row], [upto]) is not None, "there is room"
-        except Interruption:
+        except StepInterruption:
             self.engine.save([row], [text])
             raise
         return row
@@ -173,12 +173,12 @@ class OurCache:
 
         def write(places: Tensor, slots: Tensor) -> None:
             if not next(left, False):
-                raise Interruption
+                raise StepInterruption
             TokenSlots.write(table, places, slots)
 
         table.write = write
         try:
-            with suppress(Interruption):
+            with suppress(StepInterruption):
                 yield
         finally:
             del table.write

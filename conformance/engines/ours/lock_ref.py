@@ -13,12 +13,12 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from conformance.driver.protocol import Json
-from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, Match, NodePart, NodeSnapshot
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, NodePart, NodeSnapshot, PrefixMatch
 from impl.lock_ref import LockHandle, LockTree
 
 
 @dataclass
-class Pools:
+class TreePools:
     """The pools of the tree.
 
     ``free``: the free pages of ``full`` and ``swa`` and the free slots of ``mamba``, for each component that the tree
@@ -69,7 +69,7 @@ class Pools:
 
 
 @dataclass
-class Entry:
+class NodeEntry:
     """What the prefix tree knows of a node: its key, its full slots, the node above, its state, its children, and its
     last use.
     """
@@ -83,7 +83,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class InsertRow:
     """What one insert brings.
 
     ``tokens``: the key, whole pages of token ids. ``slots``: the caller's own slots by position, from ``own`` on.
@@ -116,7 +116,7 @@ class OurTree:
     def __init__(
         self,
         locks: LockTree,
-        pools: Pools,
+        pools: TreePools,
         lacks: Collection[str] = (),
         release_own: Callable[[LockTree, LockHandle], None] = release_own,
         state_goes_early: bool = False,
@@ -126,7 +126,7 @@ class OurTree:
         missing = {"release_swa": not locks.windowed, "copy_on_write": not locks.stateful, "counts_missing": True}
         missing["state_goes_early"] = not state_goes_early
         self.lacks: Collection[str] = frozenset({*lacks, *(name for name, lacking in missing.items() if lacking)})
-        self.entries: dict[int, Entry] = {0: Entry([], [], 0)}
+        self.entries: dict[int, NodeEntry] = {0: NodeEntry([], [], 0)}
         self.held: dict[int, LockHandle] = {}
         self._last_released: LockHandle | None = None
         self._clock = self._count = 0
@@ -141,7 +141,7 @@ class OurTree:
         fresh = self.pools.take_row(len(whole) - protected, max(0, cursor - protected))
         if fresh is None:
             return None
-        row = Row(whole, dict(enumerate(fresh, protected)), cursor, protected)
+        row = InsertRow(whole, dict(enumerate(fresh, protected)), cursor, protected)
         path = self._walk(whole)
         for node in path:
             self._overlap(node, row)
@@ -152,7 +152,7 @@ class OurTree:
             self.entries[last].mamba = self.pools.free["mamba"].pop(0)
         return Inserted(prefix, fresh)
 
-    def match(self, tokens: Sequence[int]) -> Match:
+    def match(self, tokens: Sequence[int]) -> PrefixMatch:
         """The longest prefix that can be locked."""
         path = self._walk(tokens)
         usable = self.locks.lockable(path).tolist() if path else []
@@ -160,7 +160,7 @@ class OurTree:
             usable = [fine and self.entries[n].mamba is not None for n, fine in zip(path, usable, strict=True)]
         best = max((k for k, fine in enumerate(usable, start=1) if fine), default=0)
         slots = [slot for node in path[:best] for slot in self.entries[node].full]
-        return Match(len(slots), path[best - 1] if best else 0, slots)
+        return PrefixMatch(len(slots), path[best - 1] if best else 0, slots)
 
     def acquire(self, node: int) -> int:
         """Locks a node. Returns the number of the handle."""
@@ -195,7 +195,7 @@ class OurTree:
         """Releases the SWA part of a handle."""
         self.locks.release_swa([self.held[handle]])
 
-    def copy_on_write(self, tokens: Sequence[int]) -> Match:
+    def copy_on_write(self, tokens: Sequence[int]) -> PrefixMatch:
         """Matches for a request that wants a copy of the state. Where no state is free, one is evicted while the
         matched node is locked.
         """
@@ -258,7 +258,7 @@ class OurTree:
     def _split(self, child: int, at: int) -> int:
         new, entry = self.locks.split(child, at), self.entries[child]
         cut = len(entry.key) - (int(self.locks.stop[child]) - at)
-        upper = Entry(entry.key[:cut], entry.full[:cut], entry.above, None, {}, entry.used)
+        upper = NodeEntry(entry.key[:cut], entry.full[:cut], entry.above, None, {}, entry.used)
         self.entries[entry.above].children[self._first(entry.key)] = new
         entry.key, entry.full, entry.above = entry.key[cut:], entry.full[cut:], new
         upper.children[self._first(entry.key)] = child
@@ -267,7 +267,7 @@ class OurTree:
 
     # Inserting.
 
-    def _overlap(self, node: int, row: Row) -> None:
+    def _overlap(self, node: int, row: InsertRow) -> None:
         """Inserts a part of a row where the tree has a node already.
 
         A tombstone that may be restored gets the row's slots. A tombstone that a handle holds gets the SWA slots alone.
@@ -292,7 +292,7 @@ class OurTree:
             self.pools.move_swa(fresh, entry.full)
             self.pools.give_row(fresh)
 
-    def _grow(self, under: int, start: int, row: Row) -> int:
+    def _grow(self, under: int, start: int, row: InsertRow) -> int:
         """Inserts the rest of the row as leaves, cut at the cursor. A rest without any SWA slot is freed. Returns the
         last node, 0 if none.
         """
@@ -304,10 +304,10 @@ class OurTree:
             under = self._leaf(under, first, stop, row) if first < stop else under
         return under
 
-    def _leaf(self, under: int, first: int, stop: int, row: Row) -> int:
+    def _leaf(self, under: int, first: int, stop: int, row: InsertRow) -> int:
         leaf = self.locks.add_leaf(under, stop, swa=first >= row.cursor)
         key = row.tokens[first:stop]
-        self.entries[leaf] = Entry(key, row.between(first, stop), under, used=self._clock)
+        self.entries[leaf] = NodeEntry(key, row.between(first, stop), under, used=self._clock)
         self.entries[under].children[self._first(key)] = leaf
         return leaf
 
@@ -342,7 +342,7 @@ class OurTree:
         self.pools.give_row(entry.full)
         self._give_state(entry)
 
-    def _give_state(self, entry: Entry) -> None:
+    def _give_state(self, entry: NodeEntry) -> None:
         if entry.mamba is not None:
             self.pools.free["mamba"].append(entry.mamba)
             entry.mamba = None
@@ -391,5 +391,5 @@ def lock_ref(
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}
     made = locks(config["size"], **shape, device=device, **options)
-    pools = Pools(config["page_size"], {name: list(range(1, sizes[name] + 1)) for name in components})
+    pools = TreePools(config["page_size"], {name: list(range(1, sizes[name] + 1)) for name in components})
     return OurTree(made, pools, lacks, release_own, state_goes_early)

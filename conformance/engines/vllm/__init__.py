@@ -14,7 +14,7 @@ from conformance.engines.vllm.download import WHEELS
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
-    from conformance.engines.vllm.release import Release
+    from conformance.engines.vllm.release import VLLMRelease
 
 RELEASES = (
     *("0.13.0", "0.15.1", "0.16.0", "0.18.1", "0.20.2", "0.22.1"),
@@ -61,7 +61,7 @@ class VLLMPlugin:
         """The release that a checkout says it is."""
         return WHEELS.release_of(source)
 
-    def _import(self, release: str | None, source: Path | None) -> Release:
+    def _import(self, release: str | None, source: Path | None) -> VLLMRelease:
         from conformance.engines.vllm.release import load
 
         return load(*WHEELS.chosen(release, source, self.releases))

@@ -8,10 +8,10 @@ from typing import Any
 
 from conformance.driver.protocol import Json
 from conformance.engines.vllm.pool import VLLMBlockPool
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.scheduler import VLLMScheduler
 
 
-def makers(release: Release) -> Mapping[str, Callable[[Json], Any]]:
+def makers(release: VLLMRelease) -> Mapping[str, Callable[[Json], Any]]:
     """For each stem a function from a configuration to a fresh engine."""
     return {"block_pool": partial(VLLMBlockPool, release), "block_cache": partial(VLLMScheduler, release)}

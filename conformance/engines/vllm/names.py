@@ -12,7 +12,7 @@ from typing import Any
 Text = tuple[int, ...]
 
 
-class Names:
+class DigestTexts:
     """The text of each digest that was made in a run, with the mark of its request before it (0: no mark)."""
 
     def __init__(self) -> None:

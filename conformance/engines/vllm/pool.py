@@ -11,8 +11,8 @@ from typing import Any
 
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.vllm import reading
-from conformance.engines.vllm.names import Names
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.names import DigestTexts
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.stems.block_pool.protocol import NULL, BlockPoolSnapshot, Name
 
 SIZE = 2  # tokens of a block
@@ -24,11 +24,11 @@ class VLLMBlockPool:
     fragile = False
     lacks: frozenset[str] = frozenset()
 
-    def __init__(self, release: Release, config: Json) -> None:
+    def __init__(self, release: VLLMRelease, config: Json) -> None:
         if config["groups"] < 1:
             raise Unsupported("layers are in at least one group")
         self._release = release
-        self._names = Names()
+        self._names = DigestTexts()
         self._requests: dict[tuple[int, ...], Any] = {}
         self._pool = release.pool(config["blocks"] + 1, config["caching"], SIZE)
 
@@ -73,9 +73,9 @@ class VLLMBlockPool:
 
     def snapshot(self) -> BlockPoolSnapshot:
         """The fields of the pool, its queue and its blocks."""
-        return reading.pool(self._release, self._pool, self._told)
+        return reading.pool(self._release, self._pool, self._named)
 
-    def _told(self, key: bytes) -> Name | None:
+    def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)
         known = self._names.text(digest)
         return None if known is None else Name(group, known[1][::SIZE])

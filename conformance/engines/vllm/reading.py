@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
 
-Told = Callable[[bytes], Name | None]
+Named = Callable[[bytes], Name | None]
 
 
 def number(block: Any) -> int:
@@ -21,8 +21,8 @@ def numbers(blocks: Any) -> list[int]:
     return [0 if block.is_null else block.block_id for block in blocks]
 
 
-def pool(release: Release, pool: Any, told: Told) -> BlockPoolSnapshot:
-    """The snapshot of a pool. ``told``: what a hash of the pool is the hash of."""
+def pool(release: VLLMRelease, pool: Any, named: Named) -> BlockPoolSnapshot:
+    """The snapshot of a pool. ``named``: what a hash of the pool is the hash of."""
     queue = pool.free_block_queue
     found = release.found(pool)
     blocks = [block for block in pool.blocks if not block.is_null]
@@ -32,8 +32,8 @@ def pool(release: Release, pool: Any, told: Told) -> BlockPoolSnapshot:
         backward=list(_chain(queue.fake_free_list_tail, "prev_free_block", len(pool.blocks))),
         available=pool.get_num_free_blocks(),
         refs={block.block_id: block.ref_cnt for block in blocks},
-        named={block.block_id: tuple(map(told, keys)) for block, keys in hashed if keys},
-        found={told(key): _under(value) for key, value in found.items()},
+        named={block.block_id: tuple(map(named, keys)) for block, keys in hashed if keys},
+        found={named(key): _under(value) for key, value in found.items()},
         null=pool.null_block.block_id,
         null_named=pool.null_block.block_hash is not None,
     )

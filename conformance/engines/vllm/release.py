@@ -1,7 +1,7 @@
 """Everything that differs between vLLM's releases: where a class is, what a call takes, what a release has.
 
 Each difference is one probe: a method that looks at the imported release itself, never at its version number. The
-other files of this folder ask a ``Release``.
+other files of this folder ask a ``VLLMRelease``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from conformance.engines import importing
 from conformance.engines.importing import Imported, Package
 from conformance.engines.vllm import settings
 from conformance.engines.vllm.download import BOOKKEEPING
-from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Connector, Factory
+from conformance.engines.vllm.transfers import Factory, StandInConnector
 
 # Packages from whose classes vLLM derives its own, or which hash blocks.
 REAL = frozenset({"packaging", "torch", "numpy", "msgspec", "cbor2", "regex", "psutil"})
@@ -78,7 +78,7 @@ ANSWERS = {
     "vllm.multimodal.MULTIMODAL_REGISTRY": settings.no_images(),
     "vllm.multimodal.utils.strip_covered_mm_data": settings.same,
     # A connector says by its class that it takes the blocks of all groups of layers.
-    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": Connector,
+    "vllm.distributed.kv_transfer.kv_connector.v1.SupportsHMA": StandInConnector,
     "vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorRole": StandIn(SCHEDULER="scheduler"),
     "vllm.distributed.kv_transfer.kv_connector.factory.KVConnectorFactory": Factory,
 }
@@ -87,7 +87,7 @@ UTILS, SPECS, SINGLE = "v1.core.kv_cache_utils", "v1.kv_cache_interface", "v1.co
 REQUESTS = ("request", "request_id")  # how methods name the request for which they do something
 
 
-class Release:
+class VLLMRelease:
     """One imported release of vLLM."""
 
     def __init__(self, imported: Imported) -> None:
@@ -199,7 +199,7 @@ class Release:
         return made
 
     def request(
-        self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: Names
+        self, number: int, tokens: Sequence[int], outputs: int, mark: int, priority: int, size: int, names: DigestTexts
     ) -> Any:
         """A Request with a prompt. ``mark``: 0, or what the hash of its text must distinguish: an odd mark is a LoRA
         adapter, an even one a cache salt. ``names`` gets what it hashes.
@@ -270,7 +270,7 @@ class Release:
         if hasattr(self.imported.module(SINGLE), "register_all_kvcache_specs"):
             self.imported.module(SINGLE).register_all_kvcache_specs(config)
         cached = self._specs.KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=layers)
-        build = self._async if setup.steps_in_flight > 1 else self._plain
+        build = self._async if setup.steps_in_flight > 1 else self._synchronous
         return build(
             vllm_config=config,
             kv_cache_config=cached,
@@ -284,7 +284,7 @@ class Release:
         """The tokens of a block, and of a hash where the release asks for them: without a prefix cache groups may have
         blocks of different sizes.
         """
-        if "hash_block_size" not in inspect.signature(self._plain.__init__).parameters:
+        if "hash_block_size" not in inspect.signature(self._synchronous.__init__).parameters:
             return {"block_size": setup.block_size}
         whole = math.lcm(*(spec.block_size for spec in groups))
         return {"block_size": whole, "hash_block_size": whole}
@@ -296,7 +296,7 @@ class Release:
             layers[0].is_eagle_group = True
 
     @cached_property
-    def _plain(self) -> Any:
+    def _synchronous(self) -> Any:
         return self.imported.find_class("Scheduler", ("v1.core.sched.scheduler",))
 
     @cached_property
@@ -319,9 +319,9 @@ class Release:
         waiting = getattr(scheduler, "deferred_frees", ())
         return [int(block.block_id) for _, blocks in waiting for block in blocks if not block.is_null]
 
-    def connector(self, scheduler: Any, setup: Setup) -> Connector:
+    def connector(self, scheduler: Any, setup: Setup) -> StandInConnector:
         """The connector of a scheduler with transfers."""
-        made: Connector = scheduler.connector
+        made: StandInConnector = scheduler.connector
         made.unread = (self.status.FINISHED_ABORTED, getattr(self.status, "FINISHED_ERROR", None))
         made.size, made.reoffers = setup.block_size, setup.reoffers
         return made
@@ -397,10 +397,10 @@ def flat(blocks: Any) -> Iterator[Any]:
 
 
 @cache
-def _release(imported: Imported) -> Release:
-    return Release(imported)
+def _release(imported: Imported) -> VLLMRelease:
+    return VLLMRelease(imported)
 
 
-def load(root: Path, label: str) -> Release:
+def load(root: Path, label: str) -> VLLMRelease:
     """The release whose ``vllm/`` lies below ``root``; EngineError if it cannot be imported into this process."""
     return _release(importing.load(PACKAGE, root, label, STUBBED, NEEDED, ANSWERS))

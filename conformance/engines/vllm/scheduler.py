@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conformance.driver.protocol import Json, Told, Unsupported
+from conformance.driver.protocol import Json, PublishedEvents, Unsupported
 from conformance.engines.vllm import reading
-from conformance.engines.vllm.names import Names
+from conformance.engines.vllm.names import DigestTexts
 from conformance.engines.vllm.recording import Recorder
-from conformance.engines.vllm.release import Release
+from conformance.engines.vllm.release import VLLMRelease
 from conformance.engines.vllm.settings import Setup
-from conformance.engines.vllm.transfers import Asked
+from conformance.engines.vllm.transfers import TransferParams
 from conformance.stems.block_cache.protocol import (
     FULL,
     MAMBA,
@@ -25,16 +25,16 @@ from conformance.stems.block_cache.protocol import (
     Completed,
     Known,
     Launched,
-    Load,
     Move,
-    Pass,
+    RequestLoad,
+    RequestPass,
     Tables,
     Transfers,
 )
 from conformance.stems.block_pool.protocol import Name
 
 
-class Publisher:
+class StandInPublisher:
     """Stands for the publisher of a server: it keeps the events of each batch."""
 
     def __init__(self, events: list[Any]) -> None:
@@ -50,8 +50,8 @@ class VLLMScheduler:
 
     fragile = False
 
-    def __init__(self, release: Release, config: Json) -> None:
-        self._release, self._names = release, Names()
+    def __init__(self, release: VLLMRelease, config: Json) -> None:
+        self._release, self._names = release, DigestTexts()
         self._groups, self._setup = config["layers"], _setup(config)
         self.lacks = frozenset({"draft"}) if not self._setup.drafts or self._setup.steps_in_flight > 1 else frozenset()
         try:
@@ -63,10 +63,10 @@ class VLLMScheduler:
         self._recorder = Recorder()
         self._recorder.watch(self._manager)
         self._connector = release.connector(self._scheduler, self._setup) if self._setup.transfers else None
-        self._loading: dict[int, Load] = {}
+        self._loading: dict[int, RequestLoad] = {}
         self._flying: deque[Any] = deque()
         self._published: list[Any] = []
-        self._scheduler.kv_event_publisher = Publisher(self._published)
+        self._scheduler.kv_event_publisher = StandInPublisher(self._published)
 
     @property
     def moves(self) -> list[Move]:
@@ -88,7 +88,7 @@ class VLLMScheduler:
         """``add_request``."""
         self._recorder.begin()
         if self._connector is not None:
-            self._connector.asked[str(request)] = Asked(elsewhere, sends)
+            self._connector.asked[str(request)] = TransferParams(elsewhere, sends)
         made = self._release.request(request, tokens, outputs, mark, priority, self._size, self._names)
         self._scheduler.add_request(made)
 
@@ -110,7 +110,7 @@ class VLLMScheduler:
             loads=self._begun(),
         )
 
-    def _begun(self) -> Mapping[int, Load]:
+    def _begun(self) -> Mapping[int, RequestLoad]:
         loads = {} if self._connector is None else self._connector.begun()
         self._loading |= loads
         return loads
@@ -125,8 +125,8 @@ class VLLMScheduler:
             names, [list(sampled.get(int(name), ())) for name in names], self._transferred(transfers)
         )
         answers = self._scheduler.update_from_output(output, made)
-        told = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
-        delivered = {int(name): list(told[name].new_token_ids) for name in names if name in told}
+        answered = {answer.request_id: answer for each in answers.values() for answer in each.outputs}
+        delivered = {int(name): list(answered[name].new_token_ids) for name in names if name in answered}
         gone = tuple(sorted(int(name) for name, request in before.items() if request.is_finished()))
         return Completed(delivered, gone, {} if self._connector is None else self._connector.ended())
 
@@ -163,7 +163,7 @@ class VLLMScheduler:
         """The fields of the scheduler, its managers, its requests and its pool."""
         pool = self._manager.block_pool
         return BlockCacheSnapshot(
-            pool=reading.pool(self._release, pool, self._told),
+            pool=reading.pool(self._release, pool, self._named),
             requests={
                 int(name): self._known(request)
                 for name, request in self._scheduler.requests.items()
@@ -172,7 +172,7 @@ class VLLMScheduler:
             deferred=tuple(self._release.deferred(self._scheduler)),
         )
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """What the scheduler has published, and what the pool has said since, beside the hashes that the pool has."""
         if not self._setup.events:
             return None
@@ -180,27 +180,27 @@ class VLLMScheduler:
         events = [*self._published, *pool.take_events()]
         self._published.clear()
         keys = [self._release.event_key(key) for key in self._release.found(pool)]
-        return Told([self._release.event(event) for event in events], keys=keys)
+        return PublishedEvents([self._release.event(event) for event in events], keys=keys)
 
     # What the scheduler says.
 
-    def _passes(self, output: Any, waits: Mapping[str, int]) -> Iterator[tuple[int, Pass]]:
+    def _passes(self, output: Any, waits: Mapping[str, int]) -> Iterator[tuple[int, RequestPass]]:
         """What each request computes in a step. ``waits``: for how many sampled tokens it waited before the step."""
-        told = {new.req_id: (NEW, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs}
+        given = {new.req_id: (NEW, new.num_computed_tokens, new.block_ids) for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         for name, blocks, computed in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             kind = RESUMED if name in cached.resumed_req_ids else RUNNING
-            told[name] = (kind, computed, blocks or ((),) * len(self._groups))
+            given[name] = (kind, computed, blocks or ((),) * len(self._groups))
         for name, count in output.num_scheduled_tokens.items():
-            kind, start, blocks = told[name]
+            kind, start, blocks = given[name]
             text = self._scheduler.requests[name].all_token_ids
             last = len(text) + (waits[name] if kind == RUNNING else 0)
             drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
             yield (
                 int(name),
-                Pass(
+                RequestPass(
                     start=start,
                     count=count,
                     drafts=drafts,
@@ -225,7 +225,7 @@ class VLLMScheduler:
         managers = self._manager.coordinator.single_type_managers
         return tuple(tuple(reading.numbers(manager.req_to_blocks.get(name, ()))) for manager in managers)
 
-    def _told(self, key: bytes) -> Name | None:
+    def _named(self, key: bytes) -> Name | None:
         group, digest = self._release.split(key)
         known = self._names.text(digest)
         return None if known is None else Name(group, (known[0], *known[1]))

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from conformance.stems.block_cache.protocol import Load, Tables
+from conformance.stems.block_cache.protocol import RequestLoad, Tables
 
 
-class Asked(NamedTuple):
+class TransferParams(NamedTuple):
     """What a run says of a request: ``elsewhere`` tokens of its prompt are on another server; another server reads its
     blocks when it has ended (``sends``).
     """
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     sends: bool = False
 
 
-class Connector:
+class StandInConnector:
     """The scheduler's half of a connector with asynchronous transfers, as a scheduler calls it."""
 
     supports_divergent_local_hybrid_hits = False
@@ -35,13 +35,13 @@ class Connector:
     reoffers = False  # whether a transfer of which nothing came is offered again
 
     def __init__(self) -> None:
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, TransferParams] = {}
         self._local: dict[str, int] = {}  # the tokens that the prefix cache of this server has found
         self._came: dict[str, int] = {}  # how often the request had been preempted when its last transfer began
-        self._loads: dict[int, Load] = {}
+        self._loads: dict[int, RequestLoad] = {}
         self._sends: dict[int, Tables] = {}
 
-    def begun(self) -> Mapping[int, Load]:
+    def begun(self) -> Mapping[int, RequestLoad]:
         """The transfers into blocks that began since the last call, by request."""
         loads, self._loads = self._loads, {}
         return loads
@@ -73,7 +73,7 @@ class Connector:
             name, first = request.request_id, self._local[request.request_id]
             self._came[name] = request.num_preemptions
             tables = tuple(tuple(map(int, each)) for each in blocks.get_block_ids())
-            self._loads[int(name)] = Load(first, first + num_external_tokens, tables)
+            self._loads[int(name)] = RequestLoad(first, first + num_external_tokens, tables)
 
     def failed(self, request: int) -> None:
         """Nothing of the transfer into the request's blocks came."""
@@ -136,10 +136,10 @@ class Connector:
 
 
 class Factory:
-    """Stands for the factory of connectors: a scheduler with transfers gets a ``Connector``."""
+    """Stands for the factory of connectors: a scheduler with transfers gets a ``StandInConnector``."""
 
     @staticmethod
-    def create_connector(config: Any, role: Any, kv_cache_config: Any = None) -> Connector:
+    def create_connector(config: Any, role: Any, kv_cache_config: Any = None) -> StandInConnector:
         """A fresh connector, whatever the configuration."""
         del config, role, kv_cache_config
-        return Connector()
+        return StandInConnector()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.planted.mutants import places
-from conformance.planted.mutants.places import LOOP, STATEMENT, Mutant, Spot
+from conformance.planted.mutants.places import LOOP, STATEMENT, CodeMutant, Spot
 
 LONGEST = 6  # words of an edit that are told; a longer one is told by its operator
 _WORD = re.compile(r"\w+|[^\w\s]+")
@@ -69,7 +69,7 @@ def identity(spot: Spot) -> str:
     return hashlib.sha256(spot.key.encode()).hexdigest()[:12]
 
 
-def in_words(mutant: Mutant) -> str:
+def in_words(mutant: CodeMutant) -> str:
     """The edit with at most ``LONGEST`` words of the engine's text: what is kept in this repository."""
     if mutant.spot.operator == STATEMENT:
         named = _PATH.match(mutant.was)

@@ -118,7 +118,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Mutant:
+class CodeMutant:
     """One change of one place. ``was``, ``now``: the changed lines before and after, on one line each. ``text``: the
     file with the change.
     """
@@ -169,17 +169,17 @@ def spots(
     return found
 
 
-def mutant(folder: Path, spot: Spot) -> Mutant | None:
+def mutant(folder: Path, spot: Spot) -> CodeMutant | None:
     """The mutant of a spot of a file in ``folder``; ``None`` where Python could not read it."""
     text = (folder / spot.file).read_text(encoding="utf-8")
     (operator,) = (made for name, which, made in _operators() if (name, which) == (spot.operator, spot.which))
     changed = mutate_code(text, operator, spot.occurrence)
     if changed is None or not _reads(changed):
         return None
-    return Mutant(spot, *_lines(text, changed), changed)
+    return CodeMutant(spot, *_lines(text, changed), changed)
 
 
-def sample(folder: Path, found: Iterable[Spot], number: int, seed: int) -> list[Mutant]:
+def sample(folder: Path, found: Iterable[Spot], number: int, seed: int) -> list[CodeMutant]:
     """So many mutants, in the order in which they are drawn, each at another place.
 
     Which are drawn depends on the seed and on the keys of the spots, so that an edit of one file hardly changes the
@@ -189,7 +189,7 @@ def sample(folder: Path, found: Iterable[Spot], number: int, seed: int) -> list[
     def drawn(spot: Spot) -> str:
         return hashlib.sha256(f"{seed} {spot.key}".encode()).hexdigest()
 
-    taken: dict[tuple[str, Place], Mutant] = {}
+    taken: dict[tuple[str, Place], CodeMutant] = {}
     for spot in sorted(found, key=drawn):
         if len(taken) == number:
             break

@@ -27,7 +27,7 @@ from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.planted.mutants import trial
-from conformance.planted.mutants.places import Mutant, Spot
+from conformance.planted.mutants.places import CodeMutant, Spot
 from conformance.planted.mutants.record import NO_END, RUNS, SURVIVES, TESTS
 from conformance.stems.stem_registry import STEMS
 
@@ -37,18 +37,18 @@ STUCK = 20  # a trial that waits is ended after so many times its processor time
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedMutant:
     """What became of a mutant: noticed by drawn runs (``RUNS``) or by the tests (``TESTS``), or it does not end
     (``NO_END``), or it survives. ``by``: the stem and the law, or the test, or the trial that does not end.
     """
 
-    mutant: Mutant
+    mutant: CodeMutant
     fate: str
     by: str = ""
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """The processor time in seconds of the code as it is: by stem for ``FEW`` and ``MANY`` runs, and by test file."""
 
     few: dict[str, float]
@@ -65,8 +65,8 @@ def root() -> Path:
 
 
 def tried(
-    mutants: Sequence[Mutant], jobs: int, until: float = math.inf, done: Callable[[], object] = lambda: None
-) -> list[Tried]:
+    mutants: Sequence[CodeMutant], jobs: int, until: float = math.inf, done: Callable[[], object] = lambda: None
+) -> list[TriedMutant]:
     """What became of each mutant, in their order. ``until``: the time, of ``time.monotonic``, at which no other mutant
     is begun. RuntimeError where the code as it is does not pass its own trials.
     """
@@ -74,9 +74,9 @@ def tried(
 
 
 def _each(
-    mutants: Sequence[Mutant], limits: Limits, jobs: int, until: float, done: Callable[[], object]
-) -> list[Tried]:
-    def one(mutant: Mutant) -> Tried | None:
+    mutants: Sequence[CodeMutant], limits: TrialLimits, jobs: int, until: float, done: Callable[[], object]
+) -> list[TriedMutant]:
+    def one(mutant: CodeMutant) -> TriedMutant | None:
         if time.monotonic() > until:
             return None
         found = judged(mutant, limits)
@@ -87,7 +87,7 @@ def _each(
         return [found for found in pool.map(one, mutants) if found is not None]
 
 
-def as_it_is(jobs: int) -> Limits:
+def as_it_is(jobs: int) -> TrialLimits:
     """Puts the code without a mutant to every trial, and takes the times."""
     asked = [("runs", name, n) for n in (FEW, MANY) for name in STEMS] + [("tests", name, 0) for name in test_files()]
 
@@ -101,10 +101,10 @@ def as_it_is(jobs: int) -> Limits:
     with ThreadPoolExecutor(jobs) as pool:
         times = dict(zip(asked, pool.map(lambda each: one(*each), asked), strict=True))
     few, many = ({name: times["runs", name, n] for name in STEMS} for n in (FEW, MANY))
-    return Limits(few, many, {name: times["tests", name, 0] for name in test_files()})
+    return TrialLimits(few, many, {name: times["tests", name, 0] for name in test_files()})
 
 
-def judged(mutant: Mutant, limits: Limits) -> Tried:
+def judged(mutant: CodeMutant, limits: TrialLimits) -> TriedMutant:
     """What became of a mutant."""
     trials: list[tuple[str, str, Sequence[str], int, dict[str, float]]] = []
     if not only_on_cuda(mutant.spot):
@@ -119,8 +119,8 @@ def judged(mutant: Mutant, limits: Limits) -> Tried:
             if said["noticed"] is None:
                 continue
             by = " ".join(part for part in (said["noticed"]["stem"], said["noticed"]["by"]) if part)
-            return Tried(mutant, NO_END if said["seconds"] is None else fate, by)
-    return Tried(mutant, SURVIVES)
+            return TriedMutant(mutant, NO_END if said["seconds"] is None else fate, by)
+    return TriedMutant(mutant, SURVIVES)
 
 
 def only_on_cuda(spot: Spot) -> bool:
@@ -130,7 +130,7 @@ def only_on_cuda(spot: Spot) -> bool:
 
 
 @contextmanager
-def copied(mutant: Mutant | None = None) -> Iterator[Path]:
+def copied(mutant: CodeMutant | None = None) -> Iterator[Path]:
     """A folder with copies of ``impl/`` and of what tests it, with the mutant."""
     with tempfile.TemporaryDirectory(prefix="slotproof-mutant-") as made:
         folder = Path(made)

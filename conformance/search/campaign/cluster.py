@@ -15,19 +15,19 @@ from typing import Any
 
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
-from conformance.search.campaign.workers import Finished, Loaded, Runs, in_turn
+from conformance.search.campaign.workers import EngineWorker, Finished, Runs, in_turn
 from conformance.search.connection import Subject
 
 LOCAL = "local"  # the address of Ray on this machine alone
 MEMORY = 100 << 20  # bytes of Ray's object store on this machine: trials and their results are small
 MOST_OF_A_PATH = 40  # characters of a folder in which Ray's sockets still have a path that the system takes
 
-_loaded: dict[Subject, Loaded] = {}  # in a process of Ray: the engine that it has loaded
+_loaded: dict[Subject, EngineWorker] = {}  # in a process of Ray: the engine that it has loaded
 
 
-def _engine(subject: Subject) -> Loaded:
+def _engine(subject: Subject) -> EngineWorker:
     if subject not in _loaded:
-        _loaded[subject] = Loaded(subject)
+        _loaded[subject] = EngineWorker(subject)
     return _loaded[subject]
 
 

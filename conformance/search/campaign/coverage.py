@@ -21,7 +21,7 @@ BAD_INPUT = "bad input"
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownTransition:
     """A transition of the law: the sentences of its promises, and whether a lawful call may find no room."""
 
     promises: tuple[str, ...]
@@ -45,7 +45,7 @@ def from_rows(data: Iterable[Sequence[Any]]) -> Counter[Item]:
     return Counter({(name, promise, outcome): n for name, promise, outcome, n in data})
 
 
-def table(stem: str, known: Mapping[str, Known], counts: Mapping[Item, int]) -> Json:
+def table(stem: str, known: Mapping[str, KnownTransition], counts: Mapping[Item, int]) -> Json:
     """The coverage of a stem. ``known``: every transition of its law, by name, so that one that was never asked is in
     the table too.
     """
@@ -56,7 +56,7 @@ def table(stem: str, known: Mapping[str, Known], counts: Mapping[Item, int]) -> 
     return {**covered, "items": len(_wanted(covered)), "reached": _reached(covered), "never_reached": missed(covered)}
 
 
-def _of_transition(name: str, known: Known, counts: Mapping[Item, int]) -> Json:
+def _of_transition(name: str, known: KnownTransition, counts: Mapping[Item, int]) -> Json:
     return {
         "taken": counts.get((name, "", DONE), 0),
         "no_room": counts.get((name, "", REFUSED), 0) if known.can_be_refused else None,

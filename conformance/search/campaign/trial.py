@@ -17,7 +17,7 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import Loaded
 from conformance.search.campaign import coverage
 from conformance.search.campaign.coverage import NOT_OFFERED, Item
-from conformance.search.hunt import SHAPES, Hunt, Limits
+from conformance.search.hunt import SHAPES, Hunt, HuntLimits
 from conformance.search.judge import Make, Progress, difference_row, excluded, listed_of
 from conformance.search.ran import Ran
 from conformance.traces.compare import Status
@@ -57,9 +57,9 @@ class Trial:
         """The campaign has this finding with a trace that most likely shows it in a shorter way, or with many."""
         key = key_of(finding)
         shapes = self.known.get(key, [])
-        ran = {step["op"] for step in trace.steps}
+        operations = {step["op"] for step in trace.steps}
         last = trace.steps[-1]["op"]
-        is_known = len(shapes) >= SHAPES or any(ops[-1] == last and {*ops} <= ran for ops in shapes)
+        is_known = len(shapes) >= SHAPES or any(ops[-1] == last and {*ops} <= operations for ops in shapes)
         self.again[key] += is_known
         return is_known
 
@@ -108,7 +108,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     make = Ran(loaded.makers[stem])
     replayed = [[file, _shows(Trace(**trace), make, progress)] for file, trace in asked["replay"]]
     examples: int = asked["examples"]
-    limits = Limits(
+    limits = HuntLimits(
         examples,
         asked["seconds"],
         asked["seed"],

@@ -30,7 +30,7 @@ NOTHING: Json = {
 TRIES = 3  # how often the process that has loaded the engine is started again for one trial
 
 
-class Loaded:
+class EngineWorker:
     """An engine that is loaded in a process, which forks a child for each trial. It is loaded again where the process
     ends.
     """
@@ -90,11 +90,11 @@ class Loaded:
         process again.
         """
         trace = run_in(served.scratch / f"run-{asked['run']}")
-        told = watchdog.told_in(served.scratch / f"death-{asked['run']}")
+        dump = watchdog.written_in(served.scratch / f"death-{asked['run']}")
         if trace is None or not trace.steps:
             return lost(KILLED, f"{why}, before an operation was sent", None)
         again = self._repeated(asked, trace)
-        reason = watchdog.reason(told, asked["limit"])
+        reason = watchdog.reason(dump, asked["limit"])
         if not reason and again is None:
             return lost(KILLED, "the process was ended from outside: its run can be repeated without harm", trace)
         found = again or died(trace)
@@ -137,7 +137,7 @@ def lost(kind: str, why: str, trace: Trace | None) -> Json:
 @contextmanager
 def processes(subject: Subject, workers: int, hears: Hears) -> Iterator[tuple[Json, Runs]]:
     """Trials in processes of this machine, so many at a time: what was loaded, and the function that does trials."""
-    loaded = Loaded(subject)
+    loaded = EngineWorker(subject)
 
     def one(asked: Json) -> Json:
         return loaded.trial(asked, lambda steps: hears(asked, steps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from conformance.driver.diff import Change
+from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import Ignores, Law, nothing
 from conformance.driver.protocol import Json, lacking
 from conformance.driver.shadow import Shadow
@@ -86,7 +86,7 @@ class AllocatorRun:
         pool = project_pool(self.calls.pool, self.seen)
         return self.law.state if pool is self.calls.pool else but(self.law.state, now=pool)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden from a caller."""
         del change
         return False

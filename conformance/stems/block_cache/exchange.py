@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from conformance.driver.protocol import Misuse
 from conformance.stems.block_cache.memory import Misread
-from conformance.stems.block_cache.protocol import Launched, Load, Tables, Transfers
+from conformance.stems.block_cache.protocol import Launched, RequestLoad, Tables, Transfers
 from conformance.stems.block_cache.worker import Workers
 
 
 class Incoming(NamedTuple):
     """A transfer into blocks: ``step``: the number of the step with which it began; ``text``: the request's tokens."""
 
-    load: Load
+    load: RequestLoad
     step: int
     text: tuple[int, ...]
 

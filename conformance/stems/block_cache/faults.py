@@ -10,8 +10,8 @@ from impl.block_cache import BlockTable, Pass, Request, Scheduler, block_hash
 from proofs import block_cache as wrong
 from proofs.hints import altered, unchosen
 from spec import block_cache as law
-from spec.block_cache import IDLE, BlockCache
-from spec.blocks import holds
+from spec.block_cache import IDLE, BlockCacheState
+from spec.block_pool_state import holds
 from spec.finite import Seq
 from spec.finite import Set as FiniteSet
 from spec.lengths import Length
@@ -20,31 +20,33 @@ from spec.logic import Number, Set, Step, but, requires
 # Wrong transitions that are no mutants of the law.
 
 
-def names_too_early(st: BlockCache, row: Number, to: Length, named: Set) -> Step[BlockCache]:
+def names_too_early(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
     """A block gets its hash, and is not computed whole."""
     step = unchosen(law.compute(st, row, to, named), "a block that gets a hash is held by the row and computed whole")
     return but(step, choice=(requires(named.all(lambda b: holds(st.pool, row, b)), "the row holds the blocks"),))
 
 
-def admits_another_text(st: BlockCache, row: Number, story: Number, skipped: Number, found: Seq) -> Step[BlockCache]:
+def admits_another_text(
+    st: BlockCacheState, row: Number, story: Number, skipped: Number, found: Seq
+) -> Step[BlockCacheState]:
     """The prefix cache finds blocks of another text for a request."""
     own = "each block found has the hash of the request's own text at its place"
     step = unchosen(law.admit(st, row, story, skipped, found), own)
     return but(step, choice=(*step.choice, requires(found.all(st.pool.blocks.has), "the blocks found are blocks")))
 
 
-def finishes_with_its_count(st: BlockCache, row: Number) -> Step[BlockCache]:
+def finishes_with_its_count(st: BlockCacheState, row: Number) -> Step[BlockCacheState]:
     """A row gives up its blocks, and still counts its tokens as computed."""
     return altered(law.finish(st, row), whole=st.whole, rest=st.rest)
 
 
-def any_block(st: BlockCache) -> Iterator[tuple[int, int, int, Seq]]:
+def any_block(st: BlockCacheState) -> Iterator[tuple[int, int, int, Seq]]:
     """Calls to try: a row that is not in use is admitted with any block."""
     idle = [row for row in st.pool.rows.items() if st.phase(row) == IDLE][:1]
     yield from ((row, 0, 0, Seq(found)) for row in idle for found in ([], *([b] for b in st.pool.blocks.items())))
 
 
-def any_named(st: BlockCache) -> Iterator[tuple[Any, ...]]:
+def any_named(st: BlockCacheState) -> Iterator[tuple[Any, ...]]:
     """Calls to try: a pass after which any block of the row has its hash."""
     lawful: Any = wrong.MOVES["compute"]
     for row, to, named in lawful(st):

@@ -1,8 +1,8 @@
 """Explains what a scheduler did to its blocks as steps of the law ``block_cache``.
 
 The scheduler says in which order blocks were taken, shared, given back and hashed (``Move``), and which tokens a step
-computes (``Pass``). ``Follower`` takes the law's steps in this order. What the moves do not explain stays a difference
-between the law's state and the snapshot, which the driver reports.
+computes (``RequestPass``). ``Follower`` takes the law's steps in this order. What the moves do not explain stays a
+difference between the law's state and the snapshot, which the driver reports.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from conformance.driver.lockstep import INVARIANT, QUIESCENT, Finding, Law
 from conformance.driver.protocol import Json, Misuse
-from conformance.driver.shadow import EMPTY, Texts
-from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, Pass
+from conformance.driver.shadow import EMPTY, PrefixNumbers
+from conformance.stems.block_cache.protocol import MAMBA, Known, Launched, Move, RequestPass
 from conformance.stems.block_pool.protocol import NULL
-from spec.block_cache import IDLE, KEPT, BlockCache, ahead
+from spec.block_cache import IDLE, KEPT, BlockCacheState, ahead
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens
 
@@ -23,7 +23,7 @@ NOTHING_HELD = "With no request, no step in flight and no transfer, every block 
 UNKNOWN = -1  # the number of a prefix that nobody knows yet
 
 
-class Stories:
+class BlockStories:
     """The whole texts that requests will ever have, each with its mark before it: the law's map from a story and a
     place to a prefix. A run samples known tokens, so that a text is known before it is computed.
     """
@@ -31,7 +31,7 @@ class Stories:
     arity = 2
 
     def __init__(self, block_size: int) -> None:
-        self.block_size, self.texts = block_size, Texts()
+        self.block_size, self.texts = block_size, PrefixNumbers()
         self._prefixes: list[list[int]] = []  # by story, from its mark on
         self._requests: list[int] = []  # by story
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -75,7 +75,7 @@ class Stories:
 
 
 @dataclass
-class Here:
+class FollowedRequest:
     """A request as the run knows it.
 
     ``tokens``: its text so far, the prompt and what was sampled. ``computed``: how many of them launched passes have
@@ -92,21 +92,23 @@ class Here:
 class Follower:
     """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
 
-    def __init__(self, law: Law, config: Json, stories: Stories) -> None:
+    def __init__(self, law: Law, config: Json, stories: BlockStories) -> None:
         self.law, self.stories = law, stories
         self.size: int = config["block_size"]
         self.kinds = [group["kind"] for group in config["layers"]]
-        self.here: dict[int, Here] = {}
-        self.kept: list[tuple[int, Here]] = []  # requests that left, and whose blocks were not given back yet
+        self.here: dict[int, FollowedRequest] = {}
+        self.kept: list[
+            tuple[int, FollowedRequest]
+        ] = []  # requests that left, and whose blocks were not given back yet
         rows: int = law.state.pool.rows.size
         groups = len(self.kinds)
         starts = range(1, rows - groups + 2, groups)
         self._free = [sorted(range(first, first + groups), key=lambda r: r % groups) for first in starts]
 
     @property
-    def state(self) -> BlockCache:
+    def state(self) -> BlockCacheState:
         """The law's state."""
-        state: BlockCache = self.law.state
+        state: BlockCacheState = self.law.state
         return state
 
     def name(self, row: int) -> str:
@@ -121,9 +123,9 @@ class Follower:
 
     def comes(self, request: int, mark: int, tokens: Sequence[int], text: Sequence[int]) -> None:
         """A request comes with ``tokens`` and waits. ``text``: all that it will ever have."""
-        self.here[request] = Here(self.stories.new(request, mark, text), list(tokens))
+        self.here[request] = FollowedRequest(self.stories.new(request, mark, text), list(tokens))
 
-    def must_know(self, request: int) -> Here:
+    def must_know(self, request: int) -> FollowedRequest:
         """Raises ``Misuse`` for a request that is not here."""
         if request not in self.here:
             raise Misuse(f"there is no request {request}")
@@ -141,7 +143,7 @@ class Follower:
         """Explains one call. ``known``: the requests as the scheduler shows them then. ``step``: what it launched.
         ``preempted``: the requests that a call which launches nothing has preempted.
         """
-        passes: Mapping[int, Pass] = step.passes if step is not None else {}
+        passes: Mapping[int, RequestPass] = step.passes if step is not None else {}
         again = {request for request, one in passes.items() if one.kind != "running"}
         gone = preempted if step is None else step.preempted
         for request in gone:
@@ -173,7 +175,7 @@ class Follower:
             self._keep(request, replace(one))
             one.rows, one.computed = [], 0
 
-    def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, Pass]) -> None:
+    def _move(self, move: Move, known: Mapping[int, Known], passes: Mapping[int, RequestPass]) -> None:
         if move.kind == "evict":
             self.law.engine_step("evict", Set(move.blocks))
         elif move.kind in ("free", "unpin"):
@@ -237,7 +239,7 @@ class Follower:
         self.law.engine_step("allocate", row, to, skipped, Seq(blocks))
         self._shift(move.request, move.group, known)
 
-    def _hashed(self, move: Move, passes: Mapping[int, Pass]) -> None:
+    def _hashed(self, move: Move, passes: Mapping[int, RequestPass]) -> None:
         """The prefix cache finds blocks of a request from now on."""
         assert move.request is not None
         assert move.group is not None
@@ -248,7 +250,7 @@ class Follower:
             slots = in_tokens(ahead(self.state, row), self.size)  # blocks of a transfer get hashes before it gets more
             self._compute(row, min(slots, self._target(one, passes.get(move.request))), named)
 
-    def _target(self, one: Here, launched: Pass | None) -> int:
+    def _target(self, one: FollowedRequest, launched: RequestPass | None) -> int:
         """How many tokens of a request are computed, with those of a pass that this call launches."""
         start = one.computed if launched is None or launched.kind == "running" else max(one.computed, launched.start)
         more = 0 if launched is None else launched.count - launched.drafts
@@ -263,7 +265,7 @@ class Follower:
         if to > now or named.size:
             self.law.engine_step("compute", row, in_pages(to, self.size), named)
 
-    def _launched(self, request: int, told: Pass, known: Mapping[int, Known]) -> None:
+    def _launched(self, request: int, told: RequestPass, known: Mapping[int, Known]) -> None:
         """A pass of a request is launched."""
         if request not in self.here:
             return
@@ -306,7 +308,7 @@ class Follower:
         kept = [self._kept_rows(one) for one in of_request or (one for _, one in self.kept)]
         return next((rows for rows in kept if self._held(rows) == blocks), [row for rows in kept for row in rows])
 
-    def _kept_rows(self, one: Here) -> list[int]:
+    def _kept_rows(self, one: FollowedRequest) -> list[int]:
         return [row for row in one.rows if self.state.phase(row) == KEPT]
 
     def _held(self, rows: Sequence[int]) -> set[int]:
@@ -350,7 +352,7 @@ class Follower:
         """A request has ended. Where its blocks were not given back yet, its rows are kept."""
         self._keep(request, self.here.pop(request))
 
-    def _keep(self, request: int, one: Here) -> None:
+    def _keep(self, request: int, one: FollowedRequest) -> None:
         """The rows of a request that has ended, or was preempted, are kept until their blocks are given back."""
         held = [row for row in one.rows if self.state.phase(row) != IDLE]
         for row in held:

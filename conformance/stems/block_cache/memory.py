@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from conformance.driver.shadow import EMPTY, Texts
+from conformance.driver.shadow import EMPTY, PrefixNumbers
 from conformance.stems.block_pool.protocol import NULL
 
 
@@ -43,12 +43,12 @@ class Misread(NamedTuple):
         return f"request {self.request} reads {self.holds} in step {self.step}: {self.where}"
 
 
-class Memory:
+class BlockMemory:
     """The contents of all blocks. ``size``: the slots of a block. ``groups``: how many groups of layers there are."""
 
     def __init__(self, size: int, groups: int) -> None:
         self._size, self._groups = size, groups
-        self._texts = Texts()
+        self._texts = PrefixNumbers()
         self._names: dict[int, tuple[int, int]] = {}  # the request that had a prefix first, and its last token
         self._drafts: list[int] = []  # the requests whose drafts were refused
         self._blocks: dict[int, list[int]] = {}

@@ -8,16 +8,16 @@ from conformance.driver.diff import SCHEDULED, Names
 from conformance.driver.protocol import Json
 from conformance.stems.block_pool import picture
 from conformance.stems.panels import item, panel
-from spec.block_cache import BlockCache, ahead
+from spec.block_cache import BlockCacheState, ahead
 from spec.block_cache import computed as computed_of
 
 
-def panels(st: BlockCache, names: Names) -> list[Json]:
+def panels(st: BlockCacheState, names: Names) -> list[Json]:
     """The pool of the blocks, and what the scheduler has of each row, in tokens."""
     return picture.panels(st.pool, names, {row: _scheduled(st, row) for row in st.pool.rows.items()})
 
 
-def _scheduled(st: BlockCache, row: int) -> Json:
+def _scheduled(st: BlockCacheState, row: int) -> Json:
     computed, slots = (part.pages * st.block_size + part.rest for part in (computed_of(st, row), ahead(st, row)))
     return {
         "phase": SCHEDULED.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist"),

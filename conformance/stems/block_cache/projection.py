@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from conformance.stems.block_cache.follow import Here, Stories
+from conformance.stems.block_cache.follow import BlockStories, FollowedRequest
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.projection import block_problems, project_blocks
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot, Name
-from spec.block_cache import BlockCache
-from spec.blocks import NULL, Blocks
+from spec.block_cache import BlockCacheState
+from spec.block_pool_state import NULL, BlockPoolState
 from spec.logic import but
 
 
@@ -39,15 +39,19 @@ class _whole:
 
 
 def project(
-    st: BlockCache, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here], stories: Stories
-) -> BlockCache:
+    st: BlockCacheState,
+    seen: BlockCacheSnapshot,
+    pool: BlockPoolSnapshot,
+    here: Mapping[int, FollowedRequest],
+    stories: BlockStories,
+) -> BlockCacheState:
     """The law's state with the tables, counts and hashes that the snapshot shows; ``st`` itself if nothing differs."""
     now = _tables(st.pool, seen, here)
     now = project_blocks(now, pool, stories.number)
     return st if now is st.pool else but(st, pool=now)
 
 
-def _tables(st: Blocks, seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> Blocks:
+def _tables(st: BlockPoolState, seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> BlockPoolState:
     """The tables of requests as the scheduler shows them."""
     table = st.table
     for request, one in here.items():
@@ -61,12 +65,14 @@ def _tables(st: Blocks, seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> B
     return st if table is st.table else but(st, table=table)
 
 
-def problems(st: BlockCache, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, Here]) -> list[str]:
+def problems(
+    st: BlockCacheState, seen: BlockCacheSnapshot, pool: BlockPoolSnapshot, here: Mapping[int, FollowedRequest]
+) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words."""
     return [*block_problems(st.pool, pool), *_of_requests(seen, here)]
 
 
-def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, Here]) -> Iterable[str]:
+def _of_requests(seen: BlockCacheSnapshot, here: Mapping[int, FollowedRequest]) -> Iterable[str]:
     for request, one in here.items():
         shown = seen.requests.get(request)
         if shown is None:

@@ -41,7 +41,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pass:
+class RequestPass:
     """What a request computes in a step.
 
     ``start``: how many of its tokens are computed before. A scheduler that has another step in flight counts the drafts
@@ -61,7 +61,7 @@ class Pass:
     text: tuple[int, ...] = ()
 
 
-class Load(NamedTuple):
+class RequestLoad(NamedTuple):
     """A transfer of KV cache from another server into blocks of a request.
 
     It writes the tokens from ``first`` up to ``end`` of the request's text. ``tables``: the request's blocks.
@@ -82,11 +82,11 @@ class Launched:
     copy before the step, each as source and target. ``loads``: by request, the transfers that the workers begin.
     """
 
-    passes: Mapping[int, Pass]
+    passes: Mapping[int, RequestPass]
     preempted: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
-    loads: Mapping[int, Load] = field(default_factory=dict)
+    loads: Mapping[int, RequestLoad] = field(default_factory=dict)
 
 
 class Transfers(NamedTuple):
@@ -154,7 +154,7 @@ class BlockCacheEngine(Engine, Protocol):
     ``eagle`` (the drafts come from layers with KV cache of their own), ``steps_in_flight`` (1, or 2 with an
     asynchronous scheduler), ``threshold`` (most tokens of a chunk of a prompt, 0 for any number), ``policy`` (``fcfs``
     or ``priority``), ``max_length`` (most tokens of a request), ``events`` (an engine that can publishes KV events, see
-    ``TellingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
+    ``PublishingEngine``), ``transfers`` (KV cache comes from other servers and is read by them, ``False`` if left out),
     ``reoffers`` (a transfer of which nothing came is offered again, ``False`` if left out), ``failure`` (what an engine
     that has the choice does with a request of whose transfer a part did not come: ``recompute``, if left out, or
     ``fail``, which ends it with an error).

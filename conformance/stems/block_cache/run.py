@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from conformance.driver.diff import Change, Names
-from conformance.driver.lockstep import QUIESCENT, Call, Calls, Finding, Ignores, Law, Operation, nothing
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import QUIESCENT, Calls, EngineCall, Finding, Ignores, Law, Operation, nothing
 from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse, lacking
-from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, Wrong
+from conformance.driver.shadow import BLOCK_SLOTS, NOBODY, STATES, Shadow, WrongSlot
 from conformance.stems.block_cache.exchange import Exchange
-from conformance.stems.block_cache.follow import NOTHING_HELD, Follower, Stories
+from conformance.stems.block_cache.follow import NOTHING_HELD, BlockStories, Follower
 from conformance.stems.block_cache.memory import Misread
 from conformance.stems.block_cache.projection import problems, project, whole
 from conformance.stems.block_cache.protocol import (
@@ -33,7 +33,7 @@ from conformance.stems.block_cache.worker import Astray, Workers
 from conformance.stems.requests.request import token
 from spec import block_cache as law
 from spec import block_pool
-from spec.block_cache import BlockCache
+from spec.block_cache import BlockCacheState
 from spec.finite import Domain
 from spec.logic import but
 
@@ -51,13 +51,13 @@ MOST_STORIES = 1 << 31
 MOST_WITH_TRANSFERS = 8  # requests of a run with transfers that have not ended, or whose blocks a transfer uses
 
 
-def wrong_of(misread: Misread, size: int, step: int) -> Wrong:
+def wrong_of(misread: Misread, size: int, step: int) -> WrongSlot:
     """What a request has read that was not its own. ``size``: the slots of a block. ``step``: the operation."""
     reader = f"request {misread.request}"
     writer = NOBODY if misread.writer is None else f"request {misread.writer}"
     where = misread.where if misread.writer is None else f"{misread.where}, which holds {misread.holds}"
     pool, slot = STATES if misread.is_state else BLOCK_SLOTS, misread.block * size + misread.offset
-    return Wrong(reader, writer, pool, slot, misread.token, step, 0, where)
+    return WrongSlot(reader, writer, pool, slot, misread.token, step, 0, where)
 
 
 class BlockCacheRun:
@@ -67,7 +67,7 @@ class BlockCacheRun:
         self.engine, self.config = engine, config
         self.lacks: Collection[str] = lacking(engine)
         self.size: int = config["block_size"]
-        self.stories = Stories(self.size)
+        self.stories = BlockStories(self.size)
         self.law = Law(law.stem, self._initial(), strict, ignores)
         self.follower = Follower(self.law, config, self.stories)
         self.law.names = Names(row=self.follower.name, text=self.stories.name)
@@ -83,7 +83,7 @@ class BlockCacheRun:
         self.seen: BlockCacheSnapshot = engine.snapshot()
         self._pool = whole(self.seen.pool, self.size)
 
-    def _initial(self) -> BlockCache:
+    def _initial(self) -> BlockCacheState:
         config, groups = self.config, self.config["layers"]
         most = config["requests"] * (1 + config["steps_in_flight"])  # those that run, and those of steps in flight
         rows = (most + (MOST_WITH_TRANSFERS if config.get("transfers", False) else 0)) * len(groups)
@@ -134,7 +134,7 @@ class BlockCacheRun:
         self.follower.comes(request, mark, tokens, [*tokens, *more])
         self.workers.comes(request, mark)
         asked = (elsewhere, sends) if self.config.get("transfers", False) else ()
-        yield Call("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
+        yield EngineCall("add", partial(self.engine.add, request, tokens, outputs, mark, priority, *asked))
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -143,7 +143,7 @@ class BlockCacheRun:
             raise Misuse(f"request {request} has ended", by_engine=True)
         self.follower.must_know(request)
         self._empty = 0
-        yield Call("abort", partial(self.engine.abort, request))
+        yield EngineCall("abort", partial(self.engine.abort, request))
         self._explain()
 
     # Steps.
@@ -153,7 +153,7 @@ class BlockCacheRun:
         """The scheduler makes a step and sends it to the workers."""
         if len(self.flying) >= self.config["steps_in_flight"]:
             raise Misuse("as many steps are in flight as may be", by_engine=True)
-        step: Launched = yield Call("schedule", self.engine.schedule)
+        step: Launched = yield EngineCall("schedule", self.engine.schedule)
         self.workers.launched(step)  # first, so that a run that is driven on after a finding has the step
         self._preempted(step.preempted)
         if step.passes or self.config.get("transfers", False):
@@ -177,7 +177,7 @@ class BlockCacheRun:
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, str(astray)) from None
         transfers = self.exchange.completed()
         told = (transfers,) if self.config.get("transfers", False) else ()
-        done: Completed = yield Call("complete", partial(self.engine.complete, sampled, *told))
+        done: Completed = yield EngineCall("complete", partial(self.engine.complete, sampled, *told))
         for request, one in step.passes.items():
             if request in self.follower.here and request not in dropped:
                 self.follower.verified(request, len(sampled[request]) - 1 if request in sampled else one.drafts)
@@ -193,7 +193,7 @@ class BlockCacheRun:
         self.follower.settle()
         if self.config["drafts"] and "draft" not in self.lacks:
             drafts = {r: self._next(r, self.config["drafts"]) for r in sampled if r in self.follower.here}
-            yield Call("draft", partial(self.engine.draft, drafts))
+            yield EngineCall("draft", partial(self.engine.draft, drafts))
 
     @operation
     def arrive(self, request: int, lost: int = 0) -> Calls:
@@ -236,9 +236,9 @@ class BlockCacheRun:
         if preempt and self.waits_with_blocks():
             raise Misuse("the prefix cache is reset with a preemption only where who does not run has no blocks", True)
         self._empty = 0
-        ran = [request for request, one in self.seen.requests.items() if one.status == "running"]
-        done = yield Call("reset", partial(self.engine.reset, preempt))
-        gone = [request for request in ran if self.seen.requests[request].status != "running"]
+        running = [request for request, one in self.seen.requests.items() if one.status == "running"]
+        done = yield EngineCall("reset", partial(self.engine.reset, preempt))
+        gone = [request for request in running if self.seen.requests[request].status != "running"]
         self._preempted(gone)
         self._explain(preempted=gone)
         self.law.engine_step("reset", bool(done))
@@ -324,7 +324,7 @@ class BlockCacheRun:
         """The law's state, with tables, counts and hashes as the engine shows them."""
         return project(self.law.state, self.seen, self._pool, self.follower.here, self.stories)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden from a caller."""
         del change
         return False

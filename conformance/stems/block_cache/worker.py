@@ -16,8 +16,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from conformance.driver.protocol import Json
-from conformance.stems.block_cache.memory import Memory, Misread
-from conformance.stems.block_cache.protocol import MAMBA, NEW, RUNNING, WINDOW, Launched, Load, Pass, Tables
+from conformance.stems.block_cache.memory import BlockMemory, Misread
+from conformance.stems.block_cache.protocol import (
+    MAMBA,
+    NEW,
+    RUNNING,
+    WINDOW,
+    Launched,
+    RequestLoad,
+    RequestPass,
+    Tables,
+)
 from conformance.stems.block_pool.protocol import NULL
 
 
@@ -26,7 +35,7 @@ class Astray(Exception):
 
 
 @dataclass
-class Here:
+class WorkerRequest:
     """What the workers know of a request.
 
     ``tables``: by group its blocks. ``text``, ``prefixes``: its tokens, and the number of each prefix. ``column``: the
@@ -50,7 +59,7 @@ class Job:
     """
 
     request: int
-    told: Pass
+    request_pass: RequestPass
     tables: list[list[int]]
     refused: int = 0
 
@@ -63,7 +72,7 @@ class Work(NamedTuple):
     """
 
     job: Job
-    here: Here
+    here: WorkerRequest
     start: int
     known: int
     end: int
@@ -78,9 +87,9 @@ class Workers:
         self._groups: list[Json] = config["layers"]
         self._aligned = bool(config["caching"])
         self._transfers = bool(config.get("transfers", False))
-        self._memory = Memory(self._size, len(self._groups))
+        self._memory = BlockMemory(self._size, len(self._groups))
         self._flying: deque[tuple[Launched, list[Job]]] = deque()
-        self.here: dict[int, Here] = {}
+        self.here: dict[int, WorkerRequest] = {}
         self.marks: dict[int, int] = {}
         self.step = 0
 
@@ -91,9 +100,9 @@ class Workers:
     def launched(self, step: Launched) -> None:
         """A step is sent to the workers."""
         jobs = []
-        for request, told in step.passes.items():
-            here = self._table(request, told)
-            jobs.append(Job(request, told, [list(table) for table in here.tables]))
+        for request, request_pass in step.passes.items():
+            here = self._table(request, request_pass)
+            jobs.append(Job(request, request_pass, [list(table) for table in here.tables]))
         if step.passes or self._transfers:
             self._flying.append((step, jobs))
 
@@ -117,7 +126,7 @@ class Workers:
 
     # Transfers.
 
-    def received(self, request: int, load: Load, text: Sequence[int]) -> None:
+    def received(self, request: int, load: RequestLoad, text: Sequence[int]) -> None:
         """A transfer has written the tokens from its first one up to the end of ``text`` into a request's blocks."""
         prefixes = self._prefixes(request, text)
         for group, table in enumerate(load.tables):
@@ -144,49 +153,49 @@ class Workers:
 
     # Tables.
 
-    def _table(self, request: int, told: Pass) -> Here:
+    def _table(self, request: int, request_pass: RequestPass) -> WorkerRequest:
         """What is known of a request, with its tables as the pass has them."""
-        if told.kind == RUNNING:
+        if request_pass.kind == RUNNING:
             here = self.here[request]
-            for table, more in zip(here.tables, told.blocks, strict=True):
+            for table, more in zip(here.tables, request_pass.blocks, strict=True):
                 table.extend(more)
             return here
-        if told.kind == NEW:
-            self.here[request] = Here(self._memory.root(self.marks[request]), [])
+        if request_pass.kind == NEW:
+            self.here[request] = WorkerRequest(self._memory.root(self.marks[request]), [])
         here = self.here[request]
-        here.tables = [list(table) for table in told.blocks]
+        here.tables = [list(table) for table in request_pass.blocks]
         return here
 
     # What a pass computes.
 
     def _work(self, job: Job, sampled: Sequence[int] | None) -> Work:
         """The pass with the tokens that were sampled after it."""
-        told, here = job.told, self.here[job.request]
-        if told.kind == RUNNING:
-            start = told.start - job.refused
+        request_pass, here = job.request_pass, self.here[job.request]
+        if request_pass.kind == RUNNING:
+            start = request_pass.start - job.refused
         else:
-            start = told.start
+            start = request_pass.start
             here.column, here.accepted = -1, 1
-            self._know(job.request, here, told.text)
-        known = start + told.count - told.drafts
+            self._know(job.request, here, request_pass.text)
+        known = start + request_pass.count - request_pass.drafts
         if len(here.text) < known:
             raise Astray(f"request {job.request} computes its tokens up to {known}, and has {len(here.text)}")
         kept = 0
-        if sampled is not None and told.samples:
+        if sampled is not None and request_pass.samples:
             kept = len(sampled) - 1
             self._know(job.request, here, (*here.text[:known], *sampled))
-        self._refuse(job.request, told.drafts - kept)
-        return Work(job, here, start, known, known + kept, told.drafts - kept)
+        self._refuse(job.request, request_pass.drafts - kept)
+        return Work(job, here, start, known, known + kept, request_pass.drafts - kept)
 
     def _refuse(self, request: int, drafts: int) -> None:
         """Drafts of a request are refused. The passes of the request that are in flight begin earlier by them."""
         for _, jobs in self._flying:
             for job in jobs:
-                if job.request == request and job.told.kind != RUNNING:
+                if job.request == request and job.request_pass.kind != RUNNING:
                     return
                 job.refused += drafts if job.request == request else 0
 
-    def _know(self, request: int, here: Here, text: Sequence[int]) -> None:
+    def _know(self, request: int, here: WorkerRequest, text: Sequence[int]) -> None:
         """A request has this text."""
         same = 0
         for one, other in zip(here.text, text, strict=False):
@@ -236,7 +245,7 @@ class Workers:
         if not groups:
             return None
         here, old = work.here, work.here.column
-        column = (work.start + work.job.told.count - 1) // self._size if self._aligned else 0
+        column = (work.start + work.job.request_pass.count - 1) // self._size if self._aligned else 0
         if old < 0:
             old = (work.start - 1) // self._size if self._aligned else 0
         moved = self._aligned and old not in (-1, column)

@@ -9,49 +9,49 @@ from impl.block_pool import BlockPool
 from proofs import block_pool as wrong
 from proofs.hints import altered, unchosen
 from spec import block_pool as law
-from spec.blocks import NO_HASH, Blocks, runs, told
+from spec.block_pool_state import NO_HASH, BlockPoolState, prefix_at, runs
 from spec.finite import Seq
 from spec.logic import Number, Set, Step, Truth, but, ite, requires
 
 # Wrong transitions that are no mutants of the law.
 
 
-def joins_another_group(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_another_group(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """The prefix cache finds a block of another group of layers, which has equal tokens."""
     first = st.length(row)
 
     def has_the_text(b: Number) -> Truth:
         at = first + found.index(b)
-        return st.blocks.has(b) & (st.hash(b) != NO_HASH) & (st.hash(b) == told(st, row, at)) & (st.index(b) == at)
+        return st.blocks.has(b) & (st.hash(b) != NO_HASH) & (st.hash(b) == prefix_at(st, row, at)) & (st.index(b) == at)
 
     step = unchosen(law.join(st, row, found), "each block found has the hash of the row's own text at its place")
     return but(step, choice=(*step.choice, requires(found.all(has_the_text), "each block found has the hash")))
 
 
-def joins_and_cuts_the_queue(st: Blocks, row: Number, found: Seq) -> Step[Blocks]:
+def joins_and_cuts_the_queue(st: BlockPoolState, row: Number, found: Seq) -> Step[BlockPoolState]:
     """A block that is found leaves the free queue, and the block behind it is lost."""
     step = law.join(st, row, found)
     return altered(step, available=ite(step.then.available < st.available, step.then.available - 1, st.available))
 
 
-def releases_twice(st: Blocks, row: Number) -> Step[Blocks]:
+def releases_twice(st: BlockPoolState, row: Number) -> Step[BlockPoolState]:
     """A block of a row that ends comes back to the free queue twice."""
     step = law.release(st, row)
     return altered(step, available=ite(step.then.available > st.available, step.then.available + 1, st.available))
 
 
-def evicts_with_its_twin(st: Blocks, gone: Set) -> Step[Blocks]:
+def evicts_with_its_twin(st: BlockPoolState, gone: Set) -> Step[BlockPoolState]:
     """A block that is evicted from the prefix cache takes every block with its hash along."""
     lost = st.blocks.such(lambda b: st.blocks.any(lambda g: gone.has(g) & (st.hash(g) == st.hash(b))), st.blocks.items)
     return altered(law.evict(st, gone), hash=st.hash.where(lost.has, NO_HASH, st.blocks.items))
 
 
-def any_block(st: Blocks) -> Iterator[tuple[int, Seq]]:
+def any_block(st: BlockPoolState) -> Iterator[tuple[int, Seq]]:
     """Calls to try: a row in use goes on with any block."""
     yield from ((row, Seq([b])) for row in st.rows.items() if runs(st, row) for b in st.blocks.items())
 
 
-def two_groups() -> tuple[Blocks, ...]:
+def two_groups() -> tuple[BlockPoolState, ...]:
     """Three blocks and two rows of different groups."""
     return (law.initial(blocks=3, rows=2, indices=3, groups=2),)
 

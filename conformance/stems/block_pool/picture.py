@@ -5,10 +5,10 @@ from __future__ import annotations
 from conformance.driver.diff import Names
 from conformance.driver.protocol import Json
 from conformance.stems.panels import item, listed, panel
-from spec.blocks import NO_HASH, NULL, UNWRITTEN, Blocks, holds, runs
+from spec.block_pool_state import NO_HASH, NULL, UNWRITTEN, BlockPoolState, holds, runs
 
 
-def panels(st: Blocks, names: Names, more: dict[int, Json] | None = None) -> list[Json]:
+def panels(st: BlockPoolState, names: Names, more: dict[int, Json] | None = None) -> list[Json]:
     """The blocks, the rows that hold them, and how many are free. ``more``: other facts of a row."""
     rows = (row for row in st.rows.items() if runs(st, row))
     return [
@@ -18,7 +18,7 @@ def panels(st: Blocks, names: Names, more: dict[int, Json] | None = None) -> lis
     ]
 
 
-def _block(st: Blocks, block: int, names: Names) -> Json:
+def _block(st: BlockPoolState, block: int, names: Names) -> Json:
     holders = [names.row(row) for row in st.rows.items() if runs(st, row) and holds(st, row, block)]
     facts = {"held by": listed(holders) if holders else "nobody", "holders counted": str(st.refs(block))}
     if st.content(block) != UNWRITTEN:
@@ -29,7 +29,7 @@ def _block(st: Blocks, block: int, names: Names) -> Json:
     return item(f"block {block}", f"block {block}", facts, look, wrong=["held by"] if look == "lost" else [])
 
 
-def _row(st: Blocks, row: int, names: Names, more: Json) -> Json:
+def _row(st: BlockPoolState, row: int, names: Names, more: Json) -> Json:
     places = [st.table(row, i) for i in range(st.length(row))]
     blocks = listed("null" if block == NULL else block for block in places)
     facts = {"group": str(st.group(row)), "blocks": blocks, "computed whole": f"{st.filled(row)} blocks"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from conformance.stems.block_pool.protocol import NULL, BlockPoolSnapshot, Name
-from spec.blocks import NO_HASH, Blocks
+from spec.block_pool_state import NO_HASH, BlockPoolState
 from spec.logic import but
 
 GONE = -1  # the count of a block that is not shown
@@ -18,7 +18,7 @@ UNKNOWN = -1  # the prefix of a hash that no text has
 Numbers = Callable[[tuple[int, ...]], int]
 
 
-def project_blocks(st: Blocks, seen: BlockPoolSnapshot, number: Numbers) -> Blocks:
+def project_blocks(st: BlockPoolState, seen: BlockPoolSnapshot, number: Numbers) -> BlockPoolState:
     """The law's blocks with the counts, the hashes and the number of free blocks that the snapshot shows; ``st`` itself
     if nothing differs. A hash is the one under which the prefix cache finds the block.
     """
@@ -45,7 +45,7 @@ def found_under(seen: BlockPoolSnapshot, number: Numbers) -> dict[int, int]:
 
 
 def block_problems(
-    st: Blocks, seen: BlockPoolSnapshot, displaced: Mapping[int, Name] = MappingProxyType({})
+    st: BlockPoolState, seen: BlockPoolSnapshot, displaced: Mapping[int, Name] = MappingProxyType({})
 ) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words.
 
@@ -57,7 +57,7 @@ def block_problems(
 # The free queue.
 
 
-def _queue_problems(st: Blocks, seen: BlockPoolSnapshot) -> list[str]:
+def _queue_problems(st: BlockPoolState, seen: BlockPoolSnapshot) -> list[str]:
     free = seen.free
     listed = set(free)
     found = [] if seen.null == NULL else [f"the null block is block {seen.null}, and not block {NULL}"]
@@ -93,7 +93,7 @@ def _no_block(block: int) -> str:
 # The prefix cache.
 
 
-def _name_problems(st: Blocks, seen: BlockPoolSnapshot, displaced: Mapping[int, Name]) -> list[str]:
+def _name_problems(st: BlockPoolState, seen: BlockPoolSnapshot, displaced: Mapping[int, Name]) -> list[str]:
     found = ["the null block has a hash"] if seen.null_named else []
     for name, blocks in seen.found.items():
         found += [f"the prefix cache finds block {b} {n} times under {said(name)}" for b, n in _twice(blocks)]

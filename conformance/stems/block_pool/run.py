@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conformance.driver.diff import Change, Names
-from conformance.driver.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, Operation, nothing
 from conformance.driver.operations import KeyTokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse, lacking
 from conformance.driver.shadow import Shadow
@@ -21,7 +21,7 @@ from conformance.stems.block_pool.contents import Table, forward, table_of
 from conformance.stems.block_pool.projection import UNKNOWN, block_problems, found_under, prefix_names, project_blocks
 from conformance.stems.block_pool.protocol import NULL, BlockPoolEngine, BlockPoolSnapshot, Name
 from spec import block_pool as law
-from spec.blocks import Blocks, alike, found_for
+from spec.block_pool_state import BlockPoolState, alike, found_for
 from spec.finite import Domain, Map, Seq, Set
 from spec.logic import but
 
@@ -75,7 +75,7 @@ class BlockPoolRun:
         self.tables[row] = table
         found: list[int] = []
         for place in range(skip, skip + hits):
-            block = yield Call("find", partial(self.engine.find, group, text[: place + 1]))
+            block = yield EngineCall("find", partial(self.engine.find, group, text[: place + 1]))
             if block is None:
                 self._must_have_none(row, place)
                 break
@@ -88,7 +88,7 @@ class BlockPoolRun:
             self.law.engine_step("join", row, Seq(found))
             table.blocks = [NULL] * skip + found
             table.filled = table.offered = len(table.blocks)
-            yield Call("touch", partial(self.engine.touch, found))
+            yield EngineCall("touch", partial(self.engine.touch, found))
         if len(table.blocks) < to:
             granted = yield from self._take(row, to)
             if not granted:
@@ -96,13 +96,13 @@ class BlockPoolRun:
                     yield None
                 yield from self._give_back(row)
 
-    def _take(self, row: int, to: int) -> Generator[Call, Any, bool]:
+    def _take(self, row: int, to: int) -> Generator[EngineCall, Any, bool]:
         """New blocks up to ``to`` places. Its value: the engine had enough."""
         table = self.tables[row]
         count = to - len(table.blocks)
         fits = bool(count <= self.state.available)
         risky = self.engine.fragile and not fits
-        chosen = yield Call("get", partial(self.engine.get, count), risky)
+        chosen = yield EngineCall("get", partial(self.engine.get, count), risky)
         if chosen is None:
             self.law.refused("take", fits)
             return False
@@ -122,7 +122,7 @@ class BlockPoolRun:
     def _give_back(self, row: int) -> Calls:
         self.law.caller_step("release", row)
         if blocks := self.tables.pop(row).blocks:
-            yield Call("free", partial(self.engine.free, blocks[::-1]))
+            yield EngineCall("free", partial(self.engine.free, blocks[::-1]))
 
     @operation
     def lend(self, row: int, other: int) -> Calls:
@@ -135,7 +135,7 @@ class BlockPoolRun:
         self.law.caller_step("lend", row, other, Set(lent))
         self.tables[other] = replace(table, blocks=table.blocks[: table.filled], offered=table.filled)
         if lent:
-            yield Call("touch", partial(self.engine.touch, lent))
+            yield EngineCall("touch", partial(self.engine.touch, lent))
 
     # A request works.
 
@@ -186,7 +186,7 @@ class BlockPoolRun:
         if cache and self.caching and table.offered < to:
             first, table.offered = table.offered, to
             offer = (row % self.groups, table.text, table.blocks, first, to)
-            yield Call("cache", partial(self.engine.cache, *offer))
+            yield EngineCall("cache", partial(self.engine.cache, *offer))
             self._explain_hashes(row, first, to)
 
     def _explain_hashes(self, row: int, first: int, last: int) -> None:
@@ -222,7 +222,7 @@ class BlockPoolRun:
         self.law.caller_step("leave", row, Set(gone))
         table.blocks = [NULL] * to + table.blocks[to:]
         if gone:
-            yield Call("free", partial(self.engine.free, gone[::-1]))
+            yield EngineCall("free", partial(self.engine.free, gone[::-1]))
 
     @operation
     def cut(self, row: int, to: int) -> Calls:
@@ -236,7 +236,7 @@ class BlockPoolRun:
         self.law.caller_step("cut", row, to)
         table.blocks = table.blocks[:to]
         if gone:
-            yield Call("free", partial(self.engine.free, gone[::-1]))
+            yield EngineCall("free", partial(self.engine.free, gone[::-1]))
 
     # The prefix cache.
 
@@ -250,12 +250,12 @@ class BlockPoolRun:
             raise Misuse("the row has no block there, or there is no prefix cache")
         self.law.caller_step("evict", Set(gone))
         self._named_anew(gone)
-        yield Call("evict", partial(self.engine.evict, gone))
+        yield EngineCall("evict", partial(self.engine.evict, gone))
 
     @operation
     def reset(self) -> Calls:
         """The prefix cache shall forget everything, as after new weights."""
-        done = yield Call("reset", self.engine.reset)
+        done = yield EngineCall("reset", self.engine.reset)
         self.law.engine_step("reset", bool(done))
         self._named_anew(self.state.blocks.items() if done else ())
 
@@ -266,9 +266,9 @@ class BlockPoolRun:
     # What callers can send now.
 
     @property
-    def state(self) -> Blocks:
+    def state(self) -> BlockPoolState:
         """The law's blocks."""
-        state: Blocks = self.law.state
+        state: BlockPoolState = self.law.state
         return state
 
     def _must_be_idle(self, row: int) -> int:
@@ -326,7 +326,7 @@ class BlockPoolRun:
         """The law's blocks, with counts, hashes and the number of free blocks as the engine shows them."""
         return project_blocks(self.state, self.seen, self._number)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden from a caller."""
         del change
         return False

@@ -14,7 +14,7 @@ from conformance.stems.cache.exclusions import CacheExclusion
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.lock_ref.projection import common_length
-from spec.tree import begin
+from spec.lock_ref_state import begin
 
 
 def breaks(run: CacheRun, exclude: Collection[StrEnum], op: str, request: int) -> bool:

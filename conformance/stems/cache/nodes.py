@@ -12,9 +12,9 @@ from conformance.driver.lockstep import Finding, Law
 from conformance.driver.protocol import Key
 from conformance.stems.lock_ref.protocol import NodeSnapshot
 from spec.cache_state import CacheState, home
-from spec.rows import full_pool
-from spec.states import OWN
-from spec.tree import ROOT, begin
+from spec.lock_ref_state import ROOT, begin
+from spec.mamba_slots_state import OWN
+from spec.session_trim_state import full_pool
 
 
 class CacheNodes:

@@ -11,14 +11,14 @@ from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodeSnapshot
 from conformance.stems.pools.calls import whole_pages
 from conformance.stems.session_trim.protocol import RowSnapshot
 from spec.cache_state import CacheState, home
+from spec.lock_ref_state import HELD, LockRefState
 from spec.logic import but
-from spec.rows import in_gap
-from spec.tree import HELD, Tree
+from spec.session_trim_state import in_gap
 
 SIDES = ("full", "swa")
 
 
-class Held(NamedTuple):
+class RowHold(NamedTuple):
     """What a row holds, by the law's numbers: a node, the node at which its window ends, and 1 if it holds the node's
     state, or counts it where it is missing.
 
@@ -30,7 +30,7 @@ class Held(NamedTuple):
     state: int = 0
 
 
-NOTHING = Held(0, 0)
+NOTHING = RowHold(0, 0)
 
 
 class CacheView(NamedTuple):
@@ -45,7 +45,7 @@ class CacheView(NamedTuple):
     nodes: Mapping[Key, NodeSnapshot]
     tree: LockRefSnapshot
     rows: Mapping[int, RowSnapshot]
-    held: Mapping[int, Held]
+    held: Mapping[int, RowHold]
 
 
 def project_cache(st: CacheState, view: CacheView) -> CacheState:
@@ -87,7 +87,7 @@ def _slots(node: NodeSnapshot, side: str) -> list[int] | None:
     return None if part is None else part.slots
 
 
-def _with_locks(st: CacheState, view: CacheView) -> Tree:
+def _with_locks(st: CacheState, view: CacheView) -> LockRefState:
     """The tree with lock counts, sizes, and each handle's node and window as the engine shows them."""
     tree = st.tree
     shown = shown_locks(tree, view.nodes, view.numbers) | _with_handles(st, view) | _sizes(tree, view)
@@ -96,7 +96,7 @@ def _with_locks(st: CacheState, view: CacheView) -> Tree:
 
 def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
     tree, shown = st.tree, {}
-    for name in Held._fields:
+    for name in RowHold._fields:
         values = before = getattr(tree, name)
         for row, held in view.held.items():
             handle, value = st.handle(row), getattr(held, name)
@@ -108,7 +108,7 @@ def _with_handles(st: CacheState, view: CacheView) -> dict[str, Any]:
     return shown
 
 
-def _sizes(tree: Tree, view: CacheView) -> dict[str, int]:
+def _sizes(tree: LockRefState, view: CacheView) -> dict[str, int]:
     """The sizes that the tree reports, in pages and states, where they differ from the law's."""
     found = {}
     for which, sizes in (("evictable", view.tree.evictable), ("protected", view.tree.protected)):

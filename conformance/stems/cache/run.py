@@ -7,8 +7,8 @@ exchange pages, the tree's nodes tell what became of the pages, and which node a
 
 from __future__ import annotations
 
-from conformance.driver.diff import Change, Names
-from conformance.driver.lockstep import Call, Calls, Finding, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Key, Misuse
 from conformance.driver.shadow import Shadow
@@ -16,7 +16,7 @@ from conformance.stems.cache.nodes import CacheNodes
 from conformance.stems.cache.projection import (
     NOTHING,
     CacheView,
-    Held,
+    RowHold,
     holds_without_handle,
     node_problems,
     project_cache,
@@ -33,13 +33,13 @@ from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.session_trim.run import first_rows, with_lists_sorted, with_pages_freed
 from conformance.stems.swa_mapping.projection import is_read, pair_problems, settled_swa
 from spec import cache as law
-from spec import states, tree
+from spec import lock_ref_state, mamba_slots_state
 from spec.cache_state import CacheState
 from spec.finite import Seq
 from spec.lengths import in_pages
 from spec.logic import but
-from spec.rows import RUNNING, SAVED, Rows
-from spec.states import MambaSlots
+from spec.mamba_slots_state import MambaSlotsState
+from spec.session_trim_state import RUNNING, SAVED, SessionTrimState
 
 REQUESTS = 3  # how many requests own state slots in the law
 
@@ -52,10 +52,10 @@ def first_state(config: Json, stateful: bool, stories: Stories) -> CacheState:
     """
     nodes = config["size"]
     window = -(-config["window"] // config["page_size"])
-    kept = tree.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
+    kept = lock_ref_state.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
     count = config["size_mamba"] if stateful else 1
-    slots = states.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
+    slots = mamba_slots_state.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
     return law.initial(first_rows(config, nodes + 1), kept, slots, stories.contents())
 
 
@@ -89,7 +89,7 @@ class CacheRun:
     def _holders(self, number: int) -> str:
         """The rows whose requests hold a node."""
         st = self.law.state
-        held = (h for h in st.tree.handles.items() if tree.holds_full(st.tree, h, number))
+        held = (h for h in st.tree.handles.items() if lock_ref_state.holds_full(st.tree, h, number))
         return " and ".join(self._row_name(st.holder(h) - 1) for h in held)
 
     def _row_name(self, row: int) -> str:
@@ -107,9 +107,9 @@ class CacheRun:
     # The parts of the law's state and of the snapshot.
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SessionTrimState:
         """The law's rows and pools."""
-        found: Rows = self.law.state.rows
+        found: SessionTrimState = self.law.state.rows
         return found
 
     @property
@@ -126,14 +126,14 @@ class CacheRun:
             self.calls.passes.copied(seen.states)
         return seen
 
-    def held(self, kind: str, number: int) -> Held:
+    def held(self, kind: str, number: int) -> RowHold:
         """What a request or a session's slot holds, as the engine shows it. ``kind``: ``request`` or ``session``."""
         hold = self.seen.holds.get((kind, number))
         if hold is None:
             return NOTHING
         known = {node.id: self.tree.at.get(key, -1) for key, node in self.tree.seen.items()}
-        top = tree.ROOT if hold.top is None else known.get(hold.top, -1)
-        return Held(self.tree.at.get(Key(hold.text), -1), top, int(hold.state))
+        top = lock_ref_state.ROOT if hold.top is None else known.get(hold.top, -1)
+        return RowHold(self.tree.at.get(Key(hold.text), -1), top, int(hold.state))
 
     def _by_number(self) -> CacheView:
         """The last snapshot, with the law's numbers."""
@@ -159,7 +159,7 @@ class CacheRun:
         handle, st = self.law.state.handle(row), self.law.state.tree
         if hold is None or not handle or self.rows.phase(row) != RUNNING:
             return
-        if hold.top is None and st.top(handle) != tree.ROOT:
+        if hold.top is None and st.top(handle) != lock_ref_state.ROOT:
             self.law.engine_step("release_swa", row, handle)
         if not hold.state and st.state(handle) == 1:
             self.law.engine_step("release_state", row, handle)
@@ -200,7 +200,7 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        top = held.top if held.top != tree.ROOT else self._window_top(held.node)
+        top = held.top if held.top != lock_ref_state.ROOT else self._window_top(held.node)
         counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
         counts = counts or self._counts(row, top, held.node)
         return handle, held.node, top, bool(counts), read
@@ -211,13 +211,13 @@ class CacheRun:
         """
         st, old = self.law.state.tree, self.law.state.handle(row)
         numbers = {number: key for key, number in self.tree.at.items()}
-        for n in tree.path(st, node):
-            if st.swa(n) == 1 or not tree.between(st, top, n, node):
+        for n in lock_ref_state.path(st, node):
+            if st.swa(n) == 1 or not lock_ref_state.between(st, top, n, node):
                 continue
             shown = self.tree.seen[numbers[n]].parts["swa"].lock if numbers[n] in self.tree.seen else None
             if shown is None:
                 return "counts_missing" not in self.lacks
-            if shown > st.swa_ref(n) - bool(tree.holds_swa(st, old, n)):
+            if shown > st.swa_ref(n) - bool(lock_ref_state.holds_swa(st, old, n)):
                 return True
         return False
 
@@ -225,8 +225,11 @@ class CacheRun:
         """The node at which the window of a lock on ``node`` ends, 0 if there is no such node, or no window."""
         st = self.law.state.tree
         if not st.windowed:
-            return tree.ROOT
-        return next((top for top in tree.path(st, node) if tree.window_top(st, top, node)), tree.ROOT)
+            return lock_ref_state.ROOT
+        return next(
+            (top for top in lock_ref_state.path(st, node) if lock_ref_state.window_top(st, top, node)),
+            lock_ref_state.ROOT,
+        )
 
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on, with its states."""
@@ -266,7 +269,7 @@ class CacheRun:
         held, handle, st = self.held("request", request), self.law.state.handle(row), self.law.state.tree
         if held == NOTHING or not handle or held.node != st.node(handle):
             return False
-        swa = bool(st.windowed) and held.top != tree.ROOT and st.top(handle) == tree.ROOT
+        swa = bool(st.windowed) and held.top != lock_ref_state.ROOT and st.top(handle) == lock_ref_state.ROOT
         return swa or (held.state == 1 and st.state(handle) != 1)
 
     def _gave_up_state(self, row: int) -> None:
@@ -352,7 +355,7 @@ class CacheRun:
             raise Misuse("there is no page boundary after the cached prefix")
         self.states.tracked(request)
         self.calls.passes.tracked(request, self.calls.requests[request])
-        yield Call("track", lambda: self.engine.track(request))
+        yield EngineCall("track", lambda: self.engine.track(request))
 
     @operation
     def release_swa(self, request: int) -> Calls:
@@ -360,13 +363,13 @@ class CacheRun:
         self.calls.running(request)
         if self.calls.prefilling(request):
             raise Misuse("a request gives back a part of its lock once its prompt is computed")
-        yield Call("release_swa", lambda: self.engine.release_swa(request))
+        yield EngineCall("release_swa", lambda: self.engine.release_swa(request))
 
     @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self.calls.running(request)
-        yield Call("boundary", lambda: self.engine.boundary(request))
+        yield EngineCall("boundary", lambda: self.engine.boundary(request))
         self.follow_tree()
         self.states.second(request)
 
@@ -375,19 +378,19 @@ class CacheRun:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
         self.law.caller_step("state_give_second", request)
-        yield Call("settle", lambda: self.engine.settle(request))
+        yield EngineCall("settle", lambda: self.engine.settle(request))
 
     @operation
     def evict(self, full: Tokens = 0, swa: Tokens = 0, states: int = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and states; it chooses which."""
         swa = swa if self.rows.pools.windowed else 0
-        yield Call("evict", lambda: self.engine.evict(full, swa, states))
+        yield EngineCall("evict", lambda: self.engine.evict(full, swa, states))
         self.law.counts["evict", "done"] += 1
 
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all requests hold both alike."""
-        yield Call("compact", self.engine.compact)
+        yield EngineCall("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
 
     def evict_everything(self) -> None:
@@ -425,11 +428,11 @@ class CacheRun:
         slots = project_states(st.states, self.states.seen, self.states.owners(), self.calls.row_of, {})
         return seen if slots is st.states else but(seen, states=slots)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Hidden from callers are the mapping of a slot that no row uses, and what a request that is gone
         still names.
         """
-        if isinstance(change.new, MambaSlots):
+        if isinstance(change.new, MambaSlotsState):
             return hidden_state_change(change, self.law.state.states, self.calls.row_of)
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 

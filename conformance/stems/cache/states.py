@@ -14,7 +14,7 @@ from conformance.stems.mamba_slots.projection import record_of
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot, Three
 from conformance.stems.requests.calls import RequestCalls
 from spec.finite import Seq
-from spec.states import ABSENT, IDLE, OWN, ROLES, MambaSlots, across, has_two, kept, needed
+from spec.mamba_slots_state import ABSENT, IDLE, OWN, ROLES, MambaSlotsState, across, has_two, kept, needed
 
 
 class CacheStates:
@@ -26,9 +26,9 @@ class CacheStates:
         self.seen = MambaSlotsSnapshot([], 0)
 
     @property
-    def state(self) -> MambaSlots:
+    def state(self) -> MambaSlotsState:
         """The law's states."""
-        found: MambaSlots = self.law.state.states
+        found: MambaSlotsState = self.law.state.states
         return found
 
     def owners(self) -> Mapping[Key, int]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from conformance.driver.shadow import Texts
-from conformance.stems.requests.request import Request, token
+from conformance.driver.shadow import PrefixNumbers
+from conformance.stems.requests.request import RunRequest, token
 from spec import contents
 from spec.contents import Contents
 
@@ -23,13 +23,13 @@ class Stories:
 
     arity = 3
 
-    def __init__(self, page_size: int, texts: Texts) -> None:
+    def __init__(self, page_size: int, texts: PrefixNumbers) -> None:
         self.page_size, self.texts = page_size, texts
         self._known: dict[tuple[int, int, tuple[int, ...]], int] = {}
-        self._asked: list[Request] = []  # of each story, the request that told it first
+        self._asked: list[RunRequest] = []  # of each story, the request that told it first
         self._prefixes: list[list[int]] = []
 
-    def of(self, request: Request) -> int:
+    def of(self, request: RunRequest) -> int:
         """The number of a request's story. Equal stories have one number."""
         known = request.mark, request.fork, tuple(request.tokens)
         if known not in self._known:

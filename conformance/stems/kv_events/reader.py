@@ -23,7 +23,7 @@ UNSAID = 0  # the text of a block of which no event has said the text; no text h
 SHOWN = 4  # how many blocks a message names
 
 
-class Wrong(NamedTuple):
+class WrongEvent(NamedTuple):
     """An event, or the end of a batch, that breaks the law. ``law``: its name. ``detail``: what is wrong."""
 
     law: str
@@ -55,7 +55,7 @@ class Reader:
         self._said: defaultdict[tuple[Medium, int | None], dict[Hash, int]] = defaultdict(dict)
         self._known: defaultdict[int | None, dict[Hash, list[int]]] = defaultdict(dict)  # in how many media, what text
 
-    def event(self, event: Event) -> Wrong | None:
+    def event(self, event: Event) -> WrongEvent | None:
         """Reads one event. Raises ``Malformed`` where it has no tokens that could be read."""
         if type(event) is Stored:
             return self._stored(event)
@@ -67,14 +67,14 @@ class Reader:
         self.missed = False
         return None
 
-    def begins(self, number: int) -> Wrong | None:
+    def begins(self, number: int) -> WrongEvent | None:
         """A batch of this number begins. The first batch that is read may have any number."""
         if self.next is not None and number != self.next:
-            return Wrong(NUMBERED, f"batch {number} follows batch {self.next - 1}: batch {self.next} is wanted")
+            return WrongEvent(NUMBERED, f"batch {number} follows batch {self.next - 1}: batch {self.next} is wanted")
         self.next = number + 1
         return None
 
-    def differs(self, held: Collection[Key]) -> Wrong | None:
+    def differs(self, held: Collection[Key]) -> WrongEvent | None:
         """At the end of a batch: what the reader believes and what the pool holds are not one. ``held``: every key of
         which the pool holds a copy.
         """
@@ -95,13 +95,13 @@ class Reader:
         for known in self._known.values():
             yield from ((text, block) for block, (_, text) in known.items())
 
-    def _stored(self, event: Stored) -> Wrong | None:
+    def _stored(self, event: Stored) -> WrongEvent | None:
         hashes, parent, tokens, size, medium, group, _ = event
         known = self._known[group]
         said = self._said[medium, group]
         text = self._text_before(event, known)
         if text is None:
-            return Wrong(PARENT, f"its parent {'' if parent is None else shown(parent)} is not believed")
+            return WrongEvent(PARENT, f"its parent {'' if parent is None else shown(parent)} is not believed")
         counting, end = self.counting, 0
         for block in hashes:
             if text != UNSAID:
@@ -116,7 +116,7 @@ class Reader:
                 known[block] = [1, text]
             else:
                 if text != found[1] and text != UNSAID and found[1] != UNSAID:
-                    return Wrong(TEXT, f"{shown(block)} stands for another text already")
+                    return WrongEvent(TEXT, f"{shown(block)} stands for another text already")
                 found[0] += not count
                 found[1] = found[1] or text
             said[block] = count + 1 if counting else 1
@@ -135,7 +135,7 @@ class Reader:
         # Where blocks are left out, nobody can tell which tokens are whose.
         return text if len(event.tokens) == len(event.hashes) * event.size else UNSAID
 
-    def _removed(self, event: Removed) -> Wrong | None:
+    def _removed(self, event: Removed) -> WrongEvent | None:
         hashes, medium, group = event
         said = self._said[medium, group]
         for block in hashes:
@@ -150,15 +150,15 @@ class Reader:
                 else:
                     known[block][0] -= 1
             elif not self.missed:
-                return Wrong(REMOVED, f"{shown(block)} is not believed")
+                return WrongEvent(REMOVED, f"{shown(block)} is not believed")
         return None
 
 
-def difference(stale: Collection[str], missing: Collection[str]) -> Wrong | None:
+def difference(stale: Collection[str], missing: Collection[str]) -> WrongEvent | None:
     """What is believed and gone, and what is held and not believed, in words; ``None`` where both are empty."""
     gone = f"believed and gone: {_few(stale)}" if stale else ""
     unknown = f"held and not believed: {_few(missing)}" if missing else ""
-    return Wrong(EXACT, "; ".join(filter(None, (gone, unknown)))) if stale or missing else None
+    return WrongEvent(EXACT, "; ".join(filter(None, (gone, unknown)))) if stale or missing else None
 
 
 def _few(names: Collection[str]) -> str:

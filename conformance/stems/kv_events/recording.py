@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from conformance.driver.naming import UsageError
-from conformance.stems.kv_events.reader import Reader, Wrong
+from conformance.stems.kv_events.reader import Reader, WrongEvent
 from conformance.stems.kv_events.wire import Malformed, parsed
 
 MOST = 1 << 31  # bytes of one object
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundInStream:
     """The first place of a stream that breaks the law.
 
     ``batch``, ``event``: which batch of the file and which event of the whole file, from 1; ``event`` is ``None`` where
@@ -43,7 +43,7 @@ class Found:
     batch: int
     event: int | None
     said: str
-    wrong: Wrong
+    wrong: WrongEvent
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Judged:
     events: int = 0
     readers: dict[Publisher, Reader] = field(default_factory=dict)
     late: int = 0
-    found: Found | None = None
+    found: FoundInStream | None = None
 
     @property
     def believed(self) -> int:
@@ -81,7 +81,7 @@ def judge(path: Path, counting: bool = True, late: bool = False) -> Judged:
             reader = done.readers[batch.publisher] = Reader(counting, joins)
             done.late += joins
         if batch.number is not None and (wrong := reader.begins(batch.number)):
-            done.found = Found(done.batches, None, f"batch {batch.number}", wrong)
+            done.found = FoundInStream(done.batches, None, f"batch {batch.number}", wrong)
             return done
         for raw in batch.events:
             done.events += 1
@@ -91,7 +91,7 @@ def judge(path: Path, counting: bool = True, late: bool = False) -> Judged:
             except Malformed as error:
                 raise UsageError(f"{path}: event {done.events}, in batch {done.batches}: {error}") from None
             if wrong:
-                done.found = Found(done.batches, done.events, str(event), wrong)
+                done.found = FoundInStream(done.batches, done.events, str(event), wrong)
                 return done
     if not done.batches:
         raise UsageError(f"{path}: the file is empty, a recorded stream of KV events is wanted")

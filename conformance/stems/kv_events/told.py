@@ -1,61 +1,7 @@
-"""The KV events of an engine in a run, judged after each call beside what the engine has cached then."""
+"""The old name of ``conformance.stems.kv_events.published``, whose ``differs`` a test of an engine's events calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from conformance.stems.kv_events.published import differs
 
-from conformance.driver.protocol import Told
-from conformance.stems.kv_events.reader import READABLE, Key, Reader, Wrong, difference
-from conformance.stems.kv_events.texts import EMPTY, extended
-from conformance.stems.kv_events.wire import Malformed, parsed, shown
-
-
-def differs(reader: Reader, events: Sequence[Any], keys: Collection[Key]) -> Wrong | None:
-    """What breaks the law: one of these events, which the engine has published since the last call, or what the reader
-    believes after them. ``keys``: every block that the engine's pool holds now. ``None``: the law is kept.
-
-    After an answer that is not ``None`` the reader is of no more use.
-    """
-    return heard(reader, events) or reader.differs(keys)
-
-
-def heard(reader: Reader, events: Sequence[Any]) -> Wrong | None:
-    """The first of these events that breaks the law; the reader reads them all, or up to that one."""
-    for raw in events:
-        try:
-            event = parsed(raw)
-            wrong = reader.event(event)
-        except Malformed as error:
-            return Wrong(READABLE, f"{error}: {raw!r}")
-        if wrong is not None:
-            return Wrong(wrong.law, f"{event}: {wrong.detail}")
-    return None
-
-
-class Listener:
-    """A reader of the events of one engine from its start. ``ask``: see ``TellingEngine.told``; ``None``: the engine
-    has no such call.
-    """
-
-    def __init__(self, ask: Callable[[], Told | None] | None) -> None:
-        self._ask, self._reader = ask, Reader()
-
-    def judge(self) -> Wrong | None:
-        """What breaks the law since the last time. After an answer that is not ``None`` nothing more is judged."""
-        told = None if self._ask is None else self._ask()
-        if told is None:
-            return None
-        wrong = heard(self._reader, told.events) or self._differs(told)
-        if wrong is not None:
-            self._ask = None
-        return wrong
-
-    def _differs(self, told: Told) -> Wrong | None:
-        if told.keys is not None:
-            return self._reader.differs(told.keys)
-        held = {extended(EMPTY, page): page for page in told.pages or ()}
-        believed = dict(self._reader.texts())
-        stale = [f"block {shown(believed[text])}" for text in believed.keys() - held.keys()]
-        missing = [f"the page at the end of {list(held[text])}" for text in held.keys() - believed.keys()]
-        return difference(stale, missing)
+__all__ = ["differs"]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from conformance.driver.protocol import Key
 from conformance.driver.shadow import FULL, STATES, SWA, Shadow
 from conformance.stems.lock_ref.projection import common_length
-from conformance.stems.lock_ref.protocol import Match, NodeSnapshot
+from conformance.stems.lock_ref.protocol import NodeSnapshot, PrefixMatch
 
 POOL = {"full": FULL, "swa": SWA, "mamba": STATES}  # the pool of each part of a node
 Nodes = Mapping[Key, NodeSnapshot]
@@ -50,7 +50,7 @@ class NodeContents:
             new = {at: slot for at, slot in has.items() if at not in had or at in brought or slot not in owned}
             self.shadow.write(POOL[part], new.values(), [texts[at] for at in new], who)
 
-    def matched(self, who: str, found: Match, tokens: Sequence[int], nodes: Nodes) -> None:
+    def matched(self, who: str, found: PrefixMatch, tokens: Sequence[int], nodes: Nodes) -> None:
         """Somebody who matched ``tokens`` reads what was found."""
         key = tokens[: found.length]
         texts = self.shadow.texts.prefixes(key)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from conformance.driver.diff import Names
 from conformance.driver.protocol import Json
 from conformance.stems.panels import item, panel
-from spec.tree import COUNTED, ROOT, SIZES, SKIPPED, Tree, begin, holds_full, holds_swa, lives, path
+from spec.lock_ref_state import COUNTED, ROOT, SIZES, SKIPPED, LockRefState, begin, holds_full, holds_swa, lives, path
 
 HOW = {SKIPPED: "skipped", COUNTED: "counted, holds nothing yet"}
 
 
-def panels(st: Tree, names: Names, unit: str = "tokens") -> list[Json]:
+def panels(st: LockRefState, names: Names, unit: str = "tokens") -> list[Json]:
     """The nodes, parents first, then those from which no way leads to the root; the handles; the sizes. ``unit``: what
     the tree counts.
     """
@@ -31,13 +31,13 @@ def panels(st: Tree, names: Names, unit: str = "tokens") -> list[Json]:
     ]
 
 
-def _in_order(st: Tree, under: int) -> list[int]:
+def _in_order(st: LockRefState, under: int) -> list[int]:
     alive = (n for n in st.nodes.items() if lives(st, n))
     below = sorted((n for n in alive if st.parent(n) == under), key=st.stop)
     return [m for n in below for m in (n, *_in_order(st, n))]
 
 
-def _node(st: Tree, n: int, names: Names, unit: str, lost: bool) -> Json:
+def _node(st: LockRefState, n: int, names: Names, unit: str, lost: bool) -> Json:
     first, last = begin(st, n) + 1, st.stop(n)
     covers = f"{unit} {first} to {last} of its key" if first < last else f"{unit.removesuffix('s')} {last} of its key"
     facts = {"covers": covers, "full lock": str(st.full_ref(n))}
@@ -55,14 +55,14 @@ def _node(st: Tree, n: int, names: Names, unit: str, lost: bool) -> Json:
     return item(f"node {n}", names.node(n), facts, look, len(path(st, n)), ["place"] * lost)
 
 
-def _hold(st: Tree, h: int, n: int, names: Names) -> str:
+def _hold(st: LockRefState, h: int, n: int, names: Names) -> str:
     """A handle, and which parts of the node it counts in the locks of."""
     parts = ["full", *(["SWA"] * bool(holds_swa(st, h, n)))]
     parts += ["state"] * (st.node(h) == n and st.state(h) != SKIPPED)
     return f"{names.handle(h)} ({', '.join(parts)})"
 
 
-def _handle(st: Tree, h: int, names: Names) -> Json:
+def _handle(st: LockRefState, h: int, names: Names) -> Json:
     facts = {"locks": f"{names.node(st.node(h))} and all above it"}
     if st.windowed:
         facts["SWA locks up to"] = names.node(st.top(h)) if st.top(h) != ROOT else "none"

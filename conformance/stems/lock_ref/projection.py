@@ -10,8 +10,8 @@ from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import Key
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
 from conformance.stems.pools.calls import whole_pages
+from spec.lock_ref_state import LockRefState
 from spec.logic import but
-from spec.tree import Tree
 
 LOCK_COUNTS = {"full": "full_ref", "swa": "swa_ref", "mamba": "mamba_ref"}  # the law's field for each component
 PAGES = {"full": "full pages", "swa": "SWA pages", "mamba": "state slots"}
@@ -57,7 +57,7 @@ def has_part(node: NodeSnapshot, component: str) -> bool:
     return part is not None and part.slots is not None
 
 
-def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -> Tree:
+def project_tree(law_state: LockRefState, seen: KeyedTree, numbers: Mapping[Key, int]) -> LockRefState:
     """The law's tree with the lock counts and sizes that the engine shows; ``law_state`` itself if nothing differs.
 
     ``numbers``: the law's number of each node, by its key.
@@ -71,7 +71,7 @@ def project_tree(law_state: Tree, seen: KeyedTree, numbers: Mapping[Key, int]) -
     return but(law_state, **shown) if shown else law_state
 
 
-def shown_locks(tree: Tree, nodes: Mapping[Key, NodeSnapshot], numbers: Mapping[Key, int]) -> dict[str, Any]:
+def shown_locks(tree: LockRefState, nodes: Mapping[Key, NodeSnapshot], numbers: Mapping[Key, int]) -> dict[str, Any]:
     """The fields of the law's tree with lock counts that differ from those that the engine shows, as it shows them."""
     shown: dict[str, Any] = {}
     for component, field in LOCK_COUNTS.items():

@@ -53,7 +53,7 @@ class LockRefSnapshot:
     free: Mapping[str, list[int]]
 
 
-class Match(NamedTuple):
+class PrefixMatch(NamedTuple):
     """What a match has found.
 
     ``length``: how many tokens. ``node``: the id of the node at which the matched prefix ends. ``slots``: its full
@@ -102,7 +102,7 @@ class LockRefEngine(Engine, Protocol):
         Returns ``None`` if there is not enough memory.
         """
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         """Finds the longest prefix of the token ids in the tree that a request may lock.
 
         The prefix must end at a node, no node of its window may be a tombstone, and with ``mamba`` the node must have
@@ -110,7 +110,7 @@ class LockRefEngine(Engine, Protocol):
         nothing else.
         """
 
-    def copy_on_write(self, tokens: list[int]) -> Match:
+    def copy_on_write(self, tokens: list[int]) -> PrefixMatch:
         """Matches for a request that wants its own copy of the node's mamba state. Returns the match.
 
         The tree may evict an unlocked state for the copy, and may lock the matched node meanwhile. Sent only in a tree

@@ -16,7 +16,7 @@ from conformance.stems.lock_ref.projection import common_length
 from conformance.stems.lock_ref.run import HANDLES, BadCall, Caller, LockRefRun
 from conformance.stems.machine import StemMachine
 from conformance.stems.trees import LOCKED
-from spec import tree
+from spec import lock_ref_state
 
 CONFIG = {
     "page_size": st.integers(0, 1),
@@ -99,7 +99,9 @@ class LockRefMachine(StemMachine):
         """The insert meets a tombstone whose full part a handle holds."""
         state = self.begun.state
         tombstones = [(k, n) for k, n in self.begun.numbers.items() if state.swa(n) == 0 and state.full_ref(n) > 0]
-        return any(common_length(k, tokens) > max(tree.begin(state, n), protected, cursor) for k, n in tombstones)
+        return any(
+            common_length(k, tokens) > max(lock_ref_state.begin(state, n), protected, cursor) for k, n in tombstones
+        )
 
     # Rules.
 

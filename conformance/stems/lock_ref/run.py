@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from conformance.driver.diff import Change, Names
-from conformance.driver.lockstep import Call, Calls, Finding, Ignores, Law, Operation, nothing, refusing
+from conformance.driver.diff import FieldDifference, Names
+from conformance.driver.lockstep import Calls, EngineCall, Finding, Ignores, Law, Operation, nothing, refusing
 from conformance.driver.operations import KeyTokens, operation, operations_of
 from conformance.driver.protocol import Json, Key, Misuse
 from conformance.driver.shadow import Shadow
 from conformance.stems.lock_ref.contents import NodeContents
 from conformance.stems.lock_ref.projection import KeyedTree, judge_slots, paths, project_tree, shown_locks
-from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, Match
+from conformance.stems.lock_ref.protocol import Inserted, LockRefEngine, PrefixMatch
 from conformance.stems.lock_ref.steps import TreeSteps
 from conformance.stems.pools.contents import HOLE
 from spec import lock_ref as law
-from spec import tree
-from spec.tree import HELD, ROOT, SKIPPED, Tree
+from spec import lock_ref_state
+from spec.lock_ref_state import HELD, ROOT, SKIPPED, LockRefState
 
 BadCall = Literal[
     "release_again", "release_swa_again", "acquire_outside", "acquire_root", "evict_held", "split_outside"
@@ -51,7 +51,7 @@ class LockRefRun:
         self.components: tuple[str, ...] = tuple(config["components"])
         self.windowed, self.stateful = "swa" in self.components, "mamba" in self.components
         self.most_nodes: int = config["size"]  # a node has at least one page
-        empty = tree.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
+        empty = lock_ref_state.initial(0, OWN_HANDLE, self.window, self.windowed, self.stateful)
         self.shadow = Shadow()
         self.law = Law(law.stem, empty, strict, ignores)
         self.law.names = Names(self._node_name, handle=handle_name, source=self._source_name, holders=self._holders)
@@ -84,7 +84,7 @@ class LockRefRun:
         if cursor and not protected <= cursor <= self.last_cursor(len(tokens)):
             raise Misuse("the cursor starts where the row is the request's own, and stays behind its window")
         before = self.seen.nodes
-        answer: Inserted | None = yield Call("insert", lambda: self.engine.insert(tokens, cursor, protected))
+        answer: Inserted | None = yield EngineCall("insert", lambda: self.engine.insert(tokens, cursor, protected))
         if answer is None:
             self.law.counts["insert", "refused"] += 1
             self._explain()  # the tree may have evicted nodes to make room
@@ -98,7 +98,7 @@ class LockRefRun:
     @operation
     def match(self, tokens: KeyTokens) -> Calls:
         """A request matches its prefix."""
-        found: Match = yield Call("match", lambda: self.engine.match(tokens))
+        found: PrefixMatch = yield EngineCall("match", lambda: self.engine.match(tokens))
         self.contents.matched(MATCHING, found, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(found, tokens)
@@ -107,14 +107,14 @@ class LockRefRun:
     def acquire(self, handle: int, tokens: KeyTokens) -> Calls:
         """A request locks the prefix that it matches. Where nothing matches, nothing is locked."""
         self._must_be_new(handle)
-        found: Match = yield Call("match", lambda: self.engine.match(tokens))
+        found: PrefixMatch = yield EngineCall("match", lambda: self.engine.match(tokens))
         self.contents.matched(handle_name(handle), found, tokens, self.seen.nodes)
         self._explain()
         self._judge_match(found, tokens)
         if not found.length:
             self.on_root.add(handle)
             return
-        self.held[handle] = yield Call("acquire", lambda: self.engine.acquire(found.node))
+        self.held[handle] = yield EngineCall("acquire", lambda: self.engine.acquire(found.node))
         node = self.numbers[Key(tokens[: found.length])]
         self.law.caller_step("acquire", handle, node, self.top(node), False)
         self._explain()
@@ -130,7 +130,7 @@ class LockRefRun:
         key = Key(tokens)
         if key not in self.numbers:
             raise Misuse("no node of the tree ends where the tokens end")
-        self.held[handle] = yield Call("pin", lambda: self.engine.pin(self.seen.nodes[key].id))
+        self.held[handle] = yield EngineCall("pin", lambda: self.engine.pin(self.seen.nodes[key].id))
         self.pins.add(handle)
         self.law.caller_step("acquire", handle, self.numbers[key], *self._shown_lock(handle, self.numbers[key]))
         self._explain()
@@ -138,7 +138,7 @@ class LockRefRun:
     @operation
     def compact(self) -> Calls:
         """The tree merges nodes into their parents, where all handles hold both alike."""
-        yield Call("compact", self.engine.compact)
+        yield EngineCall("compact", self.engine.compact)
         self.law.counts["compact", "done"] += 1
         self._explain()
 
@@ -154,7 +154,7 @@ class LockRefRun:
         self.early.discard(handle)
         self.pins.discard(handle)
         number = self.held.pop(handle)
-        yield Call("release", lambda: self.engine.release(number, caller))
+        yield EngineCall("release", lambda: self.engine.release(number, caller))
         self._explain()
 
     @operation
@@ -166,13 +166,13 @@ class LockRefRun:
         if "state_goes_early" not in self.lacks and self.law.state.state(handle) != SKIPPED:
             self.law.caller_step("release_state", handle)
         self.early.add(handle)
-        yield Call("release_swa", lambda: self.engine.release_swa(self.held[handle]))
+        yield EngineCall("release_swa", lambda: self.engine.release_swa(self.held[handle]))
         self._explain()
 
     @operation
     def evict(self, full: int = 0, swa: int = 0, mamba: int = 0) -> Calls:
         """The tree is asked to free memory, and chooses what it evicts."""
-        yield Call("evict", lambda: self.engine.evict(full, swa, mamba))
+        yield EngineCall("evict", lambda: self.engine.evict(full, swa, mamba))
         self.law.counts["evict", "done"] += 1
         self._explain()
 
@@ -184,13 +184,13 @@ class LockRefRun:
         target = self.boundary(tokens)
         if not target or not self.spare_state(self.numbers[target]):
             raise Misuse("nobody could give up a state")
-        plain: Match = yield Call("match", lambda: self.engine.match(tokens))
-        self.contents.matched(MATCHING, plain, tokens, self.seen.nodes)
+        matched: PrefixMatch = yield EngineCall("match", lambda: self.engine.match(tokens))
+        self.contents.matched(MATCHING, matched, tokens, self.seen.nodes)
         self._explain()
-        self._judge_match(plain, tokens)
-        if Key(tokens[: plain.length]) != target:
+        self._judge_match(matched, tokens)
+        if Key(tokens[: matched.length]) != target:
             return
-        found: Match = yield Call("copy_on_write", lambda: self.engine.copy_on_write(tokens))
+        found: PrefixMatch = yield EngineCall("copy_on_write", lambda: self.engine.copy_on_write(tokens))
         self.contents.matched(MATCHING, found, tokens, self.seen.nodes)
         node = self.numbers[target]
         self.law.caller_step("acquire", OWN_HANDLE, node, self.top(node), False)
@@ -207,9 +207,9 @@ class LockRefRun:
     # What callers can send now.
 
     @property
-    def state(self) -> Tree:
+    def state(self) -> LockRefState:
         """The law's tree."""
-        state: Tree = self.law.state
+        state: LockRefState = self.law.state
         return state
 
     def handles(self) -> list[int]:
@@ -233,7 +233,9 @@ class LockRefRun:
         st = self.state
         if handle not in self.held or st.top(handle) == ROOT:
             return False
-        tokens: int = sum(tree.span(st, n) for n in self.numbers.values() if tree.holds_swa(st, handle, n))
+        tokens: int = sum(
+            lock_ref_state.span(st, n) for n in self.numbers.values() if lock_ref_state.holds_swa(st, handle, n)
+        )
         return tokens >= self.window
 
     def boundary(self, tokens: Sequence[int]) -> Key:
@@ -248,7 +250,7 @@ class LockRefRun:
         """
         st, node = self.state, self.numbers[key]
         top = self.top(node)
-        window = [n for n in tree.path(st, node) if tree.between(st, top, n, node)]
+        window = [n for n in lock_ref_state.path(st, node) if lock_ref_state.between(st, top, n, node)]
         return all(st.swa(n) == 1 for n in window) and (not self.stateful or st.mamba(node) == 1)
 
     def spare_state(self, node: int) -> bool:
@@ -265,7 +267,7 @@ class LockRefRun:
         if not self.windowed:
             return ROOT
         st = self.state
-        return next(top for top in tree.path(st, node) if tree.window_top(st, top, node))
+        return next(top for top in lock_ref_state.path(st, node) if lock_ref_state.window_top(st, top, node))
 
     def _shown_lock(self, handle: int, node: int) -> tuple[int, bool]:
         """Where the window of a lock ends that the engine has taken, and whether it counts missing parts.
@@ -275,7 +277,7 @@ class LockRefRun:
         """
         order = (False, True) if "counts_missing" in self.lacks else (True, False)
         st, acquire = self.state, self.law.stem.transitions["acquire"]
-        tops = tree.path(st, node) if self.windowed else [ROOT]
+        tops = lock_ref_state.path(st, node) if self.windowed else [ROOT]
         steps = {(top, counts): acquire(st, handle, node, top, counts) for top in tops for counts in order}
         lawful = [choice for choice, step in steps.items() if step.kept]
         explains = (c for c in lawful if not shown_locks(steps[c].then, self.seen.nodes, self.numbers))
@@ -283,7 +285,7 @@ class LockRefRun:
 
     # What the engine has done.
 
-    def _judge_match(self, found: Match, tokens: Sequence[int]) -> None:
+    def _judge_match(self, found: PrefixMatch, tokens: Sequence[int]) -> None:
         """Raises ``Finding`` unless the match ends at a node that can be locked, and gives the slots of the path to
         it.
         """
@@ -318,7 +320,7 @@ class LockRefRun:
 
     def _holders(self, node: int) -> str:
         """The handles that hold a node."""
-        held = (handle for handle in self.state.handles.items() if tree.holds_full(self.state, handle, node))
+        held = (handle for handle in self.state.handles.items() if lock_ref_state.holds_full(self.state, handle, node))
         return " and ".join(map(handle_name, held))
 
     def _source_name(self, source: int) -> str:
@@ -339,8 +341,10 @@ class LockRefRun:
         self.contents.released([handle_name(handle) for handle in self.held])
         for handle in self.held:
             node = st.node(handle)
-            parts = (n for n in tree.path(st, node) if st.swa(n) == 1 and tree.holds_swa(st, handle, n))
-            window = [(int(tree.begin(st, n)), int(st.stop(n))) for n in parts]
+            parts = (
+                n for n in lock_ref_state.path(st, node) if st.swa(n) == 1 and lock_ref_state.holds_swa(st, handle, n)
+            )
+            window = [(int(lock_ref_state.begin(st, n)), int(st.stop(n))) for n in parts]
             state = st.state(handle) == HELD and st.mamba(node) == 1
             self.contents.held(handle_name(handle), self.keys[node], window, state, self.seen.nodes)
 
@@ -348,7 +352,7 @@ class LockRefRun:
         """The law's tree with the lock counts and the sizes that the engine shows."""
         return project_tree(self.state, self.seen, self.numbers)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden from a caller."""
         del change
         return False

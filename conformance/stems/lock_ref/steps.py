@@ -27,10 +27,10 @@ from conformance.driver.protocol import Key
 from conformance.stems.lock_ref.contents import along
 from conformance.stems.lock_ref.projection import has_part
 from conformance.stems.lock_ref.protocol import NodeSnapshot
-from spec import tree
+from spec import lock_ref_state
 from spec.finite import Domain
+from spec.lock_ref_state import ROOT, LockRefState
 from spec.logic import but
-from spec.tree import ROOT, Tree
 
 Nodes = Mapping[Key, NodeSnapshot]
 
@@ -51,9 +51,9 @@ class TreeSteps:
         self._lawful: tuple[Any, dict[Key, list[int]]] = (None, {})
 
     @property
-    def state(self) -> Tree:
+    def state(self) -> LockRefState:
         """The law's tree."""
-        state: Tree = self.law.state
+        state: LockRefState = self.law.state
         return state
 
     def explain(self, shown: Nodes, source: int) -> None:
@@ -77,7 +77,9 @@ class TreeSteps:
         """The full slots that each node must have, by its key."""
         st = self.state
         if self._lawful[0] is not st:
-            slots = {k: self.rows[st.source(n)][tree.begin(st, n) : st.stop(n)] for k, n in self.numbers.items()}
+            slots = {
+                k: self.rows[st.source(n)][lock_ref_state.begin(st, n) : st.stop(n)] for k, n in self.numbers.items()
+            }
             self._lawful = (st, slots)
         return self._lawful[1]
 
@@ -106,18 +108,18 @@ class TreeSteps:
         """The full slots that the engine shows for the tokens of a known node, by position. Tokens that its tree does
         not have are left out.
         """
-        first = tree.begin(self.state, self.numbers[key])
+        first = lock_ref_state.begin(self.state, self.numbers[key])
         return {at: slot for at, slot in along(shown, key, "full", self.page_size).items() if at >= first}
 
     def _has_other_slots(self, key: Key, now: Mapping[int, int]) -> bool:
         """Some tokens of a known node are shown with other slots than it has."""
-        first, lawful = tree.begin(self.state, self.numbers[key]), self.lawful_slots()[key]
+        first, lawful = lock_ref_state.begin(self.state, self.numbers[key]), self.lawful_slots()[key]
         return any(lawful[at - first] != slot for at, slot in now.items())
 
     def _comes_to_life(self, key: Key, shown: Nodes) -> bool:
         """A known node is a tombstone, and a node that ends where it ends, or inside it, shows SWA slots."""
         st, number = self.state, self.numbers[key]
-        ends = (shown.get(key[:at]) for at in range(tree.begin(st, number) + 1, len(key) + 1))
+        ends = (shown.get(key[:at]) for at in range(lock_ref_state.begin(st, number) + 1, len(key) + 1))
         return bool(st.windowed) and st.swa(number) == 0 and any(node and has_part(node, "swa") for node in ends)
 
     # Nodes that are split and merged.
@@ -130,15 +132,15 @@ class TreeSteps:
     def _cut_by(self, key: Key) -> Iterator[Key]:
         """The known nodes inside of which the key ends."""
         st = self.state
-        return (k for k, n in self.numbers.items() if k[: len(key)] == key and tree.begin(st, n) < len(key))
+        return (k for k, n in self.numbers.items() if k[: len(key)] == key and lock_ref_state.begin(st, n) < len(key))
 
     def _explain_merge(self, key: Key, node: NodeSnapshot) -> None:
         """The engine's node begins above the law's node: it has taken in its parent."""
         number, first = self.numbers[key], len(key) - len(node.key)
-        while first < tree.begin(self.state, number):
+        while first < lock_ref_state.begin(self.state, number):
             st = self.state
             above = st.parent(number)
-            begin, stop = tree.begin(st, above), st.stop(above)
+            begin, stop = lock_ref_state.begin(st, above), st.stop(above)
             self.law.engine_step("merge", number, above)
             # From now on the slots of both are slots of the node's insert.
             self.rows[st.source(number)][begin:stop] = self.rows[st.source(above)][begin:stop]

@@ -72,7 +72,7 @@ class FreesTheAbsent(MambaStates):
             self.mamba_allocator.put(torch.zeros(1, dtype=torch.int64))
 
 
-class ForgetsOuterGroup(MambaSlotAllocator):
+class ForgetsOuterSlotGroup(MambaSlotAllocator):
     """A group of state slots that begins inside another one replaces it, and the outer group's slots leak.
 
     Seen in SGLang 0.5.13 and 0.5.14.
@@ -160,7 +160,7 @@ FAULTS = (
         stem="mamba_slots",
         sentence="A group within a group takes its place, and the slots that were set aside are lost.",
         spec={"begin_group": wrong.forgets_outer_group},
-        parts={"allocator": ForgetsOuterGroup},
+        parts={"allocator": ForgetsOuterSlotGroup},
     ),
     Fault(
         name="turned_to_no_slot",

@@ -8,13 +8,13 @@ from conformance.driver.protocol import Json
 from conformance.stems.mamba_slots.projection import owner_names
 from conformance.stems.panels import item, panel
 from spec.logic import Map
-from spec.states import ABSENT, FREE, GROUPED, HELD, ROLES, MambaSlots, has_buffer, leaving
-from spec.states import IDLE as GONE
+from spec.mamba_slots_state import ABSENT, FREE, GROUPED, HELD, ROLES, MambaSlotsState, has_buffer, leaving
+from spec.mamba_slots_state import IDLE as GONE
 
 LOOKS = {FREE: "free", GROUPED: "pending", HELD: "held"}
 
 
-def panels(st: MambaSlots, names: Names) -> list[Json]:
+def panels(st: MambaSlotsState, names: Names) -> list[Json]:
     """The state slots, who has which of them, and how many the engine counts as available."""
     owners = (owner for owner in st.owners.items() if _slots(st.table, owner) or _slots(st.names, owner))
     counts = {"available state slots": str(st.available), "groups that are open": str(st.group)}
@@ -25,7 +25,7 @@ def panels(st: MambaSlots, names: Names) -> list[Json]:
     ]
 
 
-def _slot(st: MambaSlots, slot: int, names: Names) -> Json:
+def _slot(st: MambaSlotsState, slot: int, names: Names) -> Json:
     place, owner, role = st.place(slot), st.owner(slot), st.role(slot)
     owned = place == HELD and st.table(owner, role) == slot
     said = STATE_PLACES.get(place, "in no place")
@@ -36,7 +36,7 @@ def _slot(st: MambaSlots, slot: int, names: Names) -> Json:
     return item(f"state slot {slot}", f"state slot {slot}", {"place": said}, look, wrong=wrong)
 
 
-def _owner(st: MambaSlots, owner: int, names: Names) -> Json:
+def _owner(st: MambaSlotsState, owner: int, names: Names) -> Json:
     has, said = _slots(st.table, owner), _slots(st.names, owner)
     facts = {"has": has or "nothing"}
     if owner < st.limit and said != has:
@@ -47,7 +47,7 @@ def _owner(st: MambaSlots, owner: int, names: Names) -> Json:
     return item(f"owner {owner}", _named(st, owner, names), facts)
 
 
-def _named(st: MambaSlots, owner: int, names: Names) -> str:
+def _named(st: MambaSlotsState, owner: int, names: Names) -> str:
     """The owner as the run names it; else by what its number stands for."""
     said = names.owner(owner)
     return owner_names(st, {})(owner) if said == Names().owner(owner) else said

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from conformance.driver.diff import Change
+from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import Key
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsSnapshot, SlotNames, Three
 from spec.finite import Map
 from spec.logic import but
-from spec.states import ABSENT, FREE, GROUPED, HELD, IDLE, OWN, ROLES, RUNNING, MambaSlots, has_buffer
+from spec.mamba_slots_state import ABSENT, FREE, GROUPED, HELD, IDLE, OWN, ROLES, RUNNING, MambaSlotsState, has_buffer
 
 NOTHING = SlotNames()
 SHOWN = "every_request_is_shown"
@@ -22,12 +22,12 @@ SHOWN_SENTENCE = "The record of a request that is here is shown."
 
 
 def project_states(
-    law_state: MambaSlots,
+    law_state: MambaSlotsState,
     seen: MambaSlotsSnapshot,
     nodes: Mapping[Key, int],
     here: Collection[int],
     lent: Mapping[int, int],
-) -> MambaSlots:
+) -> MambaSlotsState:
     """The law's state slots with everything that the snapshot shows; ``law_state`` itself if nothing differs.
 
     ``here``: the requests that have come and not left. ``lent``: the sessions whose slots a turn uses now, each with
@@ -71,7 +71,7 @@ def _session(seen: MambaSlotsSnapshot, session: int, lent: Mapping[int, int]) ->
     return NOTHING if turn is not None and named.slots == turn.slots else named
 
 
-def _places(st: MambaSlots, seen: MambaSlotsSnapshot) -> Map:
+def _places(st: MambaSlotsState, seen: MambaSlotsSnapshot) -> Map:
     """The place of each slot by the lists. A number on the free list that is no slot is put at ``ABSENT``, which
     breaks a law.
     """
@@ -94,7 +94,7 @@ def _with(known: Map, key: int | tuple[int, int], value: int) -> Map:
     return known if was == value else known.put(key, value)
 
 
-def state_problems(law_state: MambaSlots, seen: MambaSlotsSnapshot, here: Collection[int]) -> list[str]:
+def state_problems(law_state: MambaSlotsState, seen: MambaSlotsSnapshot, here: Collection[int]) -> list[str]:
     """What the snapshot shows and the law's state has no field for, in words.
 
     These are numbers on the free list that are no state slots, and requests whose record or row is not shown. ``here``:
@@ -108,7 +108,7 @@ def state_problems(law_state: MambaSlots, seen: MambaSlotsSnapshot, here: Collec
     return found + [f"request {r} runs, and its row is not shown" for r in running if r not in seen.rows]
 
 
-def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[int]) -> bool:
+def hidden_state_change(change: FieldDifference, law_state: MambaSlotsState, here: Collection[int]) -> bool:
     """True if no caller reads what differs.
 
     Hidden are the record of a request that is gone, the row of a request that does not run, and the next track where
@@ -127,7 +127,7 @@ def hidden_state_change(change: Change, law_state: MambaSlots, here: Collection[
     return False
 
 
-def owner_names(law_state: MambaSlots, nodes: Mapping[Key, int]) -> Callable[[int], str]:
+def owner_names(law_state: MambaSlotsState, nodes: Mapping[Key, int]) -> Callable[[int], str]:
     """A function that names an owner of state slots: ``request 0``, ``session 1``, ``node [1, 2]``.
 
     ``nodes`` may change later: it is read when a name is needed.

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from conformance.driver.diff import Change, Names
+from conformance.driver.diff import FieldDifference, Names
 from conformance.driver.lockstep import (
     ENOUGH,
     ENOUGH_SENTENCE,
     QUIESCENT,
     QUIET,
     REFUSAL,
-    Call,
     Calls,
+    EngineCall,
     Finding,
     Ignores,
     Law,
@@ -39,7 +39,7 @@ from conformance.stems.mamba_slots.projection import (
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
 from spec import mamba_slots as law
 from spec.finite import Seq
-from spec.states import (
+from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
     GROUPED,
@@ -49,7 +49,7 @@ from spec.states import (
     ROLES,
     RUNNING,
     SECOND,
-    MambaSlots,
+    MambaSlotsState,
     across,
     has_two,
     kept,
@@ -112,7 +112,7 @@ class MambaSlotsRun:
         if session and not owns_nothing(self.state, self.session(session)):
             self.law.caller_step("restore", self.session(session), request)
             self.lent[session] = request
-        copied = yield Call("match", lambda: self.engine.match(request, tokens, session, again), refusable=True)
+        copied = yield EngineCall("match", lambda: self.engine.match(request, tokens, session, again), refusable=True)
         if copied is REFUSAL:
             del self.here[request]
             self._explain_refusal("alloc_for_match", 1)
@@ -137,7 +137,7 @@ class MambaSlotsRun:
         if self.stale & set(requests):
             raise Misuse("a state that a request matched has left the tree: schedulers match again before they admit")
         before = {r: tuple(self.state.names(r, role) for role in ROLES) for r in requests}
-        answer = yield Call("admit", lambda: self.engine.admit(requests), refusable=True)
+        answer = yield EngineCall("admit", lambda: self.engine.admit(requests), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc", sum(map(self.missing, requests)))
             return
@@ -161,13 +161,13 @@ class MambaSlotsRun:
             self.law.caller_step("track", request)
         self.passes.computed([request], self.seen)
         self.passes.tracked(request, self.seen)
-        yield Call("track", lambda: self.engine.track(request))
+        yield EngineCall("track", lambda: self.engine.track(request))
 
     @operation
     def boundary(self, request: int) -> Calls:
         """Before a tracking boundary a lazy track buffer gets its second slot, if one is free."""
         self._must_be_lazy(request)
-        yield Call("boundary", lambda: self.engine.boundary(request))
+        yield EngineCall("boundary", lambda: self.engine.boundary(request))
         self.passes.computed([request], self.seen)
         self.passes.tracked(request, self.seen)
         self._explain_tree()
@@ -187,7 +187,7 @@ class MambaSlotsRun:
         self.law.caller_step("give_second", request)
         self.passes.computed([request], self.seen)
         self.passes.tracked(request, self.seen)
-        yield Call("settle", lambda: self.engine.settle(request))
+        yield EngineCall("settle", lambda: self.engine.settle(request))
 
     @operation
     def slide(self, request: int) -> Calls:
@@ -195,7 +195,7 @@ class MambaSlotsRun:
         self._must_run(request)
         self.decoded.add(request)
         self.passes.computed([request], self.seen)
-        yield Call("slide", lambda: self.engine.slide(request))
+        yield EngineCall("slide", lambda: self.engine.slide(request))
 
     @operation
     def cache(self, request: int) -> Calls:
@@ -205,7 +205,7 @@ class MambaSlotsRun:
         self._must_run(request)
         if request in self.decoded:
             raise Misuse("a request that decodes since long puts its state into the tree only when it ends")
-        answer = yield Call("cache", lambda: self.engine.cache(request), refusable=True)
+        answer = yield EngineCall("cache", lambda: self.engine.cache(request), refusable=True)
         if answer is REFUSAL:
             self._explain_refusal("alloc_copy", 1)
             return
@@ -265,7 +265,7 @@ class MambaSlotsRun:
         the rest freed.
         """
         session = self.here.pop(request)
-        yield Call(name, lambda: send(request))
+        yield EngineCall(name, lambda: send(request))
         self.lent.pop(session, None)
         self._explain_evictions()
         new, other = self._new_keys(), self._other_track(request)
@@ -293,20 +293,20 @@ class MambaSlotsRun:
             raise Misuse("a turn of the session is there")
         self.law.caller_step("close", self.session(session))
         self.passes.closed(session)
-        yield Call("close", lambda: self.engine.close(session))
+        yield EngineCall("close", lambda: self.engine.close(session))
 
     # The pool and the tree.
 
     @operation
     def evict(self, states: int) -> Calls:
         """The tree is asked to free so many states."""
-        yield Call("evict", lambda: self.engine.evict(states))
+        yield EngineCall("evict", lambda: self.engine.evict(states))
         self._explain_tree()
 
     @operation
     def begin_group(self, need: int) -> Calls:
         """A group begins, and sets ``need`` slots aside."""
-        yield Call("begin_group", lambda: self.engine.begin_group(need))
+        yield EngineCall("begin_group", lambda: self.engine.begin_group(need))
         new = [slot for slot in self.seen.waiting if self.state.place(slot) != GROUPED]
         self.law.caller_step("begin_group", need, Seq(new))
         self.depth += 1
@@ -316,7 +316,7 @@ class MambaSlotsRun:
         """A group ends."""
         self.law.caller_step("end_group")
         self.depth -= 1
-        yield Call("end_group", self.engine.end_group)
+        yield EngineCall("end_group", self.engine.end_group)
 
     @operation
     def clear(self) -> Calls:
@@ -327,7 +327,7 @@ class MambaSlotsRun:
         self.nodes.clear()
         self.passes.clear()
         self.depth = 0
-        yield Call("clear", self.engine.clear)
+        yield EngineCall("clear", self.engine.clear)
 
     @operation
     def audit(self) -> Calls:
@@ -350,9 +350,9 @@ class MambaSlotsRun:
     # What callers can send now.
 
     @property
-    def state(self) -> MambaSlots:
+    def state(self) -> MambaSlotsState:
         """The law's state slots."""
-        state: MambaSlots = self.law.state
+        state: MambaSlotsState = self.law.state
         return state
 
     def session(self, number: int) -> int:
@@ -468,7 +468,7 @@ class MambaSlotsRun:
         """The law's state slots, with lists, records, rows, session slots and nodes as the engine shows them."""
         return project_states(self.state, self.seen, self.nodes, self.here, self.lent)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """What the record or the row of a request that is gone still names is hidden from callers."""
         return hidden_state_change(change, self.state, self.here)
 

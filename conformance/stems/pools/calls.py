@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
-from conformance.driver.lockstep import CHOICE, REFUSAL, Call, Calls, Finding, Law, refusing
+from conformance.driver.lockstep import CHOICE, REFUSAL, Calls, EngineCall, Finding, Law, refusing
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, Misuse
 from conformance.driver.shadow import Shadow
@@ -199,7 +199,7 @@ class PoolCalls:
 
     def _grow(self, name: str, rows: list[int], more: list[int], send: Callable[[], Any]) -> Calls:
         fits = self.fits(name, self.grown(rows, more))
-        answer = yield Call(name, send, risky=self.engine.fragile and not fits)
+        answer = yield EngineCall(name, send, risky=self.engine.fragile and not fits)
         if answer is None:
             self.law.refused(name, fits)
             return
@@ -250,7 +250,7 @@ class PoolCalls:
         slots = self.page_slots(row, first, last)
         send = self.run.freeing(slots)
         self.law.caller_step("free", *self.named(slots))
-        yield Call("free", send)
+        yield EngineCall("free", send)
         self.forget(slots)
 
     @operation
@@ -258,7 +258,7 @@ class PoolCalls:
         """The pages ``[first, last)`` of a row are freed as one segment of the row: the row owns each of its tokens."""
         slots = self.segment(row, first, last)
         self.law.caller_step("free", *self.named(slots))
-        yield Call("free_segment", lambda: self.engine.free_segment(slots, first * self.page_size))
+        yield EngineCall("free_segment", lambda: self.engine.free_segment(slots, first * self.page_size))
         self.forget(slots)
 
     def segment(self, row: int, first: int, last: int) -> list[int]:
@@ -288,7 +288,7 @@ class PoolCalls:
         else:
             send = partial(self.engine.extend, [before], [before + more], [last])
         fits = self.fits("roll_back", self.grown([row], [more]))
-        answer = yield Call("alloc_extend", send, risky=self.engine.fragile and not fits)
+        answer = yield EngineCall("alloc_extend", send, risky=self.engine.fragile and not fits)
         if answer is None:
             self.law.refused("roll_back", fits)
             return
@@ -298,7 +298,7 @@ class PoolCalls:
         to = in_pages(before + more, self.page_size)
         self.law.caller_step("alloc_extend", row, to, *pages)
         fresh = slots[ceil_align(before, self.page_size) - before :]
-        yield Call("free", send_each(self.engine.free, [fresh]))
+        yield EngineCall("free", send_each(self.engine.free, [fresh]))
         self.law.state = self.run.sorted_as_now(state)  # the step speaks of both calls, and starts before the first
         self.law.caller_step("roll_back", row, to, *pages)
 
@@ -325,7 +325,7 @@ class PoolCalls:
         if any(parts):
             send = self.run.freeing(*parts)
             self.law.caller_step("free", *self.named(self._tail(row, tokens)))
-            yield Call("free", send)
+            yield EngineCall("free", send)
         self.law.caller_step("shorten", row, in_pages(tokens, self.page_size))
         if any(parts):
             self.law.last = "free"  # the call that the engine got: what differs now differs since this call
@@ -339,7 +339,7 @@ class PoolCalls:
     def overwrite(self) -> Calls:
         """The caller writes slots that its rows hold, or padding, into the table rows whose slots it has freed."""
         held = [s for table in self.slots.values() for s in table if s != HOLE] or [0]
-        yield Call("overwrite", lambda: self.engine.overwrite(held))
+        yield EngineCall("overwrite", lambda: self.engine.overwrite(held))
         self.law.counts["overwrite", "done"] += 1
 
     # Free groups, backups, and bad input.
@@ -347,27 +347,27 @@ class PoolCalls:
     @operation
     def begin_group(self) -> Calls:
         """A free group opens. Where one is open, the engine may decline."""
-        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.law.state.group > 0)
+        answer = yield EngineCall("free_group_begin", self.engine.begin_group, declinable=self.law.state.group > 0)
         self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
         """A free group ends. Where none is open, the engine does nothing, or declines."""
-        yield Call("free_group_end", self.engine.end_group, declinable=self.law.state.group == 0)
+        yield EngineCall("free_group_end", self.engine.end_group, declinable=self.law.state.group == 0)
         self.law.caller_step("free_group_end")
 
     @operation
     def backup(self) -> Calls:
         """The engine takes a backup, and the caller saves its tables."""
         self.law.caller_step("backup_state")
-        yield Call("backup_state", self.engine.backup)
+        yield EngineCall("backup_state", self.engine.backup)
         self._saved = {row: list(table) for row, table in self.slots.items()}, self.passes.saved()
 
     @operation
     def restore(self) -> Calls:
         """The last backup is restored, with the caller's tables."""
         self.law.caller_step("restore_state")
-        yield Call("restore_state", self.engine.restore)
+        yield EngineCall("restore_state", self.engine.restore)
         assert self._saved is not None, "the law allows a restore only after a backup"
         slots, texts = self._saved
         self.slots = {row: list(table) for row, table in slots.items()}
@@ -377,7 +377,7 @@ class PoolCalls:
     def clear(self) -> Calls:
         """Every page becomes free."""
         self.law.caller_step("clear")
-        yield Call("clear", self.engine.clear)
+        yield EngineCall("clear", self.engine.clear)
         self.slots = {row: [] for row in self.slots}
         self.passes.texts.clear()
 

@@ -9,19 +9,19 @@ from conformance.driver.diff import PHASES, PLACES, Names
 from conformance.driver.protocol import Json
 from conformance.stems.panels import item, listed, panel
 from conformance.stems.session_trim.projection import lengths_of
-from spec.allocator import Allocator
+from spec.allocator import AllocatorState
 from spec.cache_state import CacheState
 from spec.logic import Map, Truth
 from spec.pair import Pair, swa_page
 from spec.pool import FREE, HELD, PADDING, PENDING, RELEASED, Pool, filled, held
-from spec.rows import IDLE, Rows, in_gap, is_whole
-from spec.swa_mapping import SwaMapping
+from spec.session_trim_state import IDLE, SessionTrimState, in_gap, is_whole
+from spec.swa_mapping import SwaMappingState
 
 LENGTHS = {name: f"{name} length" for name in ("protected", "committed", "allocated")}
 LOOKS = {FREE: "free", RELEASED: "released", HELD: "held", PENDING: "pending"}
 
 
-def of_pools(st: Allocator | SwaMapping, names: Names) -> list[Json]:
+def of_pools(st: AllocatorState | SwaMappingState, names: Names) -> list[Json]:
     """The pages of the pools, the rows that hold them, and what the engine counts."""
     first = st.now if isinstance(st.now, Pool) else st.now.full
     rows = (row for row in first.rows.items() if _pages(first, row))
@@ -32,7 +32,7 @@ def of_pools(st: Allocator | SwaMapping, names: Names) -> list[Json]:
     ]
 
 
-def of_rows(st: Rows, names: Names, more: Mapping[int, Json]) -> list[Json]:
+def of_rows(st: SessionTrimState, names: Names, more: Mapping[int, Json]) -> list[Json]:
     """The pages of the pools, the rows of requests with their lengths, and the sessions. ``more``: other facts of a
     row.
     """
@@ -72,8 +72,8 @@ def _until_the_end(table: Map, row: int, gone: Callable[[int], Truth] = lambda _
 # Pages.
 
 
-def _pages_of(st: Allocator | SwaMapping, names: Names) -> list[Json]:
-    if isinstance(st, Allocator):
+def _pages_of(st: AllocatorState | SwaMappingState, names: Names) -> list[Json]:
+    if isinstance(st, AllocatorState):
         return [panel("pages", "Pages", (_page(st.now, "", page, names) for page in st.now.pages.items()))]
     pair = st.now
     full = (_page(pair.full, "full ", page, names, pair) for page in pair.full.pages.items())
@@ -125,7 +125,7 @@ def _is_wrong(pair: Pair | None, page: int, offset: int, target: tuple[int, int]
 # Rows.
 
 
-def _row(st: Rows, row: int, names: Names, more: Mapping[int, Json]) -> Json:
+def _row(st: SessionTrimState, row: int, names: Names, more: Mapping[int, Json]) -> Json:
     turn = {"session": f"session {st.session(row)}"} if st.session(row) else {}
     phase = PHASES.get(st.phase(row), f"in phase {st.phase(row)}, which does not exist")
     lengths = {LENGTHS.get(name, name): f"{n} tokens" for name, n in lengths_of(st, row)._asdict().items()}
@@ -133,15 +133,15 @@ def _row(st: Rows, row: int, names: Names, more: Mapping[int, Json]) -> Json:
     return item(f"row {row}", names.row(row), facts)
 
 
-def _gap(st: Rows, row: int) -> Json:
+def _gap(st: SessionTrimState, row: int) -> Json:
     """What left the window of a row whose layers all have one."""
     if is_whole(st, row):
         return {}
     return {"gave back": f"its pages {st.gap(row)} to {st.cursor(row) - 1}, which left the window of every layer"}
 
 
-def _holdings(st: Allocator | SwaMapping, row: int) -> Json:
-    if isinstance(st, Allocator):
+def _holdings(st: AllocatorState | SwaMappingState, row: int) -> Json:
+    if isinstance(st, AllocatorState):
         return {"length": _tokens(st.now, row), "holds the pages": listed(_pages(st.now, row))}
     length = {"length": _tokens(st.now.full, row), "holds the full pages": listed(_pages(st.now.full, row))}
     return length | ({"holds the SWA pages": listed(_pages(st.now.swa, row))} if st.windowed else {})
@@ -155,10 +155,10 @@ def _pages(pool: Pool, row: int) -> list[int]:
     return _until_the_end(pool.table, row)
 
 
-def _counts(st: Allocator | SwaMapping) -> Json:
+def _counts(st: AllocatorState | SwaMappingState) -> Json:
     """What the engine reports of its pools, and the calls that have begun and not ended."""
     pools = {"pages": st.now} if isinstance(st.now, Pool) else {"full pool": st.now.full, "SWA pool": st.now.swa}
-    if isinstance(st, SwaMapping) and not st.windowed:
+    if isinstance(st, SwaMappingState) and not st.windowed:
         del pools["SWA pool"]
     sizes = {f"available in the {name}": f"{pool.available * pool.page_size} tokens" for name, pool in pools.items()}
     calls = {"free groups that are open": str(st.group)} if st.group else {}

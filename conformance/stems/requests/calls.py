@@ -17,8 +17,8 @@ from conformance.driver.lockstep import (
     REFUSAL,
     REFUSED,
     REFUSED_SENTENCE,
-    Call,
     Calls,
+    EngineCall,
     Finding,
     Law,
     refusing,
@@ -29,15 +29,15 @@ from conformance.driver.shadow import Shadow
 from conformance.stems.configs import is_all_sliding, is_prefill_aware, is_windowed, swa_size
 from conformance.stems.pools.calls import row_pages
 from conformance.stems.requests.contents import RequestPasses
-from conformance.stems.requests.request import Request, token
+from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.session_trim.projection import ROW_OWNED, ROW_SENTENCE, lengths_of
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.projection import swa_slot
-from spec import rows as noun
+from spec import session_trim_state as noun
 from spec.finite import Seq
 from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.pool import length
-from spec.rows import IDLE, SAVED, Rows, full_pool, swa_pool
+from spec.session_trim_state import IDLE, SAVED, SessionTrimState, full_pool, swa_pool
 
 BadCall = Literal[
     "row_outside",
@@ -78,7 +78,7 @@ class RowRun(Protocol):
     most_requests: int
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SessionTrimState:
         """Rows and pools of the law's state."""
 
     @property
@@ -147,7 +147,7 @@ class RequestCalls:
         self.config: Json = config
         self.page_size: int = config["page_size"]
         self.limit: int = config["rows"]
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, RunRequest] = {}
         self.row_of: dict[int, int] = {}
         self.texts: dict[int, list[int]] = {}
         self.label: dict[int, int] = {}  # the engine's number of each of the law's rows
@@ -199,7 +199,7 @@ class RequestCalls:
         saved = {session: inverse.get(view.row, -1) + 1 for session, view in self.run.rows_seen.sessions.items()}
         return {session: row for session, row in {**running, **saved}.items() if session}
 
-    def running(self, request: int) -> Request:
+    def running(self, request: int) -> RunRequest:
         """The request, which must run. Raises ``Misuse`` if it does not."""
         if request not in self.row_of:
             raise Misuse(f"request {request} does not run")
@@ -228,7 +228,7 @@ class RequestCalls:
         room = now < self.config["size"] * self.page_size
         return room and not self.prefilling(request) and self.tokens(self.row_of[request]) == now
 
-    def row_for(self, known: Request) -> bool:
+    def row_for(self, known: RunRequest) -> bool:
         """There is a row for the request: its session's row, or an idle one."""
         slot = known.session and self.run.rows.slot(known.session)
         return bool(slot) or any(self.run.rows.phase(r) == IDLE for r in range(self.limit))
@@ -250,7 +250,7 @@ class RequestCalls:
 
     # A request arrives.
 
-    def arrive(self, request: int, more: int, session: int, fork: int, mark: int = 0) -> Request:
+    def arrive(self, request: int, more: int, session: int, fork: int, mark: int = 0) -> RunRequest:
         """The request, which is not admitted yet. A new request adds ``more`` tokens to its session's text.
 
         Raises ``Misuse`` if the request runs, if its session has another request, and for a turn with a mark.
@@ -267,7 +267,7 @@ class RequestCalls:
         if session and mark:
             raise Misuse("the texts of sessions have no mark")
         asked = [token(n, fork, mark) for n in range(len(text), len(text) + more)]
-        new = Request(session, text + asked, fork, mark=mark)
+        new = RunRequest(session, text + asked, fork, mark=mark)
         self._may_arrive(new)
         self.requests[request] = new
         return new
@@ -279,7 +279,7 @@ class RequestCalls:
         if request >= self.run.most_requests:
             raise Misuse(f"there is no request {request}: a run has {self.run.most_requests}, numbered from 0")
 
-    def _may_arrive(self, new: Request) -> None:
+    def _may_arrive(self, new: RunRequest) -> None:
         if not max(1, self.held(new.session)) <= len(new.tokens) <= self.config["size"] * self.page_size:
             raise Misuse("an input has a token, is as long as its session's cached prefix, and fits into a row")
 
@@ -292,7 +292,7 @@ class RequestCalls:
     def look(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, mark: int = 0) -> Calls:
         """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork, mark)
-        prefix = yield Call("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
+        prefix = yield EngineCall("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
         self._given_up(known)
         self.run.follow_tree()
         self._matched(known, prefix)
@@ -305,7 +305,7 @@ class RequestCalls:
         """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
         known = self.arrive(request, more, session, fork, mark)
         most = chunk * self.page_size or len(known.tokens)
-        answer = yield Call("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
+        answer = yield EngineCall("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
         upto = min(answer.prefix + most, len(known.tokens))
         if answer.granted:
             self.passes.prefix_copied(self.run.rows_seen.copies)
@@ -327,7 +327,9 @@ class RequestCalls:
         known = self.arrive(request, more, session, fork, mark)
         if known.session and self.run.rows.slot(known.session):
             raise Misuse("a later turn of a session goes on on the row in the session's slot")
-        answer = yield Call("admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens)))
+        answer = yield EngineCall(
+            "admit_tail", lambda: self.engine.admit_tail(request, known.session, list(known.tokens))
+        )
         upto = len(known.tokens)
         if answer.granted:
             self.passes.begin(request, known, answer.prefix)
@@ -360,7 +362,7 @@ class RequestCalls:
         self._outside_groups()
         known = self.arrive(request, more, session, fork, mark)
         most = chunk * self.page_size or len(known.tokens)
-        prefix = yield Call(
+        prefix = yield EngineCall(
             "interrupted_admit",
             lambda: self.engine.interrupted_admit(request, known.session, list(known.tokens), most),
         )
@@ -388,7 +390,7 @@ class RequestCalls:
         if not self.prefilling(request):
             raise Misuse("the prompt is computed")
         most = chunk * self.page_size or len(known.tokens)
-        yield Call("interrupted_chunk", lambda: self.engine.interrupted_chunk(request, most))
+        yield EngineCall("interrupted_chunk", lambda: self.engine.interrupted_chunk(request, most))
         self._undone("extend")
 
     @operation
@@ -396,7 +398,7 @@ class RequestCalls:
         """A decode step of a batch ends with an exception between the allocation of slots and their use."""
         self._outside_groups()
         self._batch(requests)
-        yield Call("interrupted_decode", lambda: self.engine.interrupted_decode(list(requests)))
+        yield EngineCall("interrupted_decode", lambda: self.engine.interrupted_decode(list(requests)))
         self._undone("decode")
 
     def _idle_row(self) -> int:
@@ -406,7 +408,7 @@ class RequestCalls:
             raise Finding(REFUSED, REFUSED_SENTENCE, f"admit was granted, and all {self.limit} rows are in use")
         return row
 
-    def _given_up(self, known: Request) -> None:
+    def _given_up(self, known: RunRequest) -> None:
         """Explains that a turn of a session was matched whose whole input the tree has.
 
         The last token of an input is always computed, and the row in the session's slot could be cut into a page of the
@@ -417,13 +419,13 @@ class RequestCalls:
         if slot and self.held(known.session) >= len(known.tokens) and known.session not in self.run.rows_seen.sessions:
             self.run.close_slot(known.session)
 
-    def _matched(self, known: Request, prefix: int) -> None:
+    def _matched(self, known: RunRequest, prefix: int) -> None:
         """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``."""
         slot = known.session and self.run.rows.slot(known.session)
         if slot and self.held(known.session) < len(known.tokens):
             self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
 
-    def _begin(self, request: int, known: Request, prefix: int) -> None:
+    def _begin(self, request: int, known: RunRequest, prefix: int) -> None:
         sessions = self.run.rows_seen.sessions
         if known.session in sessions:
             law = self.law.stem.invariants["one_row_a_session"]
@@ -466,7 +468,7 @@ class RequestCalls:
             raise Misuse("the prompt is computed")
         most, now = chunk * self.page_size or len(known.tokens), self.tokens(row)
         upto = min(now + most, len(known.tokens))
-        granted = yield Call("chunk", lambda: self.engine.chunk(request, most))
+        granted = yield EngineCall("chunk", lambda: self.engine.chunk(request, most))
         if granted:
             self.passes.prefill(request, known, upto)
         self.run.follow_tree()
@@ -494,7 +496,7 @@ class RequestCalls:
                 self.engine.track(request)
             self.engine.cache(request, sampled)
 
-        yield Call("cache", send)
+        yield EngineCall("cache", send)
         known.sampled += [] if sampled is None else [sampled]
         self._shared(request, row)
 
@@ -546,7 +548,7 @@ class RequestCalls:
         growth = [(n, n + 1) for n in (self.tokens(self.row_of[r]) for r in requests)]
         yield from self._slide(requests if slide and self.fits(growth) else [])
         sampled = [self.requests[r].next()[0] for r in requests]
-        granted = yield Call("decode", lambda: self.engine.decode(list(requests), list(sampled)))
+        granted = yield EngineCall("decode", lambda: self.engine.decode(list(requests), list(sampled)))
         if granted:
             self.passes.decode([(r, self.requests[r]) for r in requests])
         self.run.follow_tree()
@@ -567,7 +569,7 @@ class RequestCalls:
         if now + more > self.config["size"] * self.page_size:
             raise Misuse("a draft fits into its row")
         yield from self._slide([request] if slide and self.fits([(now, now + more)]) else [])
-        granted = yield Call("reserve", lambda: self.engine.reserve(request, more))
+        granted = yield EngineCall("reserve", lambda: self.engine.reserve(request, more))
         if granted:
             self.passes.draft(request, known, now + more)
         self.run.follow_tree()
@@ -592,7 +594,7 @@ class RequestCalls:
         if not 0 < count <= now - self.computed(request):
             raise Misuse("a draft is rolled back by a token at least, and no further than to what is computed")
         self.law.caller_step("roll_back", row, in_pages(now - count, self.page_size))
-        yield Call("roll_back", lambda: self.engine.roll_back(request, count))
+        yield EngineCall("roll_back", lambda: self.engine.roll_back(request, count))
 
     @operation
     def checkpoint(self, request: int, upto: Tokens) -> Calls:
@@ -605,7 +607,7 @@ class RequestCalls:
             raise Misuse("a checkpoint has a token, and only tokens that are computed")
         if known.session and upto > len(known.tokens):
             raise Misuse("a turn of a session puts only its input into the tree")
-        yield Call("checkpoint", lambda: self.engine.checkpoint(request, upto))
+        yield EngineCall("checkpoint", lambda: self.engine.checkpoint(request, upto))
         known.cached = max(known.cached, upto)
         self._shared(request, self.row_of[request])
 
@@ -619,11 +621,11 @@ class RequestCalls:
         self.law.caller_step("commit", row, in_pages(self.computed(request) + count, self.page_size))
         known.sampled += accepted
         self.passes.verified(request, known, count)
-        yield Call("commit", lambda: self.engine.commit(request, list(accepted)))
+        yield EngineCall("commit", lambda: self.engine.commit(request, list(accepted)))
 
     def _slide(self, requests: Sequence[int]) -> Calls:
         for request in requests:
-            yield Call("slide", partial(self.engine.slide, request))
+            yield EngineCall("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
             self._window_moved(request)
 
@@ -658,7 +660,7 @@ class RequestCalls:
             raise Misuse("sent must be between 0 and the length of the answer")
         if len(known.tokens) + out < known.cached:
             raise Misuse(f"the first {known.cached} tokens of the request are in the tree: sent must not end before")
-        yield Call("finish", lambda: self.engine.finish(request, out))
+        yield EngineCall("finish", lambda: self.engine.finish(request, out))
         self.passes.ended(request)
         self._left(request, known.tokens + known.sampled[:out])
 
@@ -668,7 +670,7 @@ class RequestCalls:
         known = self.running(request)
         if self.prefilling(request):
             self.must_offer("abort_chunked")
-        yield Call("abort", lambda: self.engine.abort(request))
+        yield EngineCall("abort", lambda: self.engine.abort(request))
         self.passes.ended(request)
         self._left(request, known.text)
 
@@ -679,9 +681,9 @@ class RequestCalls:
         out = len(known.sampled) if sent is None else sent
         if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
             raise Misuse("sent must be the whole answer, or all but its last token")
-        again = Request(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
+        again = RunRequest(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
         self._may_arrive(again)
-        yield Call("retract", lambda: self.engine.retract(request, out))
+        yield EngineCall("retract", lambda: self.engine.retract(request, out))
         self._left(request, again.tokens)
         self.requests[request] = again
         self.retracted.add(request)
@@ -703,7 +705,7 @@ class RequestCalls:
         """A request that waits is aborted."""
         if request not in self.requests or request in self.row_of:
             raise Misuse("the request does not wait")
-        yield Call("cancel", lambda: self.engine.cancel(request))
+        yield EngineCall("cancel", lambda: self.engine.cancel(request))
         self.passes.ended(request)
         del self.requests[request]
         self.turned_away.pop(request, None)
@@ -720,7 +722,7 @@ class RequestCalls:
         turns = self.turns(session)
         if turns:
             self.must_offer("close_running" if set(turns) & set(self.row_of) else "close_waiting")
-        closed = yield Call("close", lambda: self.engine.close(session))
+        closed = yield EngineCall("close", lambda: self.engine.close(session))
         self.run.follow_tree()
         if not closed and not turns:
             what = "the close is put off, though no turn of the session runs or waits"
@@ -739,12 +741,12 @@ class RequestCalls:
         if request in self.requests or not session or not (unsupported or self.turns(session)):
             raise Misuse("an overlapping request arrives while another one of its session is there")
         new = [OVERLAPPING + n for n in range(more)]
-        kind, text = yield Call(
+        kind, text = yield EngineCall(
             "overlapping_turn", lambda: self.engine.overlapping_turn(request, session, new, unsupported)
         )
         if kind == "stub":
             self.turned_away[request] = session
-        self.requests[request] = Request(session if kind == "turn" else 0, text, 0)
+        self.requests[request] = RunRequest(session if kind == "turn" else 0, text, 0)
 
     # Free groups, and bad input.
 
@@ -753,13 +755,13 @@ class RequestCalls:
         """A free group opens, as while an engine processes the results of a batch. Where one is open, the engine may
         decline.
         """
-        answer = yield Call("free_group_begin", self.engine.begin_group, declinable=self.run.rows.pools.group > 0)
+        answer = yield EngineCall("free_group_begin", self.engine.begin_group, declinable=self.run.rows.pools.group > 0)
         self.law.caller_step("free_group_begin", answer is not REFUSAL)
 
     @operation
     def end_group(self) -> Calls:
         """The free group ends. Where none is open, the engine does nothing, or declines."""
-        yield Call("free_group_end", self.engine.end_group, declinable=self.run.rows.pools.group == 0)
+        yield EngineCall("free_group_end", self.engine.end_group, declinable=self.run.rows.pools.group == 0)
         self.law.caller_step("free_group_end")
 
     @operation
@@ -843,7 +845,7 @@ class RequestCalls:
         for session in self.run.rows.sessions.items():
             if not self.turns(session):
                 yield from self._then(self.close(session))
-        yield Call("evict", self.run.evict_everything)
+        yield EngineCall("evict", self.run.evict_everything)
         self.law.counts["evict", "done"] += 1
         yield None
 

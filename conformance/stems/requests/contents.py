@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from conformance.driver.forward import Pools, reads, write
 from conformance.driver.shadow import EMPTY, FULL, STATES, Shadow
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot, SlotNames
-from conformance.stems.requests.request import Request
+from conformance.stems.requests.request import RunRequest
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 
 OWN = 0  # the place of the own state among the slots that a request names
@@ -51,7 +51,7 @@ class RequestPasses:
 
     # Requests.
 
-    def begin(self, request: int, known: Request, prefix: int) -> None:
+    def begin(self, request: int, known: RunRequest, prefix: int) -> None:
         """A request goes on after ``prefix`` tokens that are computed already.
 
         Where the engine does not show which states it copies, the state that the request begins with is taken to be
@@ -74,19 +74,19 @@ class RequestPasses:
 
     # Passes.
 
-    def prefill(self, request: int, known: Request, upto: int) -> None:
+    def prefill(self, request: int, known: RunRequest, upto: int) -> None:
         """A pass computes the input of a request up to ``upto`` tokens."""
         self._pass([(request, known, upto)])
 
-    def decode(self, batch: Sequence[tuple[int, Request]]) -> None:
+    def decode(self, batch: Sequence[tuple[int, RunRequest]]) -> None:
         """One pass computes the last known token of each request."""
         self._pass([(request, known, self.computed.get(request, 0) + 1) for request, known in batch])
 
-    def verified(self, request: int, known: Request, count: int) -> None:
+    def verified(self, request: int, known: RunRequest, count: int) -> None:
         """A pass over a draft has computed its tokens; ``count`` of them are accepted, and are tokens of the text."""
         self._pass([(request, known, self.computed.get(request, 0) + count)])
 
-    def _pass(self, batch: Sequence[tuple[int, Request, int]]) -> None:
+    def _pass(self, batch: Sequence[tuple[int, RunRequest, int]]) -> None:
         """One forward pass: the slots of all new tokens are written, then each request reads what it needs."""
         shadow, pools = self.shadow, self._pools()
         done = []
@@ -102,7 +102,7 @@ class RequestPasses:
             self._advance(request, prefixes, now, upto)
             self.computed[request] = upto
 
-    def transferred(self, request: int, known: Request, upto: int) -> None:
+    def transferred(self, request: int, known: RunRequest, upto: int) -> None:
         """What a request has behind its cached prefix is computed elsewhere and sent here. It has SWA slots only where
         the mapping has a slot.
         """
@@ -111,7 +111,7 @@ class RequestPasses:
         self._write_state(request, OWN, prefixes[upto - 1] if upto else EMPTY)
         self.computed[request] = upto
 
-    def draft(self, request: int, known: Request, upto: int) -> None:
+    def draft(self, request: int, known: RunRequest, upto: int) -> None:
         """A pass computes the tokens of a draft up to ``upto``. Nobody's text has these tokens, until the draft is
         verified.
         """
@@ -129,7 +129,7 @@ class RequestPasses:
             return Pools()
         return Pools(None if self.alone else self._seen().pools.mapping, self.window, self.alone)
 
-    def _prefixes(self, known: Request, upto: int) -> list[int]:
+    def _prefixes(self, known: RunRequest, upto: int) -> list[int]:
         """The numbers of the prefixes of a request's text. A token that its text does not have is nobody's."""
         text = known.text[:upto]
         found = self.shadow.texts.prefixes(text)
@@ -155,7 +155,7 @@ class RequestPasses:
             self.shadow.copy(STATES, source, target)
         self.states = seen
 
-    def tracked(self, request: int, known: Request) -> None:
+    def tracked(self, request: int, known: RunRequest) -> None:
         """The state at the last page boundary is written to the track that is written next."""
         if self.states is None:
             return

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.driver.onward import Move, send
 from conformance.stems.requests.calls import RequestCalls
-from conformance.stems.requests.request import MARK, Request, token
+from conformance.stems.requests.request import MARK, RunRequest, token
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 
 ANOTHER = 700  # the fork of a request that is there from the first operation on, and makes room when it ends
@@ -129,7 +129,7 @@ class OnwardRows:
         free = next((n for n in range(self.run.most_requests) if n not in self.taken), None)
         if free is None or not (self.seen.free_rows or session in self.seen.sessions):
             return
-        request = Request(session, list(tokens), fork, mark=tokens[0] // MARK)
+        request = RunRequest(session, list(tokens), fork, mark=tokens[0] // MARK)
         answer = send(self.run, lambda: self.engine.admit(free, session, list(tokens), len(tokens)))
         what = f"admit request {free} with {len(tokens)} tokens" + (f" of session {session}" if session else "")
         if not answer.granted:

@@ -8,7 +8,7 @@ MARK = 1 << 40  # a token id is below it, but for its mark
 
 
 @dataclass
-class Request:
+class RunRequest:
     """A request that runs or waits.
 
     ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text

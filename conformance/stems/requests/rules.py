@@ -23,7 +23,7 @@ from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.calls import BadCall, RequestCalls
 from conformance.stems.session_trim.exclusions import SessionTrimExclusion as Exclusion
 from conformance.stems.session_trim.projection import lengths_of
-from spec import rows as noun
+from spec import session_trim_state as noun
 from spec.lengths import in_pages
 
 REQUESTS, SESSIONS, ROWS = 3, 2, 3

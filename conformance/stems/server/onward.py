@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from conformance.driver.onward import Move, send
-from conformance.driver.shadow import Wrong
-from conformance.stems.requests.request import Request, token
+from conformance.driver.shadow import WrongSlot
+from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import POLL, Event
 from conformance.stems.server.run import ServerRun
 
@@ -46,13 +46,13 @@ class OnwardServer:
     def _comes(self, tokens: list[int], fork: int) -> Move:
         number, self.number = self.number, self.number + 1
         self.run.forks[number] = fork
-        self.known[number] = Request(0, tokens, fork)
+        self.known[number] = RunRequest(0, tokens, fork)
         send(self.run, lambda: self.engine.generate(number, 0, tokens, 3, fork, None))
         yield f"a client sends request {number} with {len(tokens)} tokens", None
         for _ in range(3):
             yield from self._turn()
 
-    def _turn(self) -> Iterator[tuple[str, Wrong | None]]:
+    def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
         kind = ""
         while kind != POLL:
             event: Event = send(self.run, self.engine.go_on)
@@ -65,7 +65,7 @@ class OnwardServer:
         """Forward passes write and read shadow memory."""
         done = []
         for number, known in event.requests.items():
-            self.known.setdefault(number, Request(0, known.tokens, self.run.forks.get(number, 0)))
+            self.known.setdefault(number, RunRequest(0, known.tokens, self.run.forks.get(number, 0)))
         for one in event.passes:
             asked = self.known[one.request]
             if one.end >= len(asked.tokens):

@@ -11,13 +11,13 @@ from collections.abc import Collection, Generator, Mapping
 from functools import partial
 from typing import Any
 
-from conformance.driver.diff import Change
-from conformance.driver.lockstep import INVARIANT, Call, Calls, Finding, Ignores, Operation, nothing
+from conformance.driver.diff import FieldDifference
+from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Operation, nothing
 from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
-from conformance.stems.requests.request import Request, token
+from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import POLL, Event, Pass, ServerEngine
 from spec.cache_state import CacheState
 
@@ -74,12 +74,12 @@ class ServerRun:
             raise Misuse("an answer has a token at least")
         self.forks[request] = fork
         ends = None if stop is None else token(stop, fork)
-        yield Call("generate", partial(self.engine.generate, request, session, list(tokens), longest, fork, ends))
+        yield EngineCall("generate", partial(self.engine.generate, request, session, list(tokens), longest, fork, ends))
 
     @operation
     def abort(self, request: int) -> Calls:
         """A client takes a request back, whatever it does then."""
-        yield Call("abort", partial(self.engine.abort, request))
+        yield EngineCall("abort", partial(self.engine.abort, request))
 
     @operation
     def open(self, session: int) -> Calls:
@@ -87,18 +87,18 @@ class ServerRun:
         if not self.cache.rows.sessions.has(session):
             raise Misuse(f"there is no session {session}")
         self.sessions.add(session)
-        yield Call("open", partial(self.engine.open, session))
+        yield EngineCall("open", partial(self.engine.open, session))
 
     @operation
     def close(self, session: int) -> Calls:
         """A client closes a session."""
         self.sessions.discard(session)
-        yield Call("close", partial(self.engine.close, session))
+        yield EngineCall("close", partial(self.engine.close, session))
 
     @operation
     def flush(self) -> Calls:
         """A client asks that the cache be emptied."""
-        yield Call("flush", self.engine.flush)
+        yield EngineCall("flush", self.engine.flush)
 
     # The server runs.
 
@@ -112,11 +112,13 @@ class ServerRun:
             if not event.requests:
                 return
 
-    def _turn(self) -> Generator[Call | None, Any, Event]:
+    def _turn(self) -> Generator[EngineCall | None, Any, Event]:
         """One turn of the loop: what the server does, event by event."""
         midway = False
         while True:
-            event: Event = yield Call("go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE))
+            event: Event = yield EngineCall(
+                "go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE)
+            )
             if event.kind == POLL:
                 self._polls(event)
                 return event
@@ -128,7 +130,7 @@ class ServerRun:
         for request, known in event.requests.items():
             self.here.add(request)
             session = 0 if known.turned_away else known.session
-            self.calls.requests[request] = Request(session, list(known.tokens), self.forks[request])
+            self.calls.requests[request] = RunRequest(session, list(known.tokens), self.forks[request])
             if known.turned_away:
                 self.calls.turned_away[request] = known.session
 
@@ -178,7 +180,7 @@ class ServerRun:
             done.append((one.request, known, one.end))
         self.calls.passes._pass(done)
 
-    def _computes_own(self, one: Pass, known: Request) -> None:
+    def _computes_own(self, one: Pass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
         of the row.
         """
@@ -210,7 +212,7 @@ class ServerRun:
             self.calls._left(request, asked.tokens + asked.sampled[:answer])
             if known.sent is None:
                 again = [*known.tokens, *known.sampled]
-                self.calls.requests[request] = Request(asked.session, again, asked.fork)
+                self.calls.requests[request] = RunRequest(asked.session, again, asked.fork)
                 self.calls.retracted.add(request)
             else:
                 self.calls.passes.ended(request)
@@ -284,7 +286,7 @@ class ServerRun:
         """See ``CacheRun``."""
         return self.cache.project()
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """See ``CacheRun``."""
         return self.cache.hidden(change)
 

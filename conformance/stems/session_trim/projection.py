@@ -12,7 +12,16 @@ from spec.lengths import Length, in_pages, in_tokens, touched
 from spec.logic import but
 from spec.pair import Pair, waits
 from spec.pool import Pool
-from spec.rows import Rows, allocated, committed, cursor, full_pool, has_gaps, swa_pool, window_is_kept
+from spec.session_trim_state import (
+    SessionTrimState,
+    allocated,
+    committed,
+    cursor,
+    full_pool,
+    has_gaps,
+    swa_pool,
+    window_is_kept,
+)
 
 ROW_OWNED = "every_row_has_one_owner"
 ROW_SENTENCE = "Every row is idle, or belongs to one request or to one session's slot."
@@ -20,7 +29,7 @@ SLOT_OWNED = "every_slot_has_one_owner"
 SLOT_SENTENCE = "A page of the tree has no other owner, and a row reads only pages that the tree has."
 
 
-def lengths_of(st: Rows, row: int) -> Lengths:
+def lengths_of(st: SessionTrimState, row: int) -> Lengths:
     """The law's lengths of a row, in tokens."""
     size = full_pool(st).page_size
     found = (in_tokens(length(st, row), size) for length in (cursor, committed, allocated))
@@ -28,8 +37,8 @@ def lengths_of(st: Rows, row: int) -> Lengths:
 
 
 def project_rows(
-    st: Rows, seen: SessionTrimSnapshot, used: Mapping[int, RowSnapshot], slots: Mapping[int, int]
-) -> Rows:
+    st: SessionTrimState, seen: SessionTrimSnapshot, used: Mapping[int, RowSnapshot], slots: Mapping[int, int]
+) -> SessionTrimState:
     """The law's rows, with pools, rows in use and session slots as the engine shows them; ``st`` itself if nothing
     differs.
 
@@ -49,7 +58,7 @@ def project_rows(
     return st
 
 
-def _with_row(st: Rows, row: int, view: RowSnapshot, mapping: Sequence[int]) -> Rows:
+def _with_row(st: SessionTrimState, row: int, view: RowSnapshot, mapping: Sequence[int]) -> SessionTrimState:
     """The state with one row as the engine shows it. A cursor inside the cached prefix is not compared: it has no
     meaning there.
     """
@@ -127,7 +136,9 @@ def judge_rows(seen: SessionTrimSnapshot, used: Collection[RowSnapshot], rows: C
         raise Finding(ROW_OWNED, ROW_SENTENCE, f"the engine shows rows {unknown}, which it does not have")
 
 
-def judge_tree(st: Rows, seen: SessionTrimSnapshot, used: Mapping[int, RowSnapshot], owners: Mapping[int, int]) -> None:
+def judge_tree(
+    st: SessionTrimState, seen: SessionTrimSnapshot, used: Mapping[int, RowSnapshot], owners: Mapping[int, int]
+) -> None:
     """Raises ``Finding`` unless the tree has only pages that rows donated to it, and rows read only pages that it has.
 
     ``owners``: the law's row number for each full page of the tree.
@@ -149,7 +160,7 @@ def _said(page: TreePage) -> str:
     return f"at index {page.index} {'with' if page.swa else 'without'} its SWA page"
 
 
-def _reads_the_tree(st: Rows, seen: SessionTrimSnapshot, row: int, view: RowSnapshot) -> None:
+def _reads_the_tree(st: SessionTrimState, seen: SessionTrimSnapshot, row: int, view: RowSnapshot) -> None:
     """Raises ``Finding`` unless the cached prefix of a row is the tree's, with SWA pages in the row's window."""
     size = full_pool(st).page_size
     begin = view.lengths.committed - (st.window * size + st.window_rest)

@@ -5,8 +5,8 @@ Of the tree it follows only which pages the tree owns. Its nodes and locks belon
 
 from __future__ import annotations
 
-from conformance.driver.diff import Change
-from conformance.driver.lockstep import Call, Calls, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference
+from conformance.driver.lockstep import Calls, EngineCall, Ignores, Law, nothing
 from conformance.driver.operations import Tokens, operation, operations_of
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import Shadow
@@ -18,16 +18,16 @@ from conformance.stems.session_trim.protocol import SessionTrimEngine, SessionTr
 from conformance.stems.session_trim.tree_pages import TreePages
 from conformance.stems.swa_mapping.projection import is_read, pair_problems, settled_swa, sorted_sides
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
-from spec import rows as noun
 from spec import session_trim as law
+from spec import session_trim_state as noun
 from spec import swa_mapping
 from spec.lengths import in_pages
 from spec.logic import but
 from spec.pool import FREE, RELEASED, Pool
-from spec.rows import Rows, full_pool
+from spec.session_trim_state import SessionTrimState, full_pool
 
 
-def first_rows(config: Json, others: int) -> Rows:
+def first_rows(config: Json, others: int) -> SessionTrimState:
     """The law's state before the first call: idle rows over full pools, and ``others`` rows for the tree's pages."""
     sizes = (config["page_size"], config["size"], swa_size(config), config["rows"] + others, config["need_sort"])
     window = in_pages(config["window"], config["page_size"])
@@ -35,7 +35,7 @@ def first_rows(config: Json, others: int) -> Rows:
     return noun.initial(pools, config["rows"], config["sessions"], window, is_all_sliding(config))
 
 
-def with_lists_sorted(rows: Rows, seen: SwaMappingSnapshot) -> Rows:
+def with_lists_sorted(rows: SessionTrimState, seen: SwaMappingSnapshot) -> SessionTrimState:
     """The rows after release lists were sorted. An engine may sort at any time; the law follows when the snapshot
     shows it.
     """
@@ -44,7 +44,7 @@ def with_lists_sorted(rows: Rows, seen: SwaMappingSnapshot) -> Rows:
     return rows
 
 
-def with_pages_freed(rows: Rows, seen: SwaMappingSnapshot) -> Rows:
+def with_pages_freed(rows: SessionTrimState, seen: SwaMappingSnapshot) -> SessionTrimState:
     """The rows after free pages were handed out and given back in one call.
 
     These pages are on the release list, or the free list. An allocation may have sorted the release list before.
@@ -78,9 +78,9 @@ class SessionTrimRun:
         self.used = self.calls.used()  # the rows in use, as the last snapshot shows them
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SessionTrimState:
         """The law's rows and pools."""
-        found: Rows = self.law.state
+        found: SessionTrimState = self.law.state
         return found
 
     @property
@@ -92,7 +92,7 @@ class SessionTrimRun:
     def evict(self, full: Tokens = 0, swa: Tokens = 0) -> Calls:
         """The tree is asked to free so many tokens of each pool, and chooses which."""
         swa = swa if self.rows.pools.windowed else 0
-        yield Call("evict", lambda: self.engine.evict(full, swa))
+        yield EngineCall("evict", lambda: self.engine.evict(full, swa))
         self.law.counts["evict", "done"] += 1
 
     # What rows and the tree exchange.
@@ -195,12 +195,12 @@ class SessionTrimRun:
             self.law.engine_step("settle_swa", *ended)
         self.law.state = with_lists_sorted(self.rows, self.seen.pools)
 
-    def project(self) -> Rows:
+    def project(self) -> SessionTrimState:
         """The law's rows, session slots and pools as the engine shows them."""
         self.used = self.calls.used()
         return project_rows(self.rows, self.seen, self.used, self.calls.slots())
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """The mapping of a slot that no row uses is hidden from callers."""
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from conformance.driver.lockstep import Finding, Law
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
-from spec.rows import Rows, full_pool, swa_pool
+from spec.session_trim_state import SessionTrimState, full_pool, swa_pool
 
 
 class TreePages:
@@ -22,9 +22,9 @@ class TreePages:
         self.owner: dict[int, int] = {}
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SessionTrimState:
         """The law's rows."""
-        found: Rows = self.law.state
+        found: SessionTrimState = self.law.state
         return found
 
     def grown(self) -> bool:

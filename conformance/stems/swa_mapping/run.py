@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from conformance.driver.diff import Change
-from conformance.driver.lockstep import Call, Calls, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference
+from conformance.driver.lockstep import Calls, EngineCall, Ignores, Law, nothing
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, Misuse, lacking
 from conformance.driver.shadow import Shadow
@@ -127,7 +127,7 @@ class SwaMappingRun:
         step = law.alloc_extend_swa_tail(self.law.state, row, start, to, *lawful)
         self.law.must_keep(name, step)
         fits = bool(step.fits)
-        answer = yield Call(name, lambda: self.engine.tail(tokens, tail), risky=self.engine.fragile and not fits)
+        answer = yield EngineCall(name, lambda: self.engine.tail(tokens, tail), risky=self.engine.fragile and not fits)
         if answer is None:
             self.law.refused(name, fits)
             return
@@ -154,7 +154,7 @@ class SwaMappingRun:
         slots = self.calls.page_slots(row, first, last)
         send = self._freeing_swa(slots)
         self.law.caller_step("free_swa", *self.calls.named(slots))
-        yield Call("free_swa", send)
+        yield EngineCall("free_swa", send)
 
     @operation
     def free_swa_segment(self, row: int, first: int, last: int) -> Calls:
@@ -165,7 +165,7 @@ class SwaMappingRun:
         if len(slots) != (last - first) * self.page_size:
             raise Misuse("a page in the window keeps its SWA page")
         self.law.caller_step("free_swa", *self.calls.named(slots))
-        yield Call("free_swa_segment", lambda: self.engine.free_swa_segment(slots, first * self.page_size))
+        yield EngineCall("free_swa_segment", lambda: self.engine.free_swa_segment(slots, first * self.page_size))
 
     @operation
     def free_full(self, row: int, first: int, last: int) -> Calls:
@@ -174,7 +174,7 @@ class SwaMappingRun:
         slots = self.calls.page_slots(row, first, last)
         gone, named = self.calls.named(slots)
         self.law.must_keep("free_full", law.free_full(self.law.state, gone, named, False))
-        yield Call("free_full", lambda: self.engine.free_full(slots))
+        yield EngineCall("free_full", lambda: self.engine.free_full(slots))
         waits = self.law.state.group > 0 and not {*self.seen.full.free, *self.seen.full.released} & {*gone.items()}
         self.law.caller_step("free_full", gone, named, waits)
         self.calls.forget(slots)
@@ -188,7 +188,7 @@ class SwaMappingRun:
         slots = self.calls.page_slots(row, 0, to)
         send = self._freeing_swa(slots)
         self.law.caller_step("free_swa", *self.calls.named(slots))
-        yield Call("free_swa", send)
+        yield EngineCall("free_swa", send)
 
     @operation
     def free_pages(self, row: int, first: int, last: int) -> Calls:
@@ -197,7 +197,7 @@ class SwaMappingRun:
         slots = self.calls.page_slots(row, first, last)
         send = self.freeing(slots)
         self.law.caller_step("free", *self.calls.named(slots))
-        yield Call("free", send)
+        yield EngineCall("free", send)
         self.calls.forget(slots)
 
     @operation
@@ -244,7 +244,7 @@ class SwaMappingRun:
         pair = project_pair(self.pair, self.seen)
         return self.law.state if pair is self.pair else but(self.law.state, now=pair)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """The mapping of a slot that no row uses is hidden from callers."""
         return change.field == "to_page" and not is_read(self.pair, *change.key)
 

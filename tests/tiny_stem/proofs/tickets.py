@@ -5,10 +5,10 @@ from __future__ import annotations
 from proofs.hints import COMMON, Hints, Mutant, altered
 from spec import tickets as law
 from spec.logic import Number, Step
-from spec.tickets import Tickets
+from spec.tickets import TicketsState
 
 
-def oversells(st: Tickets, count: Number) -> Step[Tickets]:
+def oversells(st: TicketsState, count: Number) -> Step[TicketsState]:
     """The desk hands out one ticket more than it is asked for."""
     return altered(law.take(st, count), out=st.out + count + 1)
 

@@ -10,28 +10,28 @@ stem = Stem("tickets")
 
 
 @dataclass(frozen=True)
-class Tickets:
+class TicketsState:
     """How many tickets the desk has, and how many of them are out."""
 
     size: Number = constant("number", shared="tickets")
     out: Number = number()
 
 
-def initial(size: int) -> Tickets:
+def initial(size: int) -> TicketsState:
     """No ticket is out (finite reading)."""
-    return start(Tickets(size=size, out=0))
+    return start(TicketsState(size=size, out=0))
 
 
-def start(st: Tickets) -> Tickets:
+def start(st: TicketsState) -> TicketsState:
     """Before the first call no ticket is out."""
     return but(st, out=0)
 
 
-stem.state, stem.start = Tickets, start
+stem.state, stem.start = TicketsState, start
 
 
 @stem.transition
-def take(st: Tickets, count: Number) -> Step[Tickets]:
+def take(st: TicketsState, count: Number) -> Step[TicketsState]:
     """A caller takes tickets that are left."""
     return Step(
         promises=(
@@ -43,6 +43,6 @@ def take(st: Tickets, count: Number) -> Step[Tickets]:
 
 
 @stem.invariant()
-def no_more_than_there_are(st: Tickets) -> Truth:
+def no_more_than_there_are(st: TicketsState) -> Truth:
     """No more tickets are out than the desk has."""
     return (st.out >= 0) & (st.out <= st.size)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from conformance.driver.protocol import Json, Misuse, Told, TurnedAway, Unsupported
+from conformance.driver.protocol import Json, Misuse, PublishedEvents, TurnedAway, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text, tree_pages, tree_states
-from conformance.engines.sglang.driving.scheduler import Scheduler, after_boundary, before_boundary, track
+from conformance.engines.sglang.driving.scheduler import StandInScheduler, after_boundary, before_boundary, track
 from conformance.engines.sglang.driving.undoing import Undoing
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, marks, records
@@ -89,13 +89,13 @@ def _memory(
     )
 
 
-class CacheEngine:
-    """Requests and sessions over one memory. ``checks_rows``, ``prefill_aware``: see ``Scheduler``."""
+class DrivenCache:
+    """Requests and sessions over one memory. ``checks_rows``, ``prefill_aware``: see ``StandInScheduler``."""
 
     def __init__(self, memory: SGLangMemory, checks_rows: bool, prefill_aware: bool = False) -> None:
         self.fragile, self.ran = memory.release.fragile, memory.ran
         self.memory, self.stateful = memory, "mamba" in memory.components
-        self.scheduler = Scheduler(memory, checks_rows, prefill_aware)
+        self.scheduler = StandInScheduler(memory, checks_rows, prefill_aware)
         locks = memory.release.locks(memory.tree)
         self.state_goes_early, self.counts_missing = locks.state_goes_early, locks.counts_missing
         self.undoing, self.windows = Undoing(self.scheduler), Windows(memory.window)
@@ -117,7 +117,7 @@ class CacheEngine:
             "counts_missing": self.counts_missing,
             "bad": False,
             "compact": False,
-            "admit_tail": self.memory.release.serves_tails(self.memory.components),
+            "admit_tail": self.memory.release.supports_tails(self.memory.components),
             "checkpoint": self.memory.release.serving.checkpoints_answers,
             **self.undoing.offers,
         }
@@ -166,7 +166,7 @@ class CacheEngine:
         if request in self.requests:
             return self.requests[request]
         if not session:
-            self.requests[request] = self.scheduler.plain(tokens)
+            self.requests[request] = self.scheduler.without_session(tokens)
             return self.requests[request]
         name = _name(session)
         known = self.scheduler.turn(name, tokens[self.scheduler.length_of_session(name) :])
@@ -188,7 +188,7 @@ class CacheEngine:
         known = self._running(request)
         if request in self.prebuilt:
             assert sampled is not None, "the prompt is computed to its end"
-            self.scheduler.decode_server.start(known, *marks.plain([sampled]))
+            self.scheduler.decode_server.start(known, *marks.unmarked([sampled]))
             self.prebuilt.remove(request)
         else:
             self.scheduler.computed(known, sampled)
@@ -199,7 +199,7 @@ class CacheEngine:
         batch = [self._running(request) for request in requests]
         if not self.scheduler.decode(batch):
             return False
-        for known, token in zip(batch, marks.plain(sampled), strict=True):
+        for known, token in zip(batch, marks.unmarked(sampled), strict=True):
             known.output_ids.append(token)
         return True
 
@@ -215,7 +215,7 @@ class CacheEngine:
         """A draft is verified."""
         known = self._running(request)
         records.write(known, kv_committed_len=records.committed(known) + len(accepted))
-        known.output_ids.extend(marks.plain(accepted))
+        known.output_ids.extend(marks.unmarked(accepted))
 
     def slide(self, request: int) -> None:
         """The window of a request moves."""
@@ -325,9 +325,9 @@ class CacheEngine:
 
     # Snapshots.
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """What the tree has said in KV events, and what it has cached; ``None`` where it publishes none."""
-        return self.memory.told()
+        return self.memory.published()
 
     def snapshot(self) -> SessionTrimSnapshot:
         """Rows, session slots, pools, and the pages of the tree."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.driving.memory import SGLangMemory
-from conformance.engines.sglang.driving.tree import LockRefEngine
+from conformance.engines.sglang.driving.tree import DrivenLockRef
 from conformance.engines.sglang.releases import allocators, cores
 from conformance.engines.sglang.releases.release import Release, building_unified
 from conformance.engines.sglang.replacing import droptree
@@ -18,7 +18,7 @@ COMPONENTS = ("full", "swa")
 WINDOW = 1  # of a model without sliding-window layers, whose tree reads none
 
 
-class LockTree:
+class ComparedTree:
     """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
 
     def __init__(self, release: Release, tree: Any) -> None:
@@ -97,7 +97,7 @@ class Comparison:
             allocator.full_to_swa_index_mapping[full] = swa.to(allocator.full_to_swa_index_mapping.dtype)
         return full
 
-    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> LockTree:
+    def lock_tree(self, paths: Iterable[Sequence[int]], span: int, window: int) -> ComparedTree:
         """A tree with a node of ``span`` tokens at the end of each path; a path begins below the root, and the path
         of a parent comes before those of its children. EngineError if the release cannot build it.
         """
@@ -105,11 +105,11 @@ class Comparison:
         size = (len(wanted) + 1) * span
         with building_unified(self.label):
             memory = SGLangMemory(self.release, "unified", COMPONENTS, 1, size=size, size_swa=size, window=window)
-            engine = LockRefEngine(memory)
+            engine = DrivenLockRef(memory)
             for path in wanted:
                 tokens = [node for node in path for _ in range(span)]
                 engine.insert(tokens, protected=len(tokens) - span)
-        tree = LockTree(self.release, memory.tree)
+        tree = ComparedTree(self.release, memory.tree)
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
         return tree
@@ -118,9 +118,9 @@ class Comparison:
         """Our prefix cache behind the release's interface, then the release's unified tree with each core that it has;
         each over a pool of so many tokens. EngineError if the release has no unified tree that can be built.
         """
-        plain = Release(self.release.imported, publishing=False)
-        own = droptree.with_our_tree(plain, debug=False)
-        known = [(f"its core {core}", plain, core) for core in cores.known(plain.imported)]
+        silent = Release(self.release.imported, publishing=False)
+        own = droptree.with_our_tree(silent, debug=False)
+        known = [(f"its core {core}", silent, core) for core in cores.known(silent.imported)]
         wanted = [("Slotproof", own, cores.DEFAULT), *known]
         return [(name, self._tree(release, core, tokens, page_size)) for name, release, core in wanted]
 

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.sglang.driving import pools
-from conformance.engines.sglang.driving.cache import CacheEngine, cache_memory, row_memory
+from conformance.engines.sglang.driving.cache import DrivenCache, cache_memory, row_memory
 from conformance.engines.sglang.driving.renaming import shape
 from conformance.engines.sglang.driving.states import state_engine
-from conformance.engines.sglang.driving.tree import LockRefEngine, tree_memory
+from conformance.engines.sglang.driving.tree import DrivenLockRef, tree_memory
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.replacing import dropin, droptree
 from conformance.engines.sglang.server.engine import make_server
-from conformance.engines.side_by_side import Agreement, Side, SideBySide
+from conformance.engines.side_by_side import Agreement, EngineSide, SideBySide
 from conformance.stems.configs import is_prefill_aware, is_windowed
 from conformance.stems.vetting import calls
 
@@ -68,16 +68,16 @@ def makers(
     if options.get("tree", dropin.OWN) == dropin.STOOD_IN:
         release = droptree.with_our_tree(release)
     over_tree: dict[str, Callable[[Json, str], Any]] = {
-        "session_trim": lambda config, core: CacheEngine(
+        "session_trim": lambda config, core: DrivenCache(
             row_memory(release, config, core), checks_rows=False, prefill_aware=is_prefill_aware(config)
         ),
         "mamba_slots": lambda config, core: state_engine(release, config, core),
-        "cache": lambda config, core: CacheEngine(
+        "cache": lambda config, core: DrivenCache(
             cache_memory(release, config, core), checks_rows=True, prefill_aware=is_prefill_aware(config)
         ),
     }
     if release.has_unified_tree:
-        over_tree["lock_ref"] = lambda config, core: LockRefEngine(tree_memory(release, config, core))
+        over_tree["lock_ref"] = lambda config, core: DrivenLockRef(tree_memory(release, config, core))
     return {
         "allocator": lambda config: pools.pool(release, config, device),
         "swa_mapping": lambda config: pools.pair(release, config, device),
@@ -95,14 +95,14 @@ def _with_both(stood_in: Callable[[Json], Any], own: Callable[[Json], Any], stem
             "with sliding-window layers a tree chooses where a lock's window ends and which tombstones stay"
         )
     first, second = stood_in(config), own(config)
-    events = ("told",) if law is LAWS["tree"] and first.memory.publishes and second.memory.publishes else ()
+    events = ("published",) if law is LAWS["tree"] and first.memory.publishes and second.memory.publishes else ()
     agree = Agreement(law.name, law.sentence, (*calls(stem), *events))
 
     def shown(answer: Any) -> Any:
         grouped = stem != "lock_ref" and first.scheduler.in_group
         return shape(answer, config["page_size"], grouped=grouped)
 
-    return SideBySide(Side(dropin.STOOD_IN, first, shown), Side(dropin.OWN, second, shown), agree)
+    return SideBySide(EngineSide(dropin.STOOD_IN, first, shown), EngineSide(dropin.OWN, second, shown), agree)
 
 
 def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: str) -> Any:
@@ -115,4 +115,4 @@ def _with_core(stem: str, make: Callable[[Json, str], Any], config: Json, core: 
     if not rust.ran:
         return rust
     agree = Agreement("cores_agree", "Both tree cores give one answer.", tuple(calls(stem)))
-    return SideBySide(Side(cores.RUST, rust), Side(cores.PYTHON, make(config, cores.PYTHON)), agree)
+    return SideBySide(EngineSide(cores.RUST, rust), EngineSide(cores.PYTHON, make(config, cores.PYTHON)), agree)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from conformance.driver.protocol import Told, Unsupported
+from conformance.driver.protocol import PublishedEvents, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, cached_pages
 from conformance.engines.sglang.releases import cores, records
@@ -47,7 +47,7 @@ class SGLangMemory:
         if self.kind == "pure_swa" and self.page_size > 1:
             raise Unsupported("the pool of a model whose layers all have a window has pages of one token")
         self.release.check(self.kind, self.buffers)
-        self.release.settings.serve(self.page_size, self.buffers.buffered, self.buffers.lazy)
+        self.release.settings.set_for_server(self.page_size, self.buffers.buffered, self.buffers.lazy)
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
@@ -79,14 +79,14 @@ class SGLangMemory:
         """The tree publishes KV events."""
         return self.release.publishes(self.tree)
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """The KV events since the last time that somebody asked, and the pages that the tree has cached now; ``None``
         where the tree publishes no events.
         """
         if not self.publishes:
             return None
         events = [msgspec.to_builtins(event, builtin_types=(bytes,)) for event in self.tree.take_events()]
-        return Told(events, pages=cached_pages(self.reader.walk(), self.page_size))
+        return PublishedEvents(events, pages=cached_pages(self.reader.walk(), self.page_size))
 
     # Copies of states.
 

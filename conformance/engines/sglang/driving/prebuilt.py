@@ -29,8 +29,8 @@ class DecodeServer:
 
     def __init__(self, memory: SGLangMemory, session_cache: Any) -> None:
         self._settings, self._module = memory.release.settings, memory.release.imported.module(DECODE)
-        self._desk = memory.release.serving.scheduler(session_cache)
-        vars(self._desk).update(_batch_fields(memory))
+        self._engine_scheduler = memory.release.serving.scheduler(session_cache)
+        vars(self._engine_scheduler).update(_batch_fields(memory))
         self._queue = _queue(memory, session_cache, self._module.DecodePreallocQueue)
 
     def admit(self, request: Any) -> bool:
@@ -50,9 +50,9 @@ class DecodeServer:
     def start(self, request: Any, sampled: int) -> None:
         """The first token of the answer has come, and the request joins a batch: its prompt goes to the cache."""
         request.output_ids.append(sampled)
-        self._desk.waiting_queue = [request]
+        self._engine_scheduler.waiting_queue = [request]
         with self._settings.decode_server():
-            self._desk.get_new_prebuilt_batch(StandIn(batch_size=lambda: 0))
+            self._engine_scheduler.get_new_prebuilt_batch(StandIn(batch_size=lambda: 0))
 
 
 class _Sender:

@@ -117,7 +117,7 @@ def cached_pages(nodes: list[TreeNode], page_size: int) -> list[Key]:
     found = []
     for node in nodes:
         if node.parts["full"].slots:
-            whole = tuple(marks.plain(texts[node.ident]))
+            whole = tuple(marks.unmarked(texts[node.ident]))
             found += [whole[:end] for end in range(len(whole), len(whole) - len(node.key), -page_size)]
     return found
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.driver.protocol import Json, Told
+from conformance.driver.protocol import Json, PublishedEvents
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.kv_events.wire import Malformed, Removed, Stored, parsed, shown
-from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, Match, NodeSnapshot
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, NodeSnapshot, PrefixMatch
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
@@ -41,12 +41,12 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
     """
     if isinstance(answer, LockRefSnapshot):
         return _tree(answer, page_size)
-    if isinstance(answer, Match):
+    if isinstance(answer, PrefixMatch):
         return answer.length, answer.node
     if isinstance(answer, Inserted):
         return answer.prefix, len(answer.fresh)
-    if isinstance(answer, Told):
-        return _told(answer)
+    if isinstance(answer, PublishedEvents):
+        return _as_published(answer)
     if isinstance(answer, CacheSnapshot):
         rows, nodes = answer.rows, answer.tree.nodes
     elif isinstance(answer, SessionTrimSnapshot):
@@ -70,10 +70,10 @@ def shape(answer: Any, page_size: int, grouped: bool = False) -> Any:
     return found
 
 
-def _told(told: Told) -> Json:
+def _as_published(published: PublishedEvents) -> Json:
     """Which pages were stored and removed since the last time, each with all that is said of it; in no order."""
     stored, removed, others = [], [], []
-    for raw in told.events:
+    for raw in published.events:
         try:
             event = parsed(raw)
         except Malformed as error:

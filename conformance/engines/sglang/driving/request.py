@@ -30,7 +30,7 @@ class Session:
         """A request of the session was aborted."""
 
 
-class Request:
+class StandInRequest:
     """A request. ``container``: puts token ids into the container that the release uses (``Release.tokens``)."""
 
     def __init__(

@@ -35,7 +35,7 @@ class _Message(SimpleNamespace):
             raise AttributeError(name)
 
 
-class Scheduler:
+class StandInScheduler:
     """The scheduler of one server.
 
     ``checks_rows``: it matches a request only if there is a row for it. ``prefill_aware``: its model is, see
@@ -51,7 +51,7 @@ class Scheduler:
         self.batches = self.serving.schedule_batch
         self.cache = self.release.session_cache(memory.tree, memory.kind)
         self.sessions = self.serving.session_controller(self.cache)
-        self.desk = self.serving.scheduler(self.cache)
+        self.engine_scheduler = self.serving.scheduler(self.cache)
         self.in_group = False  # a free group is open
         self._count = 0
 
@@ -66,7 +66,7 @@ class Scheduler:
         self._count += 1
         return f"r{self._count}"
 
-    def plain(self, tokens: Sequence[int]) -> Any:
+    def without_session(self, tokens: Sequence[int]) -> Any:
         """A request of no session."""
         return self.serving.request(self._name(), self.release.tokens(tokens), ENDLESS, marks.extra_key(tokens))
 
@@ -226,7 +226,7 @@ class Scheduler:
     def computed(self, request: Any, sampled: int | None) -> None:
         """A prefill is computed: the prompt goes to the cache. ``sampled``: the first token of the answer, if any."""
         if sampled is not None:
-            request.output_ids.extend(marks.plain([sampled]))
+            request.output_ids.extend(marks.unmarked([sampled]))
         if request.to_finish is None:
             self.serving.cache_unfinished(request, self.cache, chunked=sampled is None)
 
@@ -301,9 +301,9 @@ class Scheduler:
             self.finish(request)
         elif prefilling:
             self._drafts(request)
-            self.serving.abort_chunked(self.desk, request)
+            self.serving.abort_chunked(self.engine_scheduler, request)
         else:
-            self.serving.abort_running(self.desk, request)
+            self.serving.abort_running(self.engine_scheduler, request)
             self.finish(request)
 
     def retract(self, request: Any) -> None:
@@ -314,7 +314,7 @@ class Scheduler:
     def cancel(self, request: Any) -> None:
         """A request that waits is taken off the queue."""
         self._drafts(request)
-        self.serving.abort_waiting(self.desk, request)
+        self.serving.abort_waiting(self.engine_scheduler, request)
 
     def _drafts(self, request: Any) -> None:
         """A draft tail is there only if the server has a draft model, so it gets one then."""

@@ -16,9 +16,9 @@ import torch
 from conformance.driver.protocol import Json, Key, OutOfMemory, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text
-from conformance.engines.sglang.driving.request import Request, Session
+from conformance.engines.sglang.driving.recorded_states import RecordedStates
+from conformance.engines.sglang.driving.request import Session, StandInRequest
 from conformance.engines.sglang.driving.scheduler import OUT_OF_STATES, after_boundary, before_boundary, track
-from conformance.engines.sglang.driving.served_states import ServedStates
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
 from conformance.engines.sglang.trees import WITH_STATES
@@ -63,15 +63,15 @@ def lacking(memory: SGLangMemory) -> Collection[str]:
     return frozenset(name for name, offered in has.items() if not offered)
 
 
-def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> MambaSlotsEngine | ServedStates:
+def state_engine(release: Release, config: Json, core: str = cores.DEFAULT) -> DrivenMambaSlots | RecordedStates:
     """The engine for a configuration: with the release's own requests, where these keep records."""
     memory = state_memory(release, config, core)
     if release.serving.keeps_records:
-        return ServedStates(memory, lacking(memory))
-    return MambaSlotsEngine(memory, config["sessions"])
+        return RecordedStates(memory, lacking(memory))
+    return DrivenMambaSlots(memory, config["sessions"])
 
 
-class MambaSlotsEngine:
+class DrivenMambaSlots:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
     def __init__(self, memory: SGLangMemory, sessions: int) -> None:
@@ -82,7 +82,7 @@ class MambaSlotsEngine:
         # The tree imports this module when it first needs it. It must be here by then: imports without stubs fail.
         self.batches = self.sglang.serving.schedule_batch
         self.lacks = lacking(memory)
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, StandInRequest] = {}
         self.sessions = {number: Session(number) for number in range(1, sessions + 1)}
 
     # A request comes.
@@ -94,7 +94,7 @@ class MambaSlotsEngine:
             self.requests[request].session = None
         else:
             whole = [*(self.sessions[session].text if session else ()), *tokens]
-            self.requests[request] = Request(request, whole, self.sessions.get(session), self.sglang.tokens)
+            self.requests[request] = StandInRequest(request, whole, self.sessions.get(session), self.sglang.tokens)
         r = self.requests[request]
         had = r.mamba_pool_idx
         with _out_of_memory(OUT_OF_STATES):
@@ -122,7 +122,7 @@ class MambaSlotsEngine:
             r.kv_allocated_len = r.kv_committed_len = before
             self._grow(r, len(r.text) - before)
 
-    def _grow(self, r: Request, count: int) -> None:
+    def _grow(self, r: StandInRequest, count: int) -> None:
         """So many more tokens of the request get slots and are computed."""
         before = r.kv_allocated_len
         last = [int(self.rows.req_to_token[r.req_pool_idx, before - 1])] if before else [-1]
@@ -200,7 +200,7 @@ class MambaSlotsEngine:
         self._release_memory(r, False)
         r.reset_for_retract()
 
-    def _release_memory(self, r: Request, insert: bool) -> None:
+    def _release_memory(self, r: StandInRequest, insert: bool) -> None:
         self.sglang.serving.release_memory(r, self.tree, insert)
 
     def close(self, session: int) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from conformance.driver.exception_origin import StandIn
-from conformance.driver.protocol import Json, Misuse, Told, Unsupported
+from conformance.driver.protocol import Json, Misuse, PublishedEvents, Unsupported
 from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.releases.cores import DEFAULT, RUST
 from conformance.engines.sglang.releases.locking import CALLERS
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, Match
+from conformance.stems.lock_ref.protocol import Inserted, LockRefSnapshot, PrefixMatch
 from spec.lengths import pages_needed
 
 
@@ -41,7 +41,7 @@ def tree_memory(release: Release, config: Json, core: str = DEFAULT) -> SGLangMe
     )
 
 
-class LockRefEngine:
+class DrivenLockRef:
     """One tree over its pools, and the locks that callers have on it."""
 
     def __init__(self, memory: SGLangMemory) -> None:
@@ -96,11 +96,11 @@ class LockRefEngine:
             self._free_state(state)
         return Inserted(int(answer.prefix_len), fresh)
 
-    def match(self, tokens: list[int]) -> Match:
+    def match(self, tokens: list[int]) -> PrefixMatch:
         """``match_prefix``."""
         return self._matched(tokens)
 
-    def copy_on_write(self, tokens: list[int]) -> Match:
+    def copy_on_write(self, tokens: list[int]) -> PrefixMatch:
         """``match_prefix`` with ``cow_mamba``: the request gets a copy of the state, and the tree may lock and evict
         for it. The request ends at once, so the copy is freed.
         """
@@ -120,11 +120,11 @@ class LockRefEngine:
         if slot is not None:
             self.memory.state_slots.free(torch.tensor([int(slot)]))
 
-    def _matched(self, tokens: list[int], **more: Any) -> Match:
+    def _matched(self, tokens: list[int], **more: Any) -> PrefixMatch:
         found = self.sglang.match(self.tree, tokens, **more)
         slots = self.sglang.matched_slots(self.tree, found)
         length = self.sglang.matched_length(found, slots)
-        return Match(length, self.memory.reader.number(found.last_device_node), slots)
+        return PrefixMatch(length, self.memory.reader.number(found.last_device_node), slots)
 
     def _shared(self, tokens: list[int], protected: int) -> list[int]:
         """The tree's slots of the first tokens: the caller has them since its match, and holds them."""
@@ -205,9 +205,9 @@ class LockRefEngine:
         """Lacking: releases answer bad input in many ways."""
         raise Unsupported(f"no release is sent bad input ({kind})")
 
-    def told(self) -> Told | None:
+    def published(self) -> PublishedEvents | None:
         """What the tree has said in KV events, and what it has cached; ``None`` where it publishes none."""
-        return self.memory.told()
+        return self.memory.published()
 
     def snapshot(self) -> LockRefSnapshot:
         """The tree and the free pages of its pools."""

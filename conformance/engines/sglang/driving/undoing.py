@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conformance.driver.exception_origin import StandIn
-from conformance.engines.sglang.driving.scheduler import Scheduler
+from conformance.engines.sglang.driving.scheduler import StandInScheduler
 from conformance.engines.sglang.releases import records
 
 
@@ -23,7 +23,7 @@ class Interruption(RuntimeError):
 class Undoing:
     """What is given back on one server. ``offers``: the release and this configuration have the call."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: StandInScheduler) -> None:
         self.scheduler, self.serving = scheduler, scheduler.serving
         self.rows = scheduler.memory.rows
         interrupted = self.serving.gives_slots_back and scheduler.page_size == 1
@@ -40,7 +40,8 @@ class Undoing:
 
     def release_swa(self, request: Any) -> None:
         """``maybe_evict_swa`` of a decode step, on a server that gives back the SWA part of a lock once the request has
-        decoded a window. The window itself moves in ``Scheduler.slide``. Where a free group is open, no step begins.
+        decoded a window. The window itself moves in ``StandInScheduler.slide``. Where a free group is open, no step
+        begins.
         """
         if self.scheduler.in_group:
             return

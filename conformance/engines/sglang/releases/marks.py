@@ -12,7 +12,7 @@ from typing import Any
 from conformance.stems.requests.request import MARK
 
 
-def plain(tokens: Iterable[int]) -> list[int]:
+def unmarked(tokens: Iterable[int]) -> list[int]:
     """The token ids without their mark."""
     return [token % MARK for token in tokens]
 

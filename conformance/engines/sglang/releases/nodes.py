@@ -116,7 +116,7 @@ class OlderNodes:
         return int(getattr(self._tree, f"{component}_{which}_size_"))
 
 
-class PlainNodes:
+class OneComponentNodes:
     """A RadixCache, or a PureSWARadixCache: one component, which is ``full`` here."""
 
     def __init__(self, tree: Any) -> None:

@@ -15,7 +15,7 @@ MATCHED = "mamba_cow_src_index"  # the field for the state of the matched node, 
 WINDOW = "SWA"  # the name of the component whose slots before a cursor are freed
 
 
-class Lengths(NamedTuple):
+class RowLengths(NamedTuple):
     """Lengths of a row, in tokens."""
 
     protected: int
@@ -78,9 +78,9 @@ def allocated(holder: Any) -> int:
     return int(read(holder, "kv_allocated_len"))
 
 
-def lengths(holder: Any) -> Lengths:
+def lengths(holder: Any) -> RowLengths:
     """The lengths of the holder's row."""
-    return Lengths(int(read(holder, "cache_protected_len")), cursor(holder), committed(holder), allocated(holder))
+    return RowLengths(int(read(holder, "cache_protected_len")), cursor(holder), committed(holder), allocated(holder))
 
 
 def cursor(holder: Any) -> int:

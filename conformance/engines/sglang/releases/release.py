@@ -26,7 +26,7 @@ from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases import cores, importing, marks, native_hash
 from conformance.engines.sglang.releases.cores import DEFAULT
 from conformance.engines.sglang.releases.locking import Locks, Receipts, WholeLocks
-from conformance.engines.sglang.releases.nodes import Nodes, OlderNodes, PlainNodes, UnifiedNodes
+from conformance.engines.sglang.releases.nodes import Nodes, OlderNodes, OneComponentNodes, UnifiedNodes
 from conformance.engines.sglang.releases.rust_nodes import RustNodes
 from conformance.engines.sglang.releases.serving import Serving
 from conformance.engines.sglang.releases.settings import SERVER_ARGS, Settings, has_context
@@ -145,7 +145,7 @@ class Release:
         """The SWA allocator has ``alloc_extend_swa_tail``."""
         return hasattr(self._swa_class, "alloc_extend_swa_tail")
 
-    def serves_tails(self, components: Collection[str]) -> bool:
+    def supports_tails(self, components: Collection[str]) -> bool:
         """A decode server of the release, which gets prompts from a prefill server, may have a tree of these parts.
 
         Older releases end at the start where the tree has an SWA part. In a tree without an SWA part there is no tail:
@@ -178,7 +178,7 @@ class Release:
 
     def tokens(self, ids: Sequence[int]) -> Any:
         """Token ids, without their mark, in the container that the release uses."""
-        return array("q", marks.plain(ids)) if self._tokens_are_arrays else marks.plain(ids)
+        return array("q", marks.unmarked(ids)) if self._tokens_are_arrays else marks.unmarked(ids)
 
     def key(self, tokens: Sequence[int]) -> Any:
         """The ``RadixKey`` of a text, with its mark."""
@@ -325,7 +325,7 @@ class Release:
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""
         if kind in ONE_LOCK:
-            return PlainNodes(tree)
+            return OneComponentNodes(tree)
         if kind != "unified":
             return OlderNodes(tree, components)
         keys = {name: self.component(name) for name in components}

@@ -39,17 +39,17 @@ def prepare(imported: Imported) -> tuple[str, ...]:
     if not imported.has(RUST_PACKAGE):
         return ()
     os.environ.setdefault(_BUILD, "never")
-    ran = f"torch {torch.__version__} ran"
+    torch_version = f"torch {torch.__version__} ran"
     reason = _missing(imported)
     if reason:
         os.environ.setdefault(SWITCH, PYTHON)
-        return (f"Rust core not judged: {reason}; {ran}",)
+        return (f"Rust core not judged: {reason}; {torch_version}",)
     try:
         imported.module(_LOADER)
     except EngineError as error:
         file = _shared_objects(imported)[0]
         raise EngineError(f"the Rust core {file} is damaged, fetch or build it again: {error}") from error
-    return (f"the Rust core is here, and {ran}",)
+    return (f"the Rust core is here, and {torch_version}",)
 
 
 def _missing(imported: Imported) -> str:
@@ -95,15 +95,15 @@ def _nothing_built() -> Iterator[None]:
         yield
 
 
-_PLAIN = mock.patch.dict(os.environ, {})
+_AS_IT_IS = mock.patch.dict(os.environ, {})
 SITUATIONS: Mapping[str, tuple[Any, Any]] = {
-    "a tree of full, SWA and mamba parts": (_params(), _PLAIN),
-    "the cache knows sessions (`enable_session_radix_cache`)": (_params(enable_session_radix_cache=True), _PLAIN),
-    "another component than full, SWA and mamba": (_params(tree_components=("other",)), _PLAIN),
-    "a component of one's own class": (_params(component_registry_override={"full": object}), _PLAIN),
+    "a tree of full, SWA and mamba parts": (_params(), _AS_IT_IS),
+    "the cache knows sessions (`enable_session_radix_cache`)": (_params(enable_session_radix_cache=True), _AS_IT_IS),
+    "another component than full, SWA and mamba": (_params(tree_components=("other",)), _AS_IT_IS),
+    "a component of one's own class": (_params(component_registry_override={"full": object}), _AS_IT_IS),
     "tensors on another device than cpu and cuda": (
         _params(token_to_kv_pool_allocator=StandIn(device="meta")),
-        _PLAIN,
+        _AS_IT_IS,
     ),
     "another system than Linux": (_params(), mock.patch.object(sys, "platform", "darwin")),
     "torch 2.10": (_params(), _torch("2.10.0")),

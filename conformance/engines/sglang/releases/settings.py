@@ -31,7 +31,7 @@ def has_context(root: Path) -> bool:
 
 
 class Settings:
-    """The settings of one imported release; ``serve`` changes them."""
+    """The settings of one imported release; ``set_for_server`` changes them."""
 
     def __init__(self, imported: Imported) -> None:
         self._imported = imported
@@ -43,7 +43,7 @@ class Settings:
         if not self.in_context:
             imported.answer(SERVER_ARGS, "get_global_server_args", self._server_arguments)
 
-    def serve(self, page_size: int, buffered: bool, lazy: bool) -> None:
+    def set_for_server(self, page_size: int, buffered: bool, lazy: bool) -> None:
         """From now on SGLang reads the settings of a server with this page size and these buffers."""
         self._now = (page_size, buffered, lazy)
         if self.in_context:

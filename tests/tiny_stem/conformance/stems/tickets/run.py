@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from conformance.driver.diff import Change
-from conformance.driver.lockstep import Call, Calls, Ignores, Law, nothing
+from conformance.driver.diff import FieldDifference
+from conformance.driver.lockstep import Calls, EngineCall, Ignores, Law, nothing
 from conformance.driver.operations import operation, operations_of
 from conformance.driver.protocol import Json, lacking
 from conformance.driver.shadow import Shadow
@@ -30,7 +30,7 @@ class TicketsRun:
     def take(self, count: int) -> Calls:
         """A caller takes tickets."""
         self.law.caller_step("take", count)
-        yield Call("take", lambda: self.engine.take(count))
+        yield EngineCall("take", lambda: self.engine.take(count))
 
     def snapshot(self) -> TicketsSnapshot:
         """How many tickets are out."""
@@ -43,7 +43,7 @@ class TicketsRun:
         """The desk as the engine shows it."""
         return but(self.law.state, out=self.seen.out)
 
-    def hidden(self, change: Change) -> bool:
+    def hidden(self, change: FieldDifference) -> bool:
         """Nothing is hidden."""
         del change
         return False

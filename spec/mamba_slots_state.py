@@ -42,7 +42,7 @@ IDLE, WAITING, RUNNING, LEAVING = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
-class MambaSlots:
+class MambaSlotsState:
     """Where each slot is, who owns it in which role, and what the records of the requests say.
 
     ``buffered``: requests have track buffers. ``doubled``: a track buffer has two slots, since a step is scheduled
@@ -72,15 +72,15 @@ class MambaSlots:
 MAPS = ("place", "owed", "owner", "role", "table", "names", "row", "next", "phase")
 
 
-def initial(size: int, requests: int, sessions: int, nodes: int, kind: tuple[bool, bool, bool]) -> MambaSlots:
+def initial(size: int, requests: int, sessions: int, nodes: int, kind: tuple[bool, bool, bool]) -> MambaSlotsState:
     """``size`` free slots for these owners; ``kind``: buffered, doubled, lazy (finite reading)."""
     maps = {name: FiniteMap(2 if name in ("table", "names", "row") else 1) for name in MAPS}
     first_node = requests + sessions
     owners = Range(0, first_node + nodes - 1)
-    return start(MambaSlots(*kind, requests, first_node, Range(1, size), owners, **maps, group=0, available=0))
+    return start(MambaSlotsState(*kind, requests, first_node, Range(1, size), owners, **maps, group=0, available=0))
 
 
-def start(st: MambaSlots) -> MambaSlots:
+def start(st: MambaSlotsState) -> MambaSlotsState:
     """Before the first call: every slot is free, no owner has a slot, and no group is open."""
     blank = zeroed(st, MAPS, ("group",))
     return but(blank, place=blank.place.where(st.slots.has, FREE, st.slots.items), available=st.slots.size)
@@ -89,22 +89,22 @@ def start(st: MambaSlots) -> MambaSlots:
 # Which numbers are requests, sessions and nodes.
 
 
-def is_request(st: MambaSlots, o: Number) -> Truth:
+def is_request(st: MambaSlotsState, o: Number) -> Truth:
     """The owner is a request."""
     return st.owners.has(o) & (o < st.limit)
 
 
-def is_session(st: MambaSlots, o: Number) -> Truth:
+def is_session(st: MambaSlotsState, o: Number) -> Truth:
     """The owner is the slot of a streaming session."""
     return st.owners.has(o) & (st.limit <= o) & (o < st.first_node)
 
 
-def is_node(st: MambaSlots, o: Number) -> Truth:
+def is_node(st: MambaSlotsState, o: Number) -> Truth:
     """The owner number is one of a tree node, or one that no node has yet."""
     return st.owners.has(o) & (st.limit <= o) & (st.first_node <= o)
 
 
-def leaving(st: MambaSlots, o: Number) -> Truth:
+def leaving(st: MambaSlotsState, o: Number) -> Truth:
     """The owner is a request that donated a state, and gives the rest back next."""
     return is_request(st, o) & (st.phase(o) == LEAVING)
 
@@ -114,27 +114,27 @@ def each_role(law: Callable[[Number], Truth]) -> Truth:
     return every((law(OWN), law(FIRST), law(SECOND)))
 
 
-def owns_nothing(st: MambaSlots, o: Number) -> Truth:
+def owns_nothing(st: MambaSlotsState, o: Number) -> Truth:
     """The owner has no state in any role."""
     return each_role(lambda k: st.table(o, k) == ABSENT)
 
 
-def is_open(st: MambaSlots, slot: Number) -> Truth:
+def is_open(st: MambaSlotsState, slot: Number) -> Truth:
     """The slot may be handed out by itself: it is free, or set aside for the open group."""
     return st.slots.has(slot) & ((st.place(slot) == FREE) | (st.place(slot) == GROUPED))
 
 
-def is_held(st: MambaSlots, slot: Number) -> Truth:
+def is_held(st: MambaSlotsState, slot: Number) -> Truth:
     """The slot has an owner."""
     return st.slots.has(slot) & (st.place(slot) == HELD)
 
 
-def has_two(st: MambaSlots) -> Truth:
+def has_two(st: MambaSlotsState) -> Truth:
     """A track buffer has two slots."""
     return st.buffered & st.doubled
 
 
-def has_buffer(st: MambaSlots, o: Number) -> Truth:
+def has_buffer(st: MambaSlotsState, o: Number) -> Truth:
     """The owner has a track buffer, whole or in part."""
     return (st.table(o, FIRST) != ABSENT) | (st.table(o, SECOND) != ABSENT)
 
@@ -144,7 +144,7 @@ def other(k: Number) -> Number:
     return 1 - k
 
 
-def kept(st: MambaSlots, request: Number) -> Number:
+def kept(st: MambaSlotsState, request: Number) -> Number:
     """The role of the newest state that a request can donate: of two tracks, the one that is not written next.
 
     With one track, or while the second slot is absent, it is the track that exists; without a buffer, the own state.
@@ -156,7 +156,7 @@ def kept(st: MambaSlots, request: Number) -> Number:
 # How slots move.
 
 
-def hold(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
+def hold(st: MambaSlotsState, o: Number, k: Number, slot: Number) -> MambaSlotsState:
     """The state in which ``o`` has the slot in the role ``k``; unchanged where the slot is absent."""
     real = slot != ABSENT
     return but(
@@ -168,37 +168,37 @@ def hold(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
     )
 
 
-def taken(st: MambaSlots, one: Number, two: Number = ABSENT, three: Number = ABSENT) -> Set:
+def taken(st: MambaSlotsState, one: Number, two: Number = ABSENT, three: Number = ABSENT) -> Set:
     """Those of the given slots that are free and not set aside for a group."""
     return st.slots.such(
         lambda s: (st.place(s) == FREE) & ((s == one) | (s == two) | (s == three)), lambda: [one, two, three]
     )
 
 
-def take(st: MambaSlots, o: Number, k: Number, slot: Number) -> MambaSlots:
+def take(st: MambaSlotsState, o: Number, k: Number, slot: Number) -> MambaSlotsState:
     """The state after ``o`` took the slot, which was free or set aside for the group."""
     held = lent(hold(st, o, k, slot), st.slots.such(lambda s: s == slot, lambda: [slot]))
     return but(held, available=st.available - taken(st, slot).size)
 
 
-def lent(st: MambaSlots, slots: Set) -> MambaSlots:
+def lent(st: MambaSlotsState, slots: Set) -> MambaSlotsState:
     """The state in which the ledger counts that the slots were handed out."""
     return but(st, owed=st.owed.where(slots.has, lambda s: st.owed(s) + 1, slots.items))
 
 
-def owned(st: MambaSlots, o: Number) -> Set:
+def owned(st: MambaSlotsState, o: Number) -> Set:
     """The slots that the owner has."""
     return st.slots.such(lambda s: (st.place(s) == HELD) & (st.owner(s) == o), lambda: [st.table(o, k) for k in ROLES])
 
 
-def only(st: MambaSlots, o: Number, k: Number) -> Set:
+def only(st: MambaSlotsState, o: Number, k: Number) -> Set:
     """The slot that the owner has in one role, as a set."""
     return st.slots.such(
         lambda s: (st.place(s) == HELD) & (st.owner(s) == o) & (st.role(s) == k), lambda: [st.table(o, k)]
     )
 
 
-def drop(st: MambaSlots, gone: Set) -> MambaSlots:
+def drop(st: MambaSlotsState, gone: Set) -> MambaSlotsState:
     """The state after the slots ``gone`` were freed. The ledger counts each named slot, whoever owned it."""
     return but(
         st,
@@ -213,7 +213,7 @@ def drop(st: MambaSlots, gone: Set) -> MambaSlots:
     )
 
 
-def move(st: MambaSlots, o: Number, to: Number) -> MambaSlots:
+def move(st: MambaSlotsState, o: Number, to: Number) -> MambaSlotsState:
     """The state after all slots of ``o`` went to ``to``, each in its role."""
     moved = owned(st, o)
     return but(
@@ -228,7 +228,7 @@ def move(st: MambaSlots, o: Number, to: Number) -> MambaSlots:
     )
 
 
-def recorded(st: MambaSlots, request: Number) -> MambaSlots:
+def recorded(st: MambaSlotsState, request: Number) -> MambaSlotsState:
     """The state in which the request's record names exactly the slots that it has."""
     names = st.names.where(
         lambda o, _: o == request, lambda _, k: st.table(request, k), lambda: [(request, k) for k in ROLES]
@@ -236,7 +236,7 @@ def recorded(st: MambaSlots, request: Number) -> MambaSlots:
     return but(st, names=names)
 
 
-def written(st: MambaSlots, request: Number) -> MambaSlots:
+def written(st: MambaSlotsState, request: Number) -> MambaSlotsState:
     """The state in which the request's record and its row name exactly the slots that it has."""
     row = st.row.where(
         lambda o, _: o == request, lambda _, k: st.table(request, k), lambda: [(request, k) for k in ROLES]
@@ -247,43 +247,43 @@ def written(st: MambaSlots, request: Number) -> MambaSlots:
 # Promises and choices that several transitions share.
 
 
-def in_phase(st: MambaSlots, request: Number, phase: Number, what: str) -> Requirement:
+def in_phase(st: MambaSlotsState, request: Number, phase: Number, what: str) -> Requirement:
     """The number is a request's, and the request is in this phase."""
     return requires(is_request(st, request) & (st.phase(request) == phase), what)
 
 
-def running(st: MambaSlots, request: Number) -> Requirement:
+def running(st: MambaSlotsState, request: Number) -> Requirement:
     """The request is running."""
     return in_phase(st, request, RUNNING, "the request is running")
 
 
-def bare(st: MambaSlots, node: Number) -> Requirement:
+def bare(st: MambaSlotsState, node: Number) -> Requirement:
     """The node can take over a state."""
     return requires(is_node(st, node) & (st.table(node, OWN) == ABSENT), "the node has no state yet")
 
 
-def stateful(st: MambaSlots, node: Number) -> Requirement:
+def stateful(st: MambaSlotsState, node: Number) -> Requirement:
     """The node has a state."""
     return requires(is_node(st, node) & (st.table(node, OWN) != ABSENT), "the node has a state")
 
 
-def single(st: MambaSlots, slot: Number) -> Requirement:
+def single(st: MambaSlotsState, slot: Number) -> Requirement:
     """The implementation may hand out any slot that is free or set aside for the open group."""
     return requires(is_open(st, slot), "the slot handed out was free, or set aside for the group")
 
 
-def some_open(st: MambaSlots) -> Truth:
+def some_open(st: MambaSlotsState) -> Truth:
     """At least one slot can be handed out."""
     return st.slots.any(lambda s: is_open(st, s))
 
 
-def needed(st: MambaSlots, request: Number) -> tuple[Truth, Truth, Truth]:
+def needed(st: MambaSlotsState, request: Number) -> tuple[Truth, Truth, Truth]:
     """The roles in which an admitted request gets a slot, since its record names none there."""
     bare = (st.names(request, FIRST) == ABSENT) & (st.names(request, SECOND) == ABSENT)
     return st.names(request, OWN) == ABSENT, st.buffered & bare, has_two(st) & no(st.lazy) & bare
 
 
-def given(st: MambaSlots, slot: Number, wanted: Truth) -> Requirement:
+def given(st: MambaSlotsState, slot: Number, wanted: Truth) -> Requirement:
     """The implementation hands out a free slot where one is wanted, and no slot elsewhere."""
     free = st.slots.has(slot) & (st.place(slot) == FREE)
     return requires(ite(wanted, free, slot == ABSENT), "a free slot is handed out exactly where the request needs one")
@@ -294,11 +294,11 @@ def apart(one: Number, two: Number) -> Truth:
     return (one == ABSENT) | (one != two)
 
 
-def across(st: MambaSlots, request: Number) -> Number:
+def across(st: MambaSlotsState, request: Number) -> Number:
     """The role of the track that is not written next."""
     return FIRST + other(st.next(request))
 
 
-def lazily(st: MambaSlots) -> Requirement:
+def lazily(st: MambaSlotsState) -> Requirement:
     """Track buffers have a second slot only around a tracking boundary."""
     return requires(has_two(st) & st.lazy, "the track buffer is lazy")

@@ -1,8 +1,8 @@
 """Mamba state slots of a release whose requests keep them in a record, as a ``MambaSlotsEngine``.
 
-Requests, sessions, batches and the scheduler's calls are the release's own (``Scheduler``). A request that comes again
-is the same object only after a retract: no other object of the release comes twice. Requests that are gone are not
-shown, since nothing of the release reads them any more.
+Requests, sessions, batches and the scheduler's calls are the release's own (``StandInScheduler``). A request that comes
+again is the same object only after a retract: no other object of the release comes twice. Requests that are gone are
+not shown, since nothing of the release reads them any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.engines.sglang.driving.memory import SGLangMemory
 from conformance.engines.sglang.driving.reading import slot_names, slots_in_row, text
 from conformance.engines.sglang.driving.scheduler import (
     OUT_OF_STATES,
-    Scheduler,
+    StandInScheduler,
     after_boundary,
     before_boundary,
     track,
@@ -29,14 +29,14 @@ OUT_OF_MEMORY = (OUT_OF_STATES, "Not enough space for mamba", "alloc_req_slots r
 WINDOWS = 2  # pages that a long decode computes beyond a window
 
 
-class ServedStates:
+class RecordedStates:
     """Requests and sessions, by number, that get, track, cache and give back state slots."""
 
     def __init__(self, memory: SGLangMemory, lacks: Collection[str]) -> None:
         self.fragile, self.lacks = memory.release.fragile, lacks
         self.memory, self.sglang, self.slots = memory, memory.release, memory.state_slots
         self.page_size, self.rows, self.ran = memory.page_size, memory.rows, memory.ran
-        self.scheduler = Scheduler(memory, checks_rows=False)
+        self.scheduler = StandInScheduler(memory, checks_rows=False)
         self.requests: dict[int, Any] = {}
         self.turns: dict[int, str] = {}
         self.matched: dict[int, ExitStack] = {}  # the locks on what waiting requests have matched
@@ -70,7 +70,7 @@ class ServedStates:
     def _new(self, tokens: Sequence[int], session: int) -> Any:
         """A request whose whole text is matched: one token more is left to compute."""
         if not session:
-            return self.scheduler.plain([*tokens, len(tokens) + 1])
+            return self.scheduler.without_session([*tokens, len(tokens) + 1])
         before = self.scheduler.length_of_session(str(session))
         return self.scheduler.turn(str(session), [*tokens, before + len(tokens) + 1])
 

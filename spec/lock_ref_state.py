@@ -26,7 +26,7 @@ SKIPPED, HELD, COUNTED = 0, 1, 2  # how a handle holds a part; a part that is no
 
 
 @dataclass(frozen=True)
-class Tree:
+class LockRefState:
     """The nodes, the lock handles, the lock counts, and the sizes that an engine reports.
 
     The full and SWA sizes count tokens, the mamba sizes count states.
@@ -71,12 +71,12 @@ SIZES = (
 )
 
 
-def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: bool) -> Tree:
+def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: bool) -> LockRefState:
     """An empty tree with room for ``nodes`` nodes and ``handles`` lock handles (finite reading)."""
     maps = {name: FiniteMap(1) for name in MAPS}
     sizes = dict.fromkeys(SIZES, 0)
     shape = {"window": window, "windowed": windowed, "stateful": stateful}
-    return Tree(
+    return LockRefState(
         **shape,
         nodes=Range(1, nodes),
         handles=Range(1, handles),
@@ -88,57 +88,57 @@ def initial(nodes: int, handles: int, window: int, windowed: bool, stateful: boo
     )
 
 
-def start(st: Tree) -> Tree:
+def start(st: LockRefState) -> LockRefState:
     """Before the first call: the tree has only its root, and no lock handle is active."""
     return zeroed(st, (*MAPS, "above", "grip", "reads"), SIZES)
 
 
-def lives(st: Tree, n: Number) -> Truth:
+def lives(st: LockRefState, n: Number) -> Truth:
     """``n`` is a node that is in the tree, and not the root."""
     return st.nodes.has(n) & (st.alive(n) == 1)
 
 
-def over(st: Tree, a: Number, n: Number) -> Truth:
+def over(st: LockRefState, a: Number, n: Number) -> Truth:
     """``a`` is the node ``n`` or an ancestor of ``n``."""
     return st.above(a, n) == 1
 
 
-def end(st: Tree, n: Number) -> Number:
+def end(st: LockRefState, n: Number) -> Number:
     """The number of tokens from the root to the end of the node's key; 0 for the root."""
     return ite(n == ROOT, 0, st.stop(n))
 
 
-def begin(st: Tree, n: Number) -> Number:
+def begin(st: LockRefState, n: Number) -> Number:
     """The number of tokens above the node: where the key of its parent ends."""
     return end(st, st.parent(n))
 
 
-def span(st: Tree, n: Number) -> Number:
+def span(st: LockRefState, n: Number) -> Number:
     """The number of tokens of the node's own key."""
     return st.stop(n) - begin(st, n)
 
 
-def between(st: Tree, top: Number, n: Number, node: Number) -> Truth:
+def between(st: LockRefState, top: Number, n: Number, node: Number) -> Truth:
     """``n`` is on the path from ``node`` up to ``top``, both included; no node is where ``top`` is 0."""
     return (top != ROOT) & over(st, n, node) & over(st, top, n)
 
 
-def holds_full(st: Tree, h: Number, n: Number) -> Truth:
+def holds_full(st: LockRefState, h: Number, n: Number) -> Truth:
     """The handle holds the full part of ``n``, a node on its path to the root."""
     return (st.active(h) == 1) & over(st, n, st.node(h))
 
 
-def holds_swa(st: Tree, h: Number, n: Number) -> Truth:
+def holds_swa(st: LockRefState, h: Number, n: Number) -> Truth:
     """The handle counts in the SWA lock count of ``n``, a node of its window that it does not skip."""
     return (st.active(h) == 1) & between(st, st.top(h), n, st.node(h)) & (st.grip(h, n) != SKIPPED)
 
 
-def holds_mamba(st: Tree, h: Number, n: Number) -> Truth:
+def holds_mamba(st: LockRefState, h: Number, n: Number) -> Truth:
     """The handle counts in the mamba lock count of ``n``, which is the handle's own node."""
     return (st.active(h) == 1) & (st.state(h) != SKIPPED) & (st.node(h) == n)
 
 
-def path(st: Tree, n: int) -> list[int]:
+def path(st: LockRefState, n: int) -> list[int]:
     """The nodes from ``n`` to the root, without the root (finite reading)."""
     found = []
     while n != ROOT and n not in found:
@@ -147,7 +147,7 @@ def path(st: Tree, n: int) -> list[int]:
     return found
 
 
-def window_top(st: Tree, top: Number, node: Number) -> Truth:
+def window_top(st: LockRefState, top: Number, node: Number) -> Truth:
     """``top`` is where the window of a lock on ``node`` ends.
 
     It is the first node upward at which the window is full, or the child of the root where the path is shorter.
@@ -156,13 +156,13 @@ def window_top(st: Tree, top: Number, node: Number) -> Truth:
     return covers_window(st, top, node) & lowest
 
 
-def covers_window(st: Tree, top: Number, node: Number) -> Truth:
+def covers_window(st: LockRefState, top: Number, node: Number) -> Truth:
     """From ``node`` up to ``top`` there is a full window of tokens, or the whole path to the root."""
     fills = st.stop(node) - begin(st, top) >= st.window
     return lives(st, top) & over(st, top, node) & (fills | (st.parent(top) == ROOT))
 
 
-def live_top(st: Tree, top: Number, node: Number) -> Truth:
+def live_top(st: LockRefState, top: Number, node: Number) -> Truth:
     """``top`` is where the window of a lock on ``node`` ends if the tokens of tombstones do not count.
 
     Below ``top`` the nodes that are no tombstones have fewer tokens than a window. Together with ``top`` they fill the
@@ -183,17 +183,17 @@ def live_top(st: Tree, top: Number, node: Number) -> Truth:
 # The laws of the tree's shape.
 
 
-def nodes_of(st: Tree) -> Domain:
+def nodes_of(st: LockRefState) -> Domain:
     """The numbers that nodes can have."""
     return st.nodes
 
 
-def pairs(st: Tree, law: Callable[[Number, Number], Truth]) -> Truth:
+def pairs(st: LockRefState, law: Callable[[Number, Number], Truth]) -> Truth:
     """``law`` holds for any two nodes."""
     return st.nodes.all(lambda a: st.nodes.all(lambda n: law(a, n)))
 
 
-def above_is_an_order(st: Tree) -> Truth:
+def above_is_an_order(st: LockRefState) -> Truth:
     """``above`` relates only nodes of the tree, every node to itself, and no two different nodes in both directions.
 
     No node is above the root.
@@ -207,17 +207,17 @@ def above_is_an_order(st: Tree) -> Truth:
     return itself & st.nodes.all(lambda a: st.nodes.all(lambda n: pair(a, n)))
 
 
-def above_goes_on(st: Tree, b: Number) -> Truth:
+def above_goes_on(st: LockRefState, b: Number) -> Truth:
     """An ancestor of a node is an ancestor of every descendant of that node."""
     return pairs(st, lambda a, n: implies(over(st, a, b) & over(st, b, n), over(st, a, n)))
 
 
-def paths_do_not_fork(st: Tree, n: Number) -> Truth:
+def paths_do_not_fork(st: LockRefState, n: Number) -> Truth:
     """Of two ancestors of a node, one is an ancestor of the other."""
     return pairs(st, lambda a, b: implies(over(st, a, n) & over(st, b, n), over(st, a, b) | over(st, b, a)))
 
 
-def parent_is_next(st: Tree) -> Truth:
+def parent_is_next(st: LockRefState) -> Truth:
     """The parent of a node is its nearest ancestor in the tree, or the root if it has none."""
 
     def next_above(n: Number) -> Truth:
@@ -229,7 +229,7 @@ def parent_is_next(st: Tree) -> Truth:
     return hangs & st.nodes.all(lambda n: implies(lives(st, n), next_above(n)))
 
 
-def keys_follow(st: Tree) -> Truth:
+def keys_follow(st: LockRefState) -> Truth:
     """A node's key has at least one token, and begins after the keys of all its ancestors."""
     return st.nodes.all(
         lambda n: (
@@ -239,7 +239,7 @@ def keys_follow(st: Tree) -> Truth:
     )
 
 
-def values_are_flags(st: Tree) -> Truth:
+def values_are_flags(st: LockRefState) -> Truth:
     """A node has an SWA part or none, and a mamba state or none; it has none of a component that the tree lacks."""
     return st.nodes.all(
         lambda n: implies(
@@ -254,7 +254,7 @@ def values_are_flags(st: Tree) -> Truth:
     )
 
 
-def own_slots(st: Tree) -> Truth:
+def own_slots(st: LockRefState) -> Truth:
     """Two nodes with slots of one insert lie on one path to the root, so that no slot belongs to two nodes."""
     return st.nodes.all(
         lambda a: st.nodes.all(
