@@ -45,6 +45,7 @@ from conformance.stems.lock_ref.protocol import (
     PrefixMatch,
 )
 from conformance.stems.mamba_slots.protocol import MambaSlotsEngine, MambaSlotsSnapshot, SlotNames
+from conformance.stems.server.protocol import ServedRequest, ServerEngine, ServerEvent, ServerPass
 from conformance.stems.session_trim.protocol import (
     Admission,
     Arrival,
@@ -96,6 +97,10 @@ __all__ = [
     "RequestLoad",
     "RequestPass",
     "RowSnapshot",
+    "ServedRequest",
+    "ServerEngine",
+    "ServerEvent",
+    "ServerPass",
     "SessionTrimEngine",
     "SessionTrimSnapshot",
     "SimplePlugin",

@@ -19,7 +19,7 @@ from conformance.driver.lockstep import Law
 from conformance.engines import registry
 from conformance.planted.faults.known_bugs import ALL
 from conformance.stems import stem_registry
-from conformance.stems.found import driven
+from conformance.stems.found import driven, law_of, rooms, servers
 from proofs.registry import STEMS, hints_of
 from spec import pair, pool
 from spec.logic import Stem
@@ -76,12 +76,13 @@ def test_conformance_has_few_rooms_and_a_room_for_each_stem() -> None:
         return {path.name for path in (ROOT / place).iterdir() if path.is_dir() and any(path.rglob("*.py"))}
 
     assert folders("conformance") == {*ROOMS, "story"}, "story: the old place of what pasted tests import"
-    assert folders("conformance/stems") == {*STEMS, "pools", "requests"}
+    assert folders("conformance/stems") == {*STEMS, *servers(), "pools", "requests"}
     assert {path.name for path in (ROOT / "conformance").glob("*.py")} == {"__init__.py"}
 
 
 def test_every_stem_is_driven_or_judges_what_an_engine_says() -> None:
-    assert list(stem_registry.STEMS) == driven()
+    assert list(stem_registry.STEMS) == rooms() == [*driven(), *servers()]
+    assert {law_of(room).name for room in servers()} <= {*driven()}, "a server is held against the law of a stem"
     assert {*STEMS} - {*driven()} == {"kv_events"}, "what an engine says, in a run of any stem, is judged by this one"
 
 

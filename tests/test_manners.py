@@ -172,20 +172,20 @@ def test_a_failure_of_ours_is_never_a_verdict(
         raise error
 
     module, name = {
-        "prove": ("proving", "run"),
-        "mutate": ("mutating", "run"),
-        "diff": ("diffing", "run"),
-        "check": ("checking", "run"),
-        "campaign": ("campaign", "run"),
-        "faults": ("faulting", "run"),
-        "replay": ("replays", "run"),
-        "engines": ("engines", "run"),
-        "compat": ("compat", "run"),
-        "report": ("report", "run"),
-        "docs": ("documents", "write"),
-        "list": ("listing", "run"),
-        "verify": ("verifying", "run"),
-        "events": ("streaming", "run"),
+        "prove": ("proving.proving", "run"),
+        "mutate": ("planted.mutating", "run"),
+        "diff": ("review.diffing", "run"),
+        "check": ("checks.checking", "run"),
+        "campaign": ("commands.campaign", "run"),
+        "faults": ("planted.faulting", "run"),
+        "replay": ("checks.replays", "run"),
+        "engines": ("commands.engines", "run"),
+        "compat": ("commands.compat", "run"),
+        "report": ("pages.report", "run"),
+        "docs": ("pages.documents", "write"),
+        "list": ("commands.listing", "run"),
+        "verify": ("commands.verifying", "run"),
+        "events": ("commands.streaming", "run"),
     }[command]
     monkeypatch.setattr(f"slotproof.{module}.{name}", fail)
     needed = {
@@ -258,14 +258,14 @@ def test_an_output_is_checked_before_the_work(
     places = {"folder": tmp_path, "file": tmp_path / "file"}
     places["file"].write_text("kept")
     for work in (
-        "proving.run",
-        "checking.run",
-        "faulting.run",
-        "engines.run",
-        "report.run",
-        "streaming.run",
-        "diffing.run",
-        "campaign.run",
+        "proving.proving.run",
+        "checks.checking.run",
+        "planted.faulting.run",
+        "commands.engines.run",
+        "pages.report.run",
+        "commands.streaming.run",
+        "review.diffing.run",
+        "commands.campaign.run",
     ):
         monkeypatch.setattr(f"slotproof.{work}", lambda *_: pytest.fail("it began to work"))
     monkeypatch.setattr(sys, "argv", ["slotproof", *words.format(**places).split()])

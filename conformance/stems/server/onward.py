@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import POLL, Event
+from conformance.stems.server.protocol import POLL, ServerEvent
 from conformance.stems.server.run import ServerRun
 
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
@@ -55,13 +55,13 @@ class OnwardServer:
     def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
         kind = ""
         while kind != POLL:
-            event: Event = send(self.run, self.engine.go_on)
+            event: ServerEvent = send(self.run, self.engine.go_on)
             kind = event.kind
             self._follow(event)
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: ServerEvent) -> None:
         """Forward passes write and read shadow memory."""
         done = []
         for number, known in event.requests.items():

@@ -15,7 +15,7 @@ from conformance.stems.cache.protocol import CacheSnapshot
 POLL = "poll"
 
 
-class Pass(NamedTuple):
+class ServerPass(NamedTuple):
     """What a forward pass computes of a request: the tokens from ``start`` up to ``end`` of its text.
 
     ``row``: the engine's number of its row. ``tokens``: the token ids that are computed. ``slots``: where their KV
@@ -30,7 +30,7 @@ class Pass(NamedTuple):
     slots: tuple[int, ...]
 
 
-class Known(NamedTuple):
+class ServedRequest(NamedTuple):
     """A request as the scheduler has it.
 
     ``tokens``: its input. ``sampled``: its answer so far. ``session``: 0 if it has none, or was taken out of it.
@@ -46,7 +46,7 @@ class Known(NamedTuple):
     turned_away: bool
 
 
-class Event(NamedTuple):
+class ServerEvent(NamedTuple):
     """What a server did.
 
     ``kind``: ``arrived`` (requests came and wait), ``matched`` (a request that waits was matched), ``extended`` (the
@@ -60,8 +60,8 @@ class Event(NamedTuple):
     """
 
     kind: str
-    requests: Mapping[int, Known] = {}
-    passes: Sequence[Pass] = ()
+    requests: Mapping[int, ServedRequest] = {}
+    passes: Sequence[ServerPass] = ()
     session: int = 0
     batch: int = 0
     waiting: Sequence[int] = ()
@@ -96,7 +96,7 @@ class ServerEngine(Engine, Protocol):
     def flush(self) -> None:
         """A client asks that the cache be emptied."""
 
-    def go_on(self) -> Event:
+    def go_on(self) -> ServerEvent:
         """The server runs on until it has done something to its memory, or polls."""
 
     def grants_alone(self, request: int) -> bool:

@@ -18,7 +18,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import POLL, Event, Pass, ServerEngine
+from conformance.stems.server.protocol import POLL, ServerEngine, ServerEvent, ServerPass
 from spec.cache_state import CacheState
 
 COMPUTES_OWN = "pass_computes_own_tokens"
@@ -112,11 +112,11 @@ class ServerRun:
             if not event.requests:
                 return
 
-    def _turn(self) -> Generator[EngineCall | None, Any, Event]:
+    def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event."""
         midway = False
         while True:
-            event: Event = yield EngineCall(
+            event: ServerEvent = yield EngineCall(
                 "go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE)
             )
             if event.kind == POLL:
@@ -125,7 +125,7 @@ class ServerRun:
             getattr(self, f"_{event.kind}")(event)
             midway = event.kind in MIDWAY
 
-    def _arrived(self, event: Event) -> None:
+    def _arrived(self, event: ServerEvent) -> None:
         """Requests came, and wait."""
         for request, known in event.requests.items():
             self.here.add(request)
@@ -134,7 +134,7 @@ class ServerRun:
             if known.turned_away:
                 self.calls.turned_away[request] = known.session
 
-    def _matched(self, event: Event) -> None:
+    def _matched(self, event: ServerEvent) -> None:
         """A request that waits was matched."""
         for request, known in event.requests.items():
             if request not in self.calls.row_of:
@@ -146,7 +146,7 @@ class ServerRun:
             else:
                 self.cache.follow_tree()
 
-    def _extended(self, event: Event) -> None:
+    def _extended(self, event: ServerEvent) -> None:
         """A batch got slots for a prefill: new requests have rows, and locks on the nodes that they matched."""
         for request in event.requests:
             if request in self.calls.row_of:
@@ -159,7 +159,7 @@ class ServerRun:
                 self.calls._begin(request, asked, known.prefix)
             self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
 
-    def _decoded(self, event: Event) -> None:
+    def _decoded(self, event: ServerEvent) -> None:
         """A batch got a slot for one token each. Windows have moved before."""
         for request in event.requests:
             self.calls._window_moved(request)
@@ -167,7 +167,7 @@ class ServerRun:
         for request in event.requests:
             self.calls.grow("decode", request, self.calls.view(request).lengths.allocated)
 
-    def _passed(self, event: Event) -> None:
+    def _passed(self, event: ServerEvent) -> None:
         """A forward pass was launched."""
         self.batches += 1
         done = []
@@ -180,7 +180,7 @@ class ServerRun:
             done.append((one.request, known, one.end))
         self.calls.passes._pass(done)
 
-    def _computes_own(self, one: Pass, known: RunRequest) -> None:
+    def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
         of the row.
         """
@@ -196,12 +196,12 @@ class ServerRun:
             detail = f"request {one.request}, tokens {one.start} to {one.end - 1}: {'; '.join(told)}"
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)
 
-    def _cached(self, event: Event) -> None:
+    def _cached(self, event: ServerEvent) -> None:
         """A request that goes on put what it has computed into the tree."""
         for request in event.requests:
             self.calls._shared(request, self.calls.row_of[request])
 
-    def _left(self, event: Event) -> None:
+    def _left(self, event: ServerEvent) -> None:
         """A request gave up its row."""
         for request, known in event.requests.items():
             if request not in self.calls.row_of:
@@ -218,28 +218,28 @@ class ServerRun:
                 self.calls.passes.ended(request)
                 self.here.discard(request)
 
-    def _closed(self, event: Event) -> None:
+    def _closed(self, event: ServerEvent) -> None:
         """A session ended."""
         self.cache.follow_tree()
         if self.cache.rows.slot(event.session):
             self.cache.close_slot(event.session)
         self.calls.texts.pop(event.session, None)
 
-    def _evicted(self, _: Event) -> None:
+    def _evicted(self, _: ServerEvent) -> None:
         """The tree made room."""
         self.cache.follow_tree()
 
-    def _flushed(self, _: Event) -> None:
+    def _flushed(self, _: ServerEvent) -> None:
         """The cache was emptied, if nothing ran."""
         self.cache.follow_tree()
 
-    def _group_begun(self, _: Event) -> None:
+    def _group_begun(self, _: ServerEvent) -> None:
         self.law.caller_step("free_group_begin", True)
 
-    def _group_ended(self, _: Event) -> None:
+    def _group_ended(self, _: ServerEvent) -> None:
         self.law.caller_step("free_group_end")
 
-    def _polls(self, event: Event) -> None:
+    def _polls(self, event: ServerEvent) -> None:
         """The server reads its messages next. Requests that are gone were taken back while they waited."""
         for request in [r for r in self.calls.requests if r not in event.requests]:
             if request not in self.calls.row_of:

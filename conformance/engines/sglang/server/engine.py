@@ -22,10 +22,10 @@ from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
-from conformance.engines.sglang.server.watching import Watch, watch_functions
+from conformance.engines.sglang.server.watching import ServerWatch, watch_functions
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, Event, Known, Pass
+from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
@@ -69,7 +69,7 @@ class Servers:
         assert self.now is not None, "a server polls while it runs"
         self.now.polls()
 
-    def _passed(self, passes: list[Pass]) -> list[int]:
+    def _passed(self, passes: list[ServerPass]) -> list[int]:
         assert self.now is not None, "a server computes while it runs"
         return self.now.passed(passes)
 
@@ -93,7 +93,7 @@ class SGLangServer:
         self.requests: dict[int, Any] = {}
         self.running: set[int] = set()
         self._forks: dict[int, int] = {}
-        self._watch = Watch(self)
+        self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
         self._reader = ServerReader(self.release, self.scheduler, self)
         self.shape = self._reader.shape(config)
@@ -153,12 +153,12 @@ class SGLangServer:
 
     # The loop.
 
-    def go_on(self) -> Event:
+    def go_on(self) -> ServerEvent:
         """Lets the loop run to its next stop."""
         servers = self._servers
         if self._stopped is not None:
             raise self._stopped
-        servers.now, Watch.now, self._run = self, self._watch, greenlet.getcurrent()
+        servers.now, ServerWatch.now, self._run = self, self._watch, greenlet.getcurrent()
         try:
             with servers.launcher.within(self._context):
                 event = self._loop.switch()
@@ -166,12 +166,12 @@ class SGLangServer:
             self._stopped = error
             raise
         finally:
-            servers.now, Watch.now = None, None
-        if not isinstance(event, Event):
+            servers.now, ServerWatch.now = None, None
+        if not isinstance(event, ServerEvent):
             raise EngineError("the event loop of the server has ended")
         return event
 
-    def _stop(self, event: Event) -> None:
+    def _stop(self, event: ServerEvent) -> None:
         # The loop runs in a mode of torch that holds for its thread, and the run has another one.
         with torch.inference_mode(False), torch.enable_grad():
             self._run.switch(event)
@@ -182,26 +182,26 @@ class SGLangServer:
         waiting = [int(request.rid) for request in self.scheduler.waiting_queue]
         self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
         here = {number: self._known(number) for number in self.requests}
-        self._stop(Event(POLL, here, batch=batch, waiting=waiting))
+        self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting))
 
-    def passed(self, passes: list[Pass]) -> list[int]:
+    def passed(self, passes: list[ServerPass]) -> list[int]:
         """A forward pass was launched: for each request the token that it samples."""
         self._batch = len(passes)
-        self._stop(Event("passed", {one.request: self._known(one.request) for one in passes}, passes))
+        self._stop(ServerEvent("passed", {one.request: self._known(one.request) for one in passes}, passes))
         return [token(one.end, self._forks[one.request]) for one in passes]
 
     def tell(self, kind: str, answer: Any, *whom: Any) -> None:
-        """The server did something (``Watch``)."""
+        """The server did something (``ServerWatch``)."""
         if kind == "closed":
-            self._stop(Event(kind, session=int(whom[0])))
+            self._stop(ServerEvent(kind, session=int(whom[0])))
         elif kind in OF_NOBODY:
             if kind == "flushed" and answer:
                 self._reader.begin()
-            self._stop(Event(kind))
+            self._stop(ServerEvent(kind))
         else:
             numbers = [int(one.rid) for one in whom]
             self._note(kind, whom)
-            self._stop(Event(kind, {number: self._known(number) for number in numbers}))
+            self._stop(ServerEvent(kind, {number: self._known(number) for number in numbers}))
             if kind == "left":
                 self._gone(numbers[0])
 
@@ -222,18 +222,18 @@ class SGLangServer:
         if self.requests[number].finished():
             del self.requests[number]
 
-    def _known(self, number: int) -> Known:
+    def _known(self, number: int) -> ServedRequest:
         request = self.requests.get(number)
         if request is None:
-            return Known([], [], 0, 0, 0, True)
+            return ServedRequest([], [], 0, 0, 0, True)
         sent = request.finished_len if request.finished() else None
         if request.finished() and sent is None:
             sent = len(request.output_ids)
-        return Known(
+        return ServedRequest(
             tokens=list(request.origin_input_ids),
             sampled=list(request.output_ids),
             session=0 if request.session is None else int(request.session.session_id),
-            prefix=records.prefix(request) if hasattr(request, "prefix_len") else 0,
+            prefix=records.prefix(request),
             sent=sent,
             turned_away=request.to_finish is not None,
         )

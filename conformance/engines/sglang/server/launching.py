@@ -17,6 +17,7 @@ from typing import Any
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
+from conformance.engines.sglang.releases.server_parts import fields
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -25,7 +26,7 @@ MODELS = Path(__file__).parent / "models"
 
 
 @dataclass(frozen=True)
-class Context:
+class Published:
     """What a server has published, by object and name: settings, ranks and groups."""
 
     values: Mapping[tuple[int, str], Any]
@@ -38,7 +39,7 @@ class Launcher:
         self._imported = imported
         self._runtime = imported.module("runtime_context")
 
-    def launch(self, model: str, flags: Sequence[str]) -> tuple[Any, Context]:
+    def launch(self, model: str, flags: Sequence[str]) -> tuple[Any, Published]:
         """A ``Scheduler`` with these flags, and what it has published.
 
         Raises ``Unsupported`` where the release refuses the flags, and ``EngineError`` where ``Scheduler.__init__``
@@ -69,7 +70,7 @@ class Launcher:
         return found
 
     @contextmanager
-    def within(self, context: Context) -> Iterator[None]:
+    def within(self, context: Published) -> Iterator[None]:
         """While this lasts, the release reads what this server has published."""
         with self._apart():
             self._put(context)
@@ -94,24 +95,18 @@ class Launcher:
         new = context(parallel=parallel())
         return new, new.parallel
 
-    def _now(self) -> Context:
+    def _now(self) -> Published:
         return self._read(*self._objects())
 
     @staticmethod
-    def _read(*objects: Any) -> Context:
-        found = {}
-        for at, each in enumerate(objects):
-            for name in type(each).__slots__:
-                if hasattr(each, name) and name != "parallel":
-                    value = getattr(each, name)
-                    found[at, name] = dict(value) if name == "_stamp" or name == "_overrides" else value
-        return Context(found)
+    def _read(*objects: Any) -> Published:
+        read = {(at, name): value for at, each in enumerate(objects) for name, value in fields(each).items()}
+        return Published({key: value for key, value in read.items() if key[1] != "parallel"})
 
-    def _put(self, context: Context) -> None:
-        for at, each in enumerate(self._objects()):
-            for name in type(each).__slots__:
-                if (at, name) in context.values:
-                    setattr(each, name, context.values[at, name])
+    def _put(self, context: Published) -> None:
+        objects = self._objects()
+        for (at, name), value in context.values.items():
+            setattr(objects[at], name, value)
 
 
 def _method(error: Exception) -> str:

@@ -10,6 +10,7 @@ from conformance.engines.sglang.driving.reading import TreeReader, text
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.releases.server_parts import sorts_freed_pages
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
@@ -58,7 +59,7 @@ class ServerReader:
             "rows": len(self.rows.free_slots),
             "sessions": config["sessions"],
             "window": int(self._scheduler.sliding_window_size or 1),
-            "need_sort": bool(getattr(self._scheduler.token_to_kv_pool_allocator, "need_sort", False)),
+            "need_sort": sorts_freed_pages(self._scheduler.token_to_kv_pool_allocator),
             "components": list(self.components),
         }
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from conformance.driver.protocol import EngineError
-from conformance.stems.server.protocol import Pass
+from conformance.stems.server.protocol import ServerPass
 
 
-def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Pass]], list[int]]) -> type:
+def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[ServerPass]], list[int]]) -> type:
     """The release's ``ModelRunner`` without a device. ``logits``, ``output``: the release's types of what a forward
     pass returns. ``passes`` is told what each pass computes, and says which token it samples for each request.
     """
@@ -39,14 +39,14 @@ def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Pas
     return Runner
 
 
-def passes_of(batch: Any) -> list[Pass]:
+def passes_of(batch: Any) -> list[ServerPass]:
     """What a forward pass computes of each request of its batch, as the scheduler has said."""
     ends, rows = batch.seq_lens.tolist(), batch.req_pool_indices.tolist()
     starts = [end - 1 for end in ends] if batch.forward_mode.is_decode() else list(batch.extend_prefix_lens_cpu)
     tokens, slots, at, found = batch.input_ids.tolist(), batch.out_cache_loc.tolist(), 0, []
     for name, row, start, end in zip(batch.rids, rows, starts, ends, strict=True):
         upto = at + end - start
-        found.append(Pass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto])))
+        found.append(ServerPass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto])))
         at = upto
     if at != len(tokens):
         raise EngineError(f"a batch has {len(tokens)} tokens, and its requests {at}")

@@ -8,7 +8,6 @@ the error names it.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
+from conformance.engines.sglang.releases.server_parts import has_name, modules_with
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
@@ -44,7 +44,7 @@ class Place:
     groups: dict[str, Any] = field(default_factory=dict)
 
 
-class Row(NamedTuple):
+class StandInRow(NamedTuple):
     """One name of the release that is set. ``module``: where the release reads it. ``value`` makes what stands there.
     ``reason``: why it cannot be the release's own. ``differs``: in what way what stands there is easier or harder.
     """
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     differs: str
 
 
-class ModelFiles(StandIn):
+class ModelFiles(SimpleNamespace):
     """The ``PretrainedConfig`` of a model: the fields that stand in its file.
 
     The release asks for fields that a model may have with a default, so a field that is missing here is missing there.
@@ -71,12 +71,12 @@ class ModelFiles(StandIn):
         return dict(vars(self))
 
 
-class Toy(torch.nn.Module):
+class EmptyModel(torch.nn.Module):
     """A model without layers: nothing computes with it."""
 
     def forward(self, *_: Any, pp_proxy_tensors: Any = None) -> Any:
         """Not called: ``ModelRunner.forward`` is stood in for."""
-        raise EngineError(f"the toy model was asked to compute ({pp_proxy_tensors})")
+        raise EngineError(f"the empty model was asked to compute ({pp_proxy_tensors})")
 
 
 def _files(_: Place) -> Callable[..., ModelFiles]:
@@ -88,7 +88,9 @@ def _files(_: Place) -> Callable[..., ModelFiles]:
 
 def _loaded(_: Place) -> Callable[..., Any]:
     loader = StandIn(preloaded_weights_bytes=0)
-    return lambda **_: StandIn(loader=loader, model=Toy(), startup_weight_load=None, remote_instance_weight_info=None)
+    return lambda **_: StandIn(
+        loader=loader, model=EmptyModel(), startup_weight_load=None, remote_instance_weight_info=None
+    )
 
 
 def _backends(place: Place) -> Callable[..., Any]:
@@ -109,7 +111,7 @@ def _backends(place: Place) -> Callable[..., Any]:
 
 def _states(_: Place) -> Callable[[Any], Any]:
     """The states of a hybrid model, where its configuration has them."""
-    return lambda model: getattr(model.hf_config, "states", None)
+    return lambda model: model.hf_config.to_dict().get("states")
 
 
 def _none(_: Place) -> Callable[..., None]:
@@ -146,33 +148,39 @@ _NEW_GROUP = torch.distributed.new_group
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config",
                 "glm5_next_config")  # fmt: skip
 NO_PACKAGE = "it needs a package that is not installed"
-ROWS: tuple[Row, ...] = (
-    Row(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
-    Row(EVERYWHERE, "resolve_hf_gguf_reference", _none, "it asks a hub for the model", "the model is on no hub"),
-    Row(EVERYWHERE, "get_generation_config", _none, NO_PACKAGE, "a model without one"),
-    Row(EVERYWHERE, "get_hf_text_config", lambda _: lambda files: files, NO_PACKAGE, "a model of text alone"),
-    Row(
+ROWS: tuple[StandInRow, ...] = (
+    StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
+    StandInRow(EVERYWHERE, "resolve_hf_gguf_reference", _none, "it asks a hub for the model", "the model is on no hub"),
+    StandInRow(EVERYWHERE, "get_generation_config", _none, NO_PACKAGE, "a model without one"),
+    StandInRow(EVERYWHERE, "get_hf_text_config", lambda _: lambda files: files, NO_PACKAGE, "a model of text alone"),
+    StandInRow(
         EVERYWHERE,
         "get_model_architecture",
-        lambda _: lambda model: (Toy, model.hf_config.architectures[0]),
+        lambda _: lambda model: (EmptyModel, model.hf_config.architectures[0]),
         "the code of a model needs transformers",
-        "the name is a real model's, the class a toy",
+        "the name is a real model's, the class empty",
     ),
-    Row(EVERYWHERE, "get_resolved_model_impl", _none, "as get_model_architecture", "a model of SGLang's own"),
-    Row(EVERYWHERE, "hybrid_gdn_config", _states, "it asks for classes of transformers", "the toy model's states"),
-    *(Row(EVERYWHERE, name, _none, "as hybrid_gdn_config", "no model of this kind") for name in OTHER_STATES),
-    Row(
+    StandInRow(EVERYWHERE, "get_resolved_model_impl", _none, "as get_model_architecture", "a model of SGLang's own"),
+    StandInRow(
+        EVERYWHERE, "hybrid_gdn_config", _states, "it asks for classes of transformers", "the small model's states"
+    ),
+    *(StandInRow(EVERYWHERE, name, _none, "as hybrid_gdn_config", "no model of this kind") for name in OTHER_STATES),
+    StandInRow(
         "configs.load_config",
         "orjson",
         lambda _: SimpleNamespace(loads=json.loads),
         NO_PACKAGE,
         "Python's json reads what it reads",
     ),
-    Row(RUNNER, "load_model_with_memory_saver", _loaded, "there are no weights", "a toy model"),
-    Row(RUNNER, "build_attention_backends", _backends, "attention needs a device", "computes nothing"),
-    Row(RUNNER, "dist_barrier_after_load", _none, "it waits for other processes by gloo", "there is one process"),
-    Row(RUNNER, "configure_aux_hidden_state_capture", _none, "a toy has no hidden states", "nothing is captured"),
-    Row(
+    StandInRow(RUNNER, "load_model_with_memory_saver", _loaded, "there are no weights", "a model without layers"),
+    StandInRow(RUNNER, "build_attention_backends", _backends, "attention needs a device", "computes nothing"),
+    StandInRow(
+        RUNNER, "dist_barrier_after_load", _none, "it waits for other processes by gloo", "there is one process"
+    ),
+    StandInRow(
+        RUNNER, "configure_aux_hidden_state_capture", _none, "the model has no hidden states", "nothing is captured"
+    ),
+    StandInRow(
         RUNNER,
         "ModelRunner",
         lambda place: place.runner(place.imported.module(RUNNER).ModelRunner),
@@ -180,28 +188,32 @@ ROWS: tuple[Row, ...] = (
         "the release's class; forward reads and writes shadow memory, sample takes the tokens of the run, no graph is "
         "captured",
     ),
-    Row(
+    StandInRow(
         "distributed.bootstrap",
         "init_parallel_runtime",
         _groups,
         "a second server of a process finds the groups of the first",
         "the first server's call is the release's; its one process talks to nobody",
     ),
-    Row(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
-    Row(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as above"),
-    Row(
+    StandInRow(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
+    StandInRow(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as above"),
+    StandInRow(
         CHANNELS,
         "get_zmq_socket",
         lambda place: lambda _context, _kind, name, _bind: place.sockets(name),
         NO_PACKAGE,
         "a message is copied, and there at the next poll",
     ),
-    Row(SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"),
-    Row(SCHEDULER, "create_scheduler_watchdog", _none, "its thread would end a server that waits for the run", "none"),
+    StandInRow(
+        SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"
+    ),
+    StandInRow(
+        SCHEDULER, "create_scheduler_watchdog", _none, "its thread would end a server that waits for the run", "none"
+    ),
 )
 
 
-def put_in_place(place: Place, rows: Sequence[Row] = ROWS) -> None:
+def put_in_place(place: Place, rows: Sequence[StandInRow] = ROWS) -> None:
     """Sets every name of the table, once in a process. ``EngineError`` where the release has not one of them."""
     for name in IMPORTED:
         place.imported.module(name)
@@ -217,9 +229,8 @@ def put_in_place(place: Place, rows: Sequence[Row] = ROWS) -> None:
             setattr(module, row.name, value)
 
 
-def _modules(place: Place, row: Row) -> list[Any]:
-    if row.module != EVERYWHERE:
-        known = [place.imported.module(row.module)]
-    else:
-        known = [module for name, module in list(sys.modules.items()) if name.startswith("sglang.")]
-    return [module for module in known if row.name in vars(module)]
+def _modules(place: Place, row: StandInRow) -> list[Any]:
+    if row.module == EVERYWHERE:
+        return modules_with(row.name)
+    module = place.imported.module(row.module)
+    return [module] if has_name(module, row.name) else []

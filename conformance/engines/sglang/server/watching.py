@@ -8,16 +8,16 @@ one that is made outside of all of them has no explanation.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
+from conformance.engines.sglang.releases.server_parts import calls, function, modules_with
 
 
-class Watched(NamedTuple):
+class WatchedFunction(NamedTuple):
     """A function of the release after which control goes back to the run.
 
     ``module``, ``name``: where it is defined; a method has the name of its class before a dot. ``kind``: what it does,
@@ -46,15 +46,15 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
     return ()
 
 
-WATCHED: tuple[Watched, ...] = (
-    Watched("managers.scheduler", "Scheduler.handle_generate_request", "arrived", _message),
-    Watched("managers.scheduler", "Scheduler.flush_cache", "flushed", _nobody),
-    Watched("session.streaming_session", "StreamingSession.release_session", "closed", _message),
-    Watched("mem_cache.common", "match_kv_cache", "matched", _request),
-    Watched("mem_cache.allocation", "alloc_for_extend", "extended", _batch),
-    Watched("mem_cache.allocation", "alloc_for_decode", "decoded", _batch),
-    Watched("mem_cache.common", "checkpoint_kv_cache", "cached", _request),
-    Watched("mem_cache.common", "release_kv_cache", "left", _request),
+WATCHED: tuple[WatchedFunction, ...] = (
+    WatchedFunction("managers.scheduler", "Scheduler.handle_generate_request", "arrived", _message),
+    WatchedFunction("managers.scheduler", "Scheduler.flush_cache", "flushed", _nobody),
+    WatchedFunction("session.streaming_session", "StreamingSession.release_session", "closed", _message),
+    WatchedFunction("mem_cache.common", "match_kv_cache", "matched", _request),
+    WatchedFunction("mem_cache.allocation", "alloc_for_extend", "extended", _batch),
+    WatchedFunction("mem_cache.allocation", "alloc_for_decode", "decoded", _batch),
+    WatchedFunction("mem_cache.common", "checkpoint_kv_cache", "cached", _request),
+    WatchedFunction("mem_cache.common", "release_kv_cache", "left", _request),
 )
 # The calls that change the pools and the rows, by the attribute of the scheduler that has the object.
 CHANGING = {
@@ -78,10 +78,10 @@ class Told(Protocol):
         """Control goes to the run, and comes back when the run goes on. ``answer``: what the watched call returned."""
 
 
-class Watch:
-    """The watch of one server. ``told``: who is told. While the server runs, ``Watch.now`` is its watch."""
+class ServerWatch:
+    """The watch of one server. ``told``: who is told. While the server runs, ``ServerWatch.now`` is its watch."""
 
-    now: Watch | None = None
+    now: ServerWatch | None = None
 
     def __init__(self, told: Told) -> None:
         self._told, self._depth = told, 0
@@ -105,24 +105,22 @@ class Watch:
     @contextmanager
     def off(self) -> Iterator[None]:
         """While this lasts, nothing is told."""
-        before, Watch.now, self._depth = Watch.now, None, self._depth + 1
+        before, ServerWatch.now, self._depth = ServerWatch.now, None, self._depth + 1
         try:
             yield
         finally:
-            Watch.now, self._depth = before, self._depth - 1
+            ServerWatch.now, self._depth = before, self._depth - 1
 
     def watch(self, scheduler: Any) -> None:
         """Watches the objects of this server."""
         for attribute, names in CHANGING.items():
             thing = getattr(scheduler, attribute)
-            for name in names:
-                if hasattr(thing, name):
-                    setattr(thing, name, self._checked(getattr(thing, name), f"{type(thing).__name__}.{name}"))
+            for name, real in calls(thing, names).items():
+                setattr(thing, name, self._checked(real, f"{type(thing).__name__}.{name}"))
         for attribute, kinds in TELLING.items():
             thing = getattr(scheduler, attribute)
-            for name, kind in kinds.items():
-                if hasattr(thing, name):
-                    setattr(thing, name, self._telling(getattr(thing, name), kind))
+            for name, real in calls(thing, kinds).items():
+                setattr(thing, name, self._telling(real, kinds[name]))
 
     def _checked(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
         @functools.wraps(real)
@@ -150,25 +148,18 @@ def watch_functions(imported: Imported) -> None:
     ``EngineError`` names the one that the release has not.
     """
     for one in WATCHED:
-        owner, _, name = one.name.rpartition(".")
-        module = imported.module(one.module)
-        home = getattr(module, owner, None) if owner else module
-        if home is None or name not in vars(home):
-            raise EngineError(f"sglang {imported.label}: no {one.name} in {one.module}, which a server is watched by")
-        real = vars(home)[name]
-        watched = _watched(real, one)
-        if owner:
-            setattr(home, name, watched)
-            continue
-        for full, known in list(sys.modules.items()):
-            if full.startswith("sglang.") and vars(known).get(name) is real:
-                setattr(known, name, watched)
+        home, real = function(imported, one.module, one.name)
+        watched, name = _watched(real, one), one.name.rpartition(".")[2]
+        setattr(home, name, watched)
+        for module in modules_with(name):
+            if vars(module)[name] is real:
+                setattr(module, name, watched)
 
 
-def _watched(real: Callable[..., Any], one: Watched) -> Callable[..., Any]:
+def _watched(real: Callable[..., Any], one: WatchedFunction) -> Callable[..., Any]:
     @functools.wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
-        watch = Watch.now
+        watch = ServerWatch.now
         if watch is None:
             return real(*args, **kwargs)
         return watch.within(lambda: real(*args, **kwargs), one.kind, lambda: one.whom(*args, **kwargs))

@@ -1,0 +1,49 @@
+"""What a release has of the parts by which its server is launched and watched: names of modules, calls of objects."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from conformance.driver.protocol import EngineError
+from conformance.engines.importing import Imported
+
+
+def modules_with(name: str) -> list[Any]:
+    """The imported modules of the release that have this name."""
+    known = [module for full, module in list(sys.modules.items()) if full.startswith("sglang.")]
+    return [module for module in known if name in vars(module)]
+
+
+def has_name(module: Any, name: str) -> bool:
+    """A module has this name."""
+    return name in vars(module)
+
+
+def function(imported: Imported, module: str, name: str) -> tuple[Any, Callable[..., Any]]:
+    """Where a function or a method is defined, and the function. ``EngineError`` where the release has it not."""
+    home = imported.module(module)
+    *owner, last = name.split(".")
+    for one in owner:
+        home = getattr(home, one, None)
+    if home is None or last not in vars(home):
+        raise EngineError(f"sglang {imported.label}: {module} has no {name}, by which a server is watched")
+    return home, vars(home)[last]
+
+
+def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """Those of these calls that an object has."""
+    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+
+
+def fields(thing: Any) -> dict[str, Any]:
+    """The fields of an object of the release's runtime context; tables are copied."""
+    names = [name for name in type(thing).__slots__ if hasattr(thing, name)]
+    values = {name: getattr(thing, name) for name in names}
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+
+
+def sorts_freed_pages(allocator: Any) -> bool:
+    """The allocator keeps what is freed apart, and sorts it in before it is handed out."""
+    return bool(getattr(allocator, "need_sort", False))
