@@ -7,7 +7,7 @@ The server's event loop runs in a greenlet of its own. It stops where it polls f
 from __future__ import annotations
 
 from array import array
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import greenlet
@@ -16,6 +16,7 @@ import torch
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
+from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
@@ -56,7 +57,8 @@ class Servers:
         output = imported.module(RUNNER).ModelRunnerOutput
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
-        place = Place(imported, self._socket, lambda base: runner_class(base, runtime, output, self._passed))
+        runner = partial(runner_class, logits=runtime, output=output, passes=self._passed)
+        place = Place(imported, self._socket, runner, ServerClock(self._turns))
         put_in_place(place)
         watch_functions(imported)
         self.now: SGLangServer | None = None
@@ -68,6 +70,9 @@ class Servers:
     def _polled(self) -> None:
         assert self.now is not None, "a server polls while it runs"
         self.now.polls()
+
+    def _turns(self) -> int:
+        return 0 if self.now is None else self.now.turns
 
     def _passed(self, passes: list[ServerPass]) -> list[int]:
         assert self.now is not None, "a server computes while it runs"
@@ -84,6 +89,7 @@ class SGLangServer:
         self._servers, self.release = servers, servers.release
         self._messages = self.release.imported.module("managers.io_struct")
         self._sampling = self.release.imported.module("sampling.sampling_params").SamplingParams
+        self.turns = 0
         servers.now = self
         try:
             self.scheduler, self._context = servers.launcher.launch(config["model"], config["flags"])
@@ -179,6 +185,7 @@ class SGLangServer:
     def polls(self) -> None:
         """The loop reads its messages next."""
         batch, self._batch = self._batch, 0
+        self.turns += 1
         waiting = [int(request.rid) for request in self.scheduler.waiting_queue]
         self.requests = {n: r for n, r in self.requests.items() if n in self.running or n in waiting}
         here = {number: self._known(number) for number in self.requests}

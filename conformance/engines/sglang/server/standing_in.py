@@ -22,6 +22,7 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.server_parts import has_name, modules_with
+from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
@@ -33,14 +34,17 @@ RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers
 
 @dataclass
 class Place:
-    """What the stand-ins of one process refer to. ``sockets`` is called with the name of a socket. ``runner`` makes the
-    class that stands for ``ModelRunner`` of that class. ``groups``: the parallel groups of this process, empty before
+    """What the stand-ins of one process refer to.
+
+    ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
+    class. ``clock``: the time of the server that runs. ``groups``: the parallel groups of this process, empty before
     the first server.
     """
 
     imported: Imported
     sockets: Callable[[str], Socket]
     runner: Callable[[Any], type]
+    clock: ServerClock
     groups: dict[str, Any] = field(default_factory=dict)
 
 
