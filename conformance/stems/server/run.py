@@ -258,10 +258,14 @@ class ServerRun:
         if self.engine.grants_alone(request):
             detail = f"for {STILL} turns nothing ran, and request {request}, alone in the queue, is admitted"
             raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
-        held = [session for session in self.cache.rows.sessions.items() if self.cache.rows.slot(session)]
-        if not held:
+        if not self.sessions_that_hold_memory():
             detail = f"for {STILL} turns nothing ran, no session holds memory, and request {request} is not admitted"
             raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
+
+    def sessions_that_hold_memory(self) -> list[int]:
+        """The sessions that have a row."""
+        rows = self.cache.rows
+        return [session for session in rows.sessions.items() if rows.slot(session)]
 
     # What the driver needs: as in a run of ``cache``.
 

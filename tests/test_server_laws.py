@@ -1,0 +1,136 @@
+"""The laws of a server, on a scripted one whose memory nobody uses, each with a lawful neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import Misuse
+from conformance.stems.allocator.protocol import AllocatorSnapshot
+from conformance.stems.cache.protocol import CacheSnapshot
+from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
+from conformance.stems.server import run as server
+from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
+from conformance.stems.server.run import ServerRun
+from conformance.stems.session_trim.protocol import SessionTrimSnapshot
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+
+PAGES, ROWS = 4, 2
+Script = Iterator[ServerEvent | Exception]
+CONFIG = {"model": "full", "flags": [], "sessions": 1}
+WAITS = ServedRequest([1, 2], [], 0, 0, None, False)
+STANDS = ServerEvent(POLL, {0: WAITS}, waiting=[0])
+WORKS = ServerEvent(POLL, {0: WAITS}, waiting=[0], batch=1)
+IDLE = ServerEvent(POLL)
+
+
+class Scripted:
+    """A server that does what its script says. ``alone``: what its admission answers. ``amiss``: what its own check
+    says.
+    """
+
+    fragile = False
+    lacks: Collection[str] = frozenset()
+
+    def __init__(self, events: Script, alone: bool = True, amiss: tuple[str, ...] = ()) -> None:
+        self.shape = {
+            **{"page_size": 1, "size": PAGES, "size_swa": 1, "rows": ROWS, "sessions": 1, "window": 1},
+            **{"need_sort": False, "components": ["full"]},
+        }
+        self.events, self.alone, self.amiss = events, alone, amiss
+
+    def generate(self, *_: Any) -> None:
+        """It hears nothing."""
+
+    abort = open = close = flush = generate
+
+    def go_on(self) -> ServerEvent:
+        """The next event of the script; an exception is raised."""
+        event = next(self.events)
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def grants_alone(self, request: int) -> bool:
+        """Its admission."""
+        assert request == 0
+        return self.alone
+
+    def idle_problems(self) -> list[str]:
+        """Its check."""
+        return list(self.amiss)
+
+    def cache_snapshot(self) -> CacheSnapshot:
+        """Empty rows, full pools, and the root of a tree."""
+        pools = SwaMappingSnapshot.without_swa(AllocatorSnapshot([*range(1, PAGES + 1)], [], PAGES))
+        root = NodeSnapshot(0, None, [], {"full": NodePart([], 1)})
+        tree = LockRefSnapshot([root], {"full": 0}, {"full": 0}, {"full": list(pools.full.free)})
+        return CacheSnapshot(SessionTrimSnapshot({}, {}, [*range(1, ROWS + 1)], pools), tree, {}, None)
+
+
+def begun(events: Script, **more: Any) -> LockStep:
+    run = LockStep(ServerRun(Scripted(events, **more), CONFIG), CONFIG)
+    run.do("generate", request=0, tokens=[1, 2], longest=2)
+    return run
+
+
+def law_of(lock: LockStep, turns: int) -> str:
+    """The law that so many turns break; empty if none."""
+    try:
+        lock.do("turn", times=turns)
+    except Finding as finding:
+        return finding.law
+    return ""
+
+
+def test_a_server_that_would_admit_and_does_not_stands_still() -> None:
+    assert law_of(begun(repeat(STANDS)), server.STILL - 1) == ""
+    assert law_of(begun(repeat(STANDS)), server.STILL) == server.SERVES
+
+
+def test_a_server_that_computes_now_and_then_does_not_stand_still() -> None:
+    now_and_then = (WORKS if n % (server.STILL - 1) == 0 else STANDS for n in range(1000))
+    assert law_of(begun(now_and_then), server.MOST_TURNS) == ""
+
+
+def test_a_request_that_nothing_makes_room_for_is_named_and_one_behind_a_session_is_lawful(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lock = begun(repeat(STANDS), alone=False)
+    assert law_of(lock, server.STILL) == server.SERVES
+    lock = begun(repeat(STANDS), alone=False)
+    monkeypatch.setattr(ServerRun, "sessions_that_hold_memory", lambda _: [1])
+    assert law_of(lock, server.STILL) == ""
+
+
+def test_an_idle_server_stands_still_lawfully() -> None:
+    assert law_of(begun(repeat(IDLE)), server.MOST_TURNS) == ""
+
+
+def test_the_servers_own_check_must_agree() -> None:
+    assert law_of(begun(repeat(IDLE), amiss=("2 tokens leak",)), 1) == server.AGREES
+    assert law_of(begun(repeat(STANDS), amiss=("2 tokens leak",)), 1) == "", "it is checked where nothing is left"
+
+
+def test_no_message_may_stop_a_server() -> None:
+    lock = begun(iter([STANDS, AssertionError("session already has a slot")]))
+    with pytest.raises(Finding, match="session already has a slot") as caught:
+        lock.do("turn", times=2)
+    assert caught.value.law == server.GOES_ON
+
+
+def test_what_no_client_sends_is_misuse() -> None:
+    lock = begun(repeat(IDLE))
+    for wrong in (
+        {"op": "generate", "request": 0, "tokens": [1], "longest": 1},
+        {"op": "generate", "request": 1, "tokens": [1], "longest": 0},
+        {"op": "open", "session": 2},
+        {"op": "turn", "times": 0},
+        {"op": "turn", "times": server.MOST_TURNS + 1},
+    ):
+        with pytest.raises(Misuse):
+            lock.do(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,151 @@
+"""SGLang's real scheduler: what clients may send is followed by the law, and what stops a server is found."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from driven import NEWEST, driven
+
+from conformance.driver.protocol import Json
+from conformance.stems.server.run import GOES_ON
+
+SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
+FLAGS = [*SMALL, "--attention-backend", "triton"]
+NORMAL, SESSIONS = "--disable-overlap-schedule", "--enable-streaming-session"
+# Runs each of some lists of operations on a server, and says how each ended and which transitions were taken.
+DRIVE = """
+    import json, sys
+    from conformance.driver.lockstep import Finding
+    from conformance.driver.protocol import EngineError, Unsupported
+    from conformance.engines.registry import load
+    from conformance.stems.stem_registry import start
+
+    make = load("sglang", release=sys.argv[1]).makers["server"]
+    said = []
+    PLANT
+    for config, steps in json.loads(sys.argv[2]):
+        try:
+            run = start("server", make, config)
+        except Unsupported as reason:
+            said.append({"refused": str(reason)})
+            continue
+        try:
+            for step in steps:
+                run.do(**step)
+            ended = {}
+        except Finding as finding:
+            ended = {"law": finding.law, "detail": finding.detail}
+        except EngineError as error:
+            ended = {"error": str(error)}
+        done = {name: n for (name, outcome), n in run.law.counts.items() if outcome == "done"}
+        said.append({**ended, "done": done, "batches": run.run.batches, "left": len(run.run.here)})
+    print(json.dumps(said))
+"""
+
+
+def config(*more: str, model: str = "windowed", sessions: int = 0) -> Json:
+    return {"model": model, "flags": [*FLAGS, *more, *([SESSIONS] if sessions else [])], "sessions": sessions}
+
+
+def asks(request: int, tokens: int, longest: int, fork: int = 9, session: int = 0) -> Json:
+    text = [n + 1 if n < fork else 1000 * (fork + 1) + n for n in range(tokens)]
+    return {"op": "generate", "request": request, "tokens": text, "longest": longest, "session": session, "fork": fork}
+
+
+def turn(times: int = 1) -> Json:
+    return {"op": "turn", "times": times}
+
+
+def sent(*runs: tuple[Json, list[Json]], plant: str = "") -> list[Any]:
+    """How runs on the newest release end. ``plant``: code that changes the release before."""
+    found: list[Any] = driven(NEWEST, DRIVE.replace("PLANT", plant), json.dumps(runs))
+    return found
+
+
+# Prompts that share beginnings and wait for room, a prompt that is computed in chunks, an abort, and an empty cache.
+USUAL = [
+    *(asks(0, 5, 6), asks(1, 6, 3, fork=3), turn(3)),
+    *(asks(2, 5, 5), asks(3, 4, 6, fork=0), {"op": "abort", "request": 1}, turn(9)),
+    *(asks(4, 6, 5, fork=3), turn(60), {"op": "flush"}, turn(2)),
+]
+# A session of two turns, another request beside it, and its end.
+TURNS = [
+    *({"op": "open", "session": 1}, turn(), asks(0, 2, 2, session=1), turn(9)),
+    *(asks(1, 4, 2, fork=2), asks(2, 1, 2, session=1), turn(9), {"op": "close", "session": 1}, turn(9)),
+]
+# Two first turns of a session that come in one poll.
+TWO_FIRST_TURNS = [
+    *({"op": "open", "session": 1}, asks(0, 3, 4, session=1), asks(1, 2, 4, fork=2, session=1), turn()),
+]
+
+
+@pytest.mark.engine
+def test_what_clients_send_is_followed_by_the_law() -> None:
+    chunks = ("--chunked-prefill-size", "4")
+    normal, overlapped, whole, mixed = sent(
+        (config(NORMAL), USUAL),
+        (config(), USUAL),
+        (config(model="full"), USUAL),
+        (config(*chunks, "--enable-mixed-chunk"), USUAL),
+    )
+    for said in (normal, overlapped, whole, mixed):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert said["batches"] > 10
+        assert {"admit", "extend", "decode", "continue_prefill", "insert_leaf", "free_rest"} <= said["done"].keys()
+    assert mixed["done"]["extend"] > overlapped["done"]["extend"], "a prompt is computed in chunks"
+
+
+@pytest.mark.engine
+def test_turns_of_a_session_are_followed_and_two_first_turns_stop_a_server() -> None:
+    *lawful, normal, overlapped = sent(
+        *((config(*loop, sessions=1), TURNS) for loop in ((NORMAL,), ())),
+        *((config(*loop, sessions=1), TWO_FIRST_TURNS) for loop in ((NORMAL,), ())),
+    )
+    for said in lawful:
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert {"save", "resume", "close"} <= said["done"].keys()
+    for said in (normal, overlapped):
+        assert said["law"] == GOES_ON
+        assert "already has a slot" in said["detail"]
+
+
+LEAKS = """
+    rows = __import__("importlib").import_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
+    rows.free = lambda self, req: setattr(req.kv, "req_pool_idx", None)
+"""
+KEEPS_LOCKS = """
+    tree = __import__("importlib").import_module("sglang.srt.mem_cache.unified_radix_cache").UnifiedRadixCache
+    tree.unlock = lambda self, lock: None
+"""
+ALLOCATES_APART = """
+    scheduler = __import__("importlib").import_module("sglang.srt.managers.scheduler").Scheduler
+    real = scheduler.get_next_batch_to_run
+    def get_next_batch_to_run(self, *args, real=real, **kwargs):
+        self.token_to_kv_pool_allocator.alloc(1)
+        return real(self, *args, **kwargs)
+    scheduler.get_next_batch_to_run = get_next_batch_to_run
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("plant", [LEAKS, KEEPS_LOCKS])
+def test_a_broken_scheduler_is_found(plant: str) -> None:
+    (said,) = sent((config(NORMAL), USUAL), plant=plant)
+    assert "law" in said, said
+
+
+@pytest.mark.engine
+def test_a_call_that_the_law_does_not_follow_is_no_verdict() -> None:
+    (said,) = sent((config(NORMAL), USUAL), plant=ALLOCATES_APART)
+    assert "SWATokenToKVPoolAllocator.alloc was called where the law follows no call" in said["error"]
+
+
+@pytest.mark.engine
+def test_flags_that_the_release_refuses_are_unsupported() -> None:
+    bad = config()
+    bad["flags"] = [*bad["flags"], "--no-such-flag"]
+    (said,) = sent((bad, USUAL))
+    assert "refuses these flags" in said["refused"]
