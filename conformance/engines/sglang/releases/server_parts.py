@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from conformance.driver.protocol import EngineError
@@ -21,15 +21,21 @@ def has_name(module: Any, name: str) -> bool:
     return name in vars(module)
 
 
-def function(imported: Imported, module: str, name: str) -> tuple[Any, Callable[..., Any]]:
-    """Where a function or a method is defined, and the function. ``EngineError`` where the release has it not."""
-    home = imported.module(module)
-    *owner, last = name.split(".")
-    for one in owner:
-        home = getattr(home, one, None)
-    if home is None or last not in vars(home):
-        raise EngineError(f"sglang {imported.label}: {module} has no {name}, by which a server is watched")
-    return home, vars(home)[last]
+def function(imported: Imported, places: Sequence[tuple[str, str]]) -> tuple[Any, str, Callable[..., Any]]:
+    """Where a function or a method is defined, its name there, and the function. ``places``: module and name, with the
+    class of a method before a dot; the first that the release has counts. ``EngineError`` where it has none.
+    """
+    for module, name in places:
+        if not imported.has(module):
+            continue
+        home = imported.module(module)
+        *owner, last = name.split(".")
+        for one in owner:
+            home = getattr(home, one, None)
+        if home is not None and last in vars(home):
+            return home, last, vars(home)[last]
+    names = " or ".join(name for _, name in places)
+    raise EngineError(f"sglang {imported.label} has no {names}, by which a server is watched")
 
 
 def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:

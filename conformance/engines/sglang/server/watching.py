@@ -20,14 +20,14 @@ from conformance.engines.sglang.releases.server_parts import calls, function, mo
 class WatchedFunction(NamedTuple):
     """A function of the release after which control goes back to the run.
 
-    ``module``, ``name``: where it is defined; a method has the name of its class before a dot. ``kind``: what it does,
-    as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the session, in its arguments.
+    ``kind``: what it does, as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the session,
+    in its arguments. ``places``: its module and name, in the newest release first; a method has the name of its class
+    before a dot.
     """
 
-    module: str
-    name: str
     kind: str
     whom: Callable[..., tuple[Any, ...]]
+    places: tuple[tuple[str, str], ...]
 
 
 def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
@@ -46,15 +46,20 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
     return ()
 
 
+COMMON, ALLOCATION = "mem_cache.common", "mem_cache.allocation"
 WATCHED: tuple[WatchedFunction, ...] = (
-    WatchedFunction("managers.scheduler", "Scheduler.handle_generate_request", "arrived", _message),
-    WatchedFunction("managers.scheduler", "Scheduler.flush_cache", "flushed", _nobody),
-    WatchedFunction("session.streaming_session", "StreamingSession.release_session", "closed", _message),
-    WatchedFunction("mem_cache.common", "match_kv_cache", "matched", _request),
-    WatchedFunction("mem_cache.allocation", "alloc_for_extend", "extended", _batch),
-    WatchedFunction("mem_cache.allocation", "alloc_for_decode", "decoded", _batch),
-    WatchedFunction("mem_cache.common", "checkpoint_kv_cache", "cached", _request),
-    WatchedFunction("mem_cache.common", "release_kv_cache", "left", _request),
+    WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
+    WatchedFunction("flushed", _nobody, (("managers.scheduler", "Scheduler.flush_cache"),)),
+    WatchedFunction("closed", _message, (("session.streaming_session", "StreamingSession.release_session"),)),
+    WatchedFunction(
+        "matched",
+        _request,
+        ((COMMON, "match_kv_cache"), ("managers.schedule_batch", "Req.init_next_round_input")),
+    ),
+    WatchedFunction("extended", _batch, ((ALLOCATION, "alloc_for_extend"), (COMMON, "alloc_for_extend"))),
+    WatchedFunction("decoded", _batch, ((ALLOCATION, "alloc_for_decode"), (COMMON, "alloc_for_decode"))),
+    WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
+    WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
 )
 # The calls that change the pools and the rows, by the attribute of the scheduler that has the object.
 CHANGING = {
@@ -148,8 +153,8 @@ def watch_functions(imported: Imported) -> None:
     ``EngineError`` names the one that the release has not.
     """
     for one in WATCHED:
-        home, real = function(imported, one.module, one.name)
-        watched, name = _watched(real, one), one.name.rpartition(".")[2]
+        home, name, real = function(imported, one.places)
+        watched = _watched(real, one)
         setattr(home, name, watched)
         for module in modules_with(name):
             if vars(module)[name] is real:
