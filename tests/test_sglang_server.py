@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from driven import NEWEST, driven
 
 from conformance.driver.protocol import Json
+from conformance.engines.sglang.server import page
 from conformance.stems.server.run import GOES_ON
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
@@ -62,6 +64,11 @@ def sent(*runs: tuple[Json, list[Json]], plant: str = "") -> list[Any]:
     """How runs on the newest release end. ``plant``: code that changes the release before."""
     found: list[Any] = driven(NEWEST, DRIVE.replace("PLANT", plant), json.dumps(runs))
     return found
+
+
+def test_the_page_of_the_server_says_what_stands_in_and_what_is_watched() -> None:
+    kept = Path(__file__).resolve().parents[1] / "docs" / "server.md"
+    assert kept.read_text("utf-8") == page.page(), f"run python -m {page.__name__}"
 
 
 # Prompts that share beginnings and wait for room, a prompt that is computed in chunks, an abort, and an empty cache.

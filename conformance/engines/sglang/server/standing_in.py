@@ -149,6 +149,7 @@ def _group_alone(ranks: Any = None, *_: Any, backend: str = "", **__: Any) -> An
 
 
 _NEW_GROUP = torch.distributed.new_group
+NO_CLASSES, NO_MODEL = "it asks for classes of transformers", "the code of a model needs transformers"
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config",
                 "glm5_next_config")  # fmt: skip
 NO_PACKAGE = "it needs a package that is not installed"
@@ -161,14 +162,18 @@ ROWS: tuple[StandInRow, ...] = (
         EVERYWHERE,
         "get_model_architecture",
         lambda _: lambda model: (EmptyModel, model.hf_config.architectures[0]),
-        "the code of a model needs transformers",
+        NO_MODEL,
         "the name is a real model's, the class empty",
     ),
-    StandInRow(EVERYWHERE, "get_resolved_model_impl", _none, "as get_model_architecture", "a model of SGLang's own"),
     StandInRow(
-        EVERYWHERE, "hybrid_gdn_config", _states, "it asks for classes of transformers", "the small model's states"
+        EVERYWHERE,
+        "get_resolved_model_impl",
+        _none,
+        NO_MODEL,
+        "a model of SGLang's own",
     ),
-    *(StandInRow(EVERYWHERE, name, _none, "as hybrid_gdn_config", "no model of this kind") for name in OTHER_STATES),
+    StandInRow(EVERYWHERE, "hybrid_gdn_config", _states, NO_CLASSES, "the small model's states"),
+    *(StandInRow(EVERYWHERE, name, _none, NO_CLASSES, "no model of this kind") for name in OTHER_STATES),
     StandInRow(
         "configs.load_config",
         "orjson",
@@ -200,13 +205,17 @@ ROWS: tuple[StandInRow, ...] = (
         "the first server's call is the release's; its one process talks to nobody",
     ),
     StandInRow(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
-    StandInRow(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as above"),
+    StandInRow(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as of the receiver"),
     StandInRow(
         CHANNELS,
         "get_zmq_socket",
         lambda place: lambda _context, _kind, name, _bind: place.sockets(name),
         NO_PACKAGE,
         "a message is copied, and there at the next poll",
+    ),
+    *(
+        StandInRow(module, "time", lambda place: place.clock, "a run must be the same each time", "a turn takes 1/8 s")
+        for module in (SCHEDULER, "session.session_controller")
     ),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"

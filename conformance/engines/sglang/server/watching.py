@@ -20,9 +20,9 @@ from conformance.engines.sglang.releases.server_parts import calls, function, mo
 class WatchedFunction(NamedTuple):
     """A function of the release after which control goes back to the run.
 
-    ``kind``: what it does, as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the session,
-    in its arguments. ``places``: its module and name, in the newest release first; a method has the name of its class
-    before a dot.
+    ``kind``: what it does, as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the
+    session, in its arguments. ``places``: its module and name, in the newest release first; a method has the name of
+    its class before a dot.
     """
 
     kind: str
