@@ -24,6 +24,7 @@ CLAIMS: dict[str, Claim] = {name: TAKEN.get(name) or own_way(OWN) for name in OF
 SMALL = ("--page-size", "1", "--max-total-tokens", "16", "--max-running-requests", "3", "--attention-backend", "triton")
 PROBES: tuple[Json, ...] = tuple(
     {"model": model, "flags": [*SMALL, *more], "sessions": sessions}
-    for model in ("windowed", "full")
+    for model in ("windowed", "full", "sliding")
     for sessions, more in ((0, ()), (2, ("--enable-streaming-session",)))
+    if model != "sliding" or not sessions
 )

@@ -22,14 +22,17 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {  # what is drawn beside size
     "policy": ((), ("--schedule-policy", "lpm")),
     "priority": ((), ("--enable-priority-scheduling",)),
 }
+# Windows move in each step, and not after hundreds of tokens, which no drawn text has.
+OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "1"}
 SESSION_FLAG = "--enable-streaming-session"
-MODELS = ("windowed", "full")
+MODELS = ("windowed", "full", "sliding")
 SIZES = ((1, 16), (1, 20), (4, 8), (2, 12))  # each: tokens of a page, and pages
 CONFIG = {
     "model": st.integers(0, len(MODELS) - 1),
     "size": st.integers(0, len(SIZES) - 1),
     "rows": st.sampled_from((3, 2, 4)),
     "sessions": st.sampled_from((0, 2, 1)),
+    "often": st.booleans(),
     **{name: st.integers(0, len(each) - 1) for name, each in OPTIONS.items()},
 }
 lengths, answers = st.integers(1, 14), st.integers(1, 9)
@@ -63,6 +66,7 @@ class ServerMachine(StemMachine):
         for name in ("", *reversed(OPTIONS), "sessions", "model"):
             known |= {name: 0} if name else {}
             one = {"model": MODELS[known["model"]], "flags": flags(known), "sessions": known["sessions"]}
+            one |= {"environment": OFTEN} if known["often"] else {}
             if self.begin(one):
                 self.number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
                 return

@@ -92,7 +92,9 @@ class SGLangServer:
         self.turns = 0
         servers.now = self
         try:
-            self.scheduler, self._context = servers.launcher.launch(config["model"], config["flags"])
+            self.scheduler, self._context = servers.launcher.launch(
+                config["model"], config["flags"], config.get("environment", {})
+            )
         finally:
             servers.now = None
         self._input = servers.sockets[INPUT]

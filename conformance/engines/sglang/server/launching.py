@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
@@ -25,11 +26,11 @@ SOCKETS = ("tokenizer", "scheduler_input", "detokenizer", "rpc", "metrics")
 MODELS = Path(__file__).parent / "models"
 
 
-@dataclass(frozen=True)
-class Published:
-    """What a server has published, by object and name: settings, ranks and groups."""
+class Published(NamedTuple):
+    """What a server has published, by object and name: settings, ranks and groups. ``environment``: its variables."""
 
     values: Mapping[tuple[int, str], Any]
+    environment: Mapping[str, str] = {}
 
 
 class Launcher:
@@ -39,13 +40,13 @@ class Launcher:
         self._imported = imported
         self._runtime = imported.module("runtime_context")
 
-    def launch(self, model: str, flags: Sequence[str]) -> tuple[Any, Published]:
-        """A ``Scheduler`` with these flags, and what it has published.
+    def launch(self, model: str, flags: Sequence[str], environment: Mapping[str, str]) -> tuple[Any, Published]:
+        """A ``Scheduler`` with these flags and variables of its environment, and what it has published.
 
         Raises ``Unsupported`` where the release refuses the flags, and ``EngineError`` where ``Scheduler.__init__``
         fails: it names the ``init_`` method.
         """
-        with self._apart():
+        with self._apart(), mock.patch.dict(os.environ, environment):
             self._put(self._read(*self._fresh()))
             settings = self._settings(model, flags)
             ranks = self._runtime.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
@@ -56,7 +57,8 @@ class Launcher:
             except Exception as error:
                 label = f"sglang {self._imported.label}"
                 raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error
-            return scheduler, self._now()
+            now = self._now()
+        return scheduler, now._replace(environment=environment)
 
     def _settings(self, model: str, flags: Sequence[str]) -> Any:
         """``ServerArgs`` of these flags, resolved."""
@@ -71,8 +73,8 @@ class Launcher:
 
     @contextmanager
     def within(self, context: Published) -> Iterator[None]:
-        """While this lasts, the release reads what this server has published."""
-        with self._apart():
+        """While this lasts, the release reads what this server has published, and its environment."""
+        with self._apart(), mock.patch.dict(os.environ, context.environment):
             self._put(context)
             yield
 

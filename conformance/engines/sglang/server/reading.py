@@ -31,7 +31,9 @@ class ServerReader:
         self.tree, self.rows = scheduler.tree_cache, scheduler.req_to_token_pool
         self.page_size = int(scheduler.page_size)
         allocator = scheduler.token_to_kv_pool_allocator
-        self.windowed = bool(scheduler.is_hybrid_swa)
+        self.all_sliding = bool(scheduler.is_hybrid_swa) and not scheduler.full_tokens_per_layer
+        self.windowed = bool(scheduler.is_hybrid_swa) and not self.all_sliding
+        self._kind = "pure_swa" if self.all_sliding else "unified"
         self.components = ("full", "swa") if self.windowed else ("full",)
         if scheduler.is_hybrid_ssm:
             raise EngineError("a server of a model with states cannot be read yet")
@@ -41,13 +43,13 @@ class ServerReader:
 
     def begin(self) -> None:
         """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
-        self._tree = TreeReader(self._release.nodes(self.tree, "unified", self.components), self.components, None)
+        self._tree = TreeReader(self._release.nodes(self.tree, self._kind, self.components), self.components, None)
         self._windows = Windows(int(self._scheduler.sliding_window_size or 0))
 
     @property
     def ran(self) -> dict[str, str]:
-        """What runs: the core of its tree."""
-        return {"core": cores.of(self.tree)}
+        """What runs: the core of a unified tree."""
+        return {} if self.all_sliding else {"core": cores.of(self.tree)}
 
     def shape(self, config: Json) -> Json:
         """A configuration of the stem ``cache`` for what the server has built."""
@@ -60,7 +62,7 @@ class ServerReader:
             "sessions": config["sessions"],
             "window": int(self._scheduler.sliding_window_size or 1),
             "need_sort": sorts_freed_pages(self._scheduler.token_to_kv_pool_allocator),
-            "components": list(self.components),
+            "components": ["swa"] if self.all_sliding else list(self.components),
         }
 
     def read(self) -> CacheSnapshot:
@@ -75,7 +77,7 @@ class ServerReader:
     @property
     def _slots(self) -> dict[str, Any]:
         """The slots of sessions, by name."""
-        found: dict[str, Any] = self._release.session_slots(self.tree, "unified")
+        found: dict[str, Any] = self._release.session_slots(self.tree, self._kind)
         return found
 
     def _rows(self, pools: SwaMappingSnapshot) -> SessionTrimSnapshot:
@@ -94,7 +96,7 @@ class ServerReader:
         if row is None:
             return RowSnapshot(-1, Lengths(*lengths), [])
         slots = self.rows.req_to_token[row, : lengths.allocated].tolist()
-        return RowSnapshot(row, Lengths(*lengths), slots)
+        return RowSnapshot(row, Lengths(*lengths), slots, records.gap(holder) if self.all_sliding else 0)
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         slots = {("session", int(n)): slot for n, slot in self._slots.items() if records.row(slot) is not None}
@@ -116,6 +118,6 @@ class ServerReader:
             return LockHold(self._tree.number(node), None, text(nodes))
         mark = records.window_token(holder)
         tops = nodes[-1:] if mark is None else [n for n in nodes if n.mark == mark]
-        if mark is not None and self.ran["core"] == cores.RUST:
+        if mark is not None and self.ran.get("core") == cores.RUST:
             tops = [self._windows.top(records.receipt(holder), nodes)]
         return LockHold(self._tree.number(node), self._tree.number(tops[0].handle) if tops else -1, text(nodes))
