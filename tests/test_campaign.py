@@ -122,7 +122,7 @@ def test_a_transition_that_no_rule_sends_is_named(monkeypatch: pytest.MonkeyPatc
 
     whole = missed()
     without = type("AllocatorMachine", (AllocatorMachine,), {"clear": None})
-    monkeypatch.setitem(stem_registry.STEMS, "allocator", stem_registry.STEMS["allocator"]._replace(machine=without))
+    monkeypatch.setitem(stem_registry.ROOMS, "allocator", stem_registry.ROOMS["allocator"]._replace(machine=without))
     less = missed()
     assert "clear: taken" not in whole
     assert "clear: taken" in less

@@ -126,7 +126,7 @@ def test_a_dropped_rule_turns_the_verdict(name: str, monkeypatch: pytest.MonkeyP
                 super().do(op, **arguments)
 
     driven = STEMS["allocator"]._replace(machine=Dropped)
-    monkeypatch.setitem(stem_registry.STEMS, "allocator", driven)
+    monkeypatch.setitem(stem_registry.ROOMS, "allocator", driven)
     monkeypatch.setattr(trace_files, "every", list)
     monkeypatch.setattr(conformance.search.enough, "ROUNDS", 3)
     found = judged("allocator", toy.allocator)

@@ -22,7 +22,7 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import every_tree
 from conformance.stems.exclusions import looks_past
 from conformance.stems.machine import Sink, TimeIsUp
-from conformance.stems.stem_registry import STEMS, start
+from conformance.stems.stem_registry import ROOMS, start
 from conformance.stems.trees import Trees
 from conformance.traces.harm_found import Harm
 from conformance.traces.outcome import How
@@ -164,7 +164,7 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     """Draws runs of ``stem`` on engines that ``make`` builds. Raises the ``Finding`` that ends a run; ``sink`` has the
     run. Raises ``EngineError`` where the engine can have no verdict, since it uses what is stood in for.
     """
-    rules, run_class = STEMS[stem].machine, STEMS[stem].run
+    rules, run_class = ROOMS[stem].machine, ROOMS[stem].run
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}

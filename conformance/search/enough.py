@@ -25,7 +25,7 @@ from conformance.driver.trace import Trace
 from conformance.engines.registry import every_tree
 from conformance.stems.claims import claimed
 from conformance.stems.machine import Sink, wants_all
-from conformance.stems.stem_registry import STEMS, start
+from conformance.stems.stem_registry import ROOMS, start
 from conformance.stems.trees import Trees
 
 OPERATIONS = 200  # on each stem
@@ -57,13 +57,13 @@ class Effort:
         sink.begun = self._begun
 
     def _begun(self, config: Json, lacks: Collection[str]) -> None:
-        self._claims |= claimed(STEMS[self.stem].claims, config, lacks)
+        self._claims |= claimed(ROOMS[self.stem].claims, config, lacks)
 
     @cached_property
     def probed(self) -> int:
         """How many of the configurations that the stem lists the engine accepts. They are tried once."""
         accepted = 0
-        for probe in STEMS[self.stem].probes(self.trees or every_tree()):
+        for probe in ROOMS[self.stem].probes(self.trees or every_tree()):
             with suppress(Unsupported):
                 self._begun(dict(probe), start(self.stem, self.make, dict(probe)).run.lacks)
                 accepted += 1
@@ -109,7 +109,7 @@ class Effort:
 
     def _able_to_take(self, missing: frozenset[str]) -> Callable[[Json, Collection[str]], bool]:
         """Whether a run in a configuration can take one of these transitions."""
-        claims = {name: claim for name, claim in STEMS[self.stem].claims.items() if name in missing}
+        claims = {name: claim for name, claim in ROOMS[self.stem].claims.items() if name in missing}
         return lambda config, lacks: bool(claimed(claims, config, lacks))
 
     def _beginning(self, missing: Collection[str]) -> Callable[[Json], Trace | None]:

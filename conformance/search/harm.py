@@ -25,7 +25,7 @@ from conformance.driver.shadow import WrongSlot
 from conformance.driver.trace import Trace
 from conformance.driver.world import is_small, world_of
 from conformance.stems.requests.onward import ANOTHER
-from conformance.stems.stem_registry import STEMS, start
+from conformance.stems.stem_registry import ROOMS, start
 from conformance.traces.harm_found import Harm
 
 CALLS = 30  # how many calls one plan sends
@@ -143,7 +143,7 @@ class _Search:
         wrong: WrongSlot | None = lock.run.shadow.wrong
         stops = ""
         try:
-            onward = _follow(plan, STEMS[lock.trace.stem].onward(lock.run))
+            onward = _follow(plan, ROOMS[lock.trace.stem].onward(lock.run))
             while wrong is None and len(said) < CALLS and (sent := next(onward, None)):
                 line, wrong = sent
                 said.append(line)

@@ -1,4 +1,6 @@
-"""The stems on which engines are driven, by name: what the room of each offers (``conformance.stems.room``)."""
+"""What the room of each stem offers, by name, and of each server (``conformance.stems.room``): on stems and as whole
+servers engines are driven.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from typing import Any
 from conformance.driver import no_verdict
 from conformance.driver.lockstep import Ignores, LockStep, nothing
 from conformance.driver.protocol import Json
-from conformance.stems.found import with_file
+from conformance.stems.found import driven, with_file
 from conformance.stems.room import Room
 
-STEMS: dict[str, Room] = {stem: module.ROOM for stem, module in with_file("room").items()}
+ROOMS: dict[str, Room] = {room: module.ROOM for room, module in with_file("room").items()}
+STEMS: dict[str, Room] = {stem: ROOMS[stem] for stem in driven()}
 
 
 def start(
@@ -21,4 +24,4 @@ def start(
     configuration.
     """
     with no_verdict.watched():
-        return LockStep(STEMS[stem].run(make(config), config, strict, ignores), config)
+        return LockStep(ROOMS[stem].run(make(config), config, strict, ignores), config)

@@ -10,7 +10,7 @@ from typing import Any
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, Law, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
-from conformance.stems.stem_registry import STEMS, start
+from conformance.stems.stem_registry import ROOMS, start
 from conformance.traces.harm_found import Harm
 
 
@@ -123,8 +123,8 @@ def outcome(
 
     Raises ``EngineError`` for a trace of an unknown stem, and where the engine was not loaded whole.
     """
-    if trace.stem not in STEMS:
-        raise EngineError(f"no stem {trace.stem!r}: there are {', '.join(STEMS)}")
+    if trace.stem not in ROOMS:
+        raise EngineError(f"no stem {trace.stem!r}: there are {', '.join(ROOMS)}")
     try:
         lock = start(trace.stem, make, trace.config, strict=False)
     except Unsupported as reason:

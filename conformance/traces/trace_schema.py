@@ -22,7 +22,7 @@ from conformance.driver.operations import KEY, TOKENS, declared
 from conformance.driver.protocol import Json
 from conformance.engines.registry import known_trees
 from conformance.stems.configs import EXPECTED, INCOMPLETE, exact, whole
-from conformance.stems.stem_registry import STEMS
+from conformance.stems.stem_registry import ROOMS
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_STEPS = 200  # a drawn run has 40 rules; a kept trace has 9 steps at most
@@ -71,8 +71,8 @@ def check(trace: Any) -> None:
     _check_shape(trace, ())
     _must_fit(_adapter(TraceFile), trace, ())
     stem: str = trace["stem"]
-    if stem not in STEMS:
-        raise _wrong(("stem",), _no("stem", stem, STEMS))
+    if stem not in ROOMS:
+        raise _wrong(("stem",), _no("stem", stem, ROOMS))
     _must_fit(_config(stem), trace["config"], ("config",))
     operations = _steps(stem)
     for number, step in enumerate(trace["steps"]):
@@ -151,13 +151,13 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 @cache
 def _config(stem: str) -> TypeAdapter[Any]:
-    return TypeAdapter(STEMS[stem].config)
+    return TypeAdapter(ROOMS[stem].config)
 
 
 @cache
 def _steps(stem: str) -> dict[str, TypeAdapter[Any]]:
     """For each operation of a stem what its arguments must be."""
-    return {name: arguments_of(method) for name, method in declared(*STEMS[stem].callers).items()}
+    return {name: arguments_of(method) for name, method in declared(*ROOMS[stem].callers).items()}
 
 
 def arguments_of(operation: Callable[..., Any]) -> TypeAdapter[Any]:

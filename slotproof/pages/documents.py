@@ -34,7 +34,7 @@ from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.search.enough import LONGEST, OPERATIONS, ROUNDS, RUNS, TIMES
-from conformance.stems.stem_registry import STEMS as STEMS_OF_RUNS
+from conformance.stems.stem_registry import ROOMS as STEMS_OF_RUNS
 from conformance.telling.where import Frame
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from conformance.driver.lockstep import Law
 from conformance.driver.protocol import Json
-from conformance.stems.stem_registry import STEMS
+from conformance.stems.stem_registry import ROOMS
 
 Item = tuple[str, str, str]  # transition, promise, outcome
 DONE, REFUSED, BROKEN, NOT_OFFERED = "done", "refused", "broken", "not offered"
@@ -98,5 +98,5 @@ def missed(covered: Json) -> list[str]:
 
 def kinds_of_bad_input(stem: str) -> tuple[str, ...]:
     """The kinds of bad input that runs of the stem send."""
-    operations = [vars(owner)["bad"] for owner in STEMS[stem].callers if "bad" in vars(owner)]
+    operations = [vars(owner)["bad"] for owner in ROOMS[stem].callers if "bad" in vars(owner)]
     return tuple(kind for operation in operations for kind in get_args(get_type_hints(operation)["kind"]))
