@@ -36,7 +36,7 @@ def slotproof(*words: str) -> subprocess.CompletedProcess[str]:
     ("words", "message"),
     [
         (["check", "nosuch"], "no engine 'nosuch': there are ours, sglang"),
-        (["check", "ours", "nosuch"], "no stem 'nosuch': there are allocator, swa_mapping"),
+        (["check", "ours", "nosuch"], "no stem 'nosuch': `slotproof list stems` names all"),
         (["check", "ours", "--device", "tpu"], "no device 'tpu': there are cpu and cuda"),
         (["check", "ours", "--release", "0.5.12"], "--release 0.5.12: the engine ours has no releases"),
         (["check", "sglang"], "sglang needs either --release VERSION or --source FOLDER"),

@@ -137,7 +137,7 @@ def engine_fails_because_of_it() -> None:
 SLOTPROOFS: dict[Does, str] = {
     adapter_passes_a_wrong_argument: "conformance/engines/adapters.py:",
     adapter_misuses_torch: "conformance/engines/adapters.py:",
-    stand_in_lacks_an_attribute: "which uses Slotproof's Side",
+    stand_in_lacks_an_attribute: "which uses Slotproof's EngineSide",
     fields_of_a_stand_in_do_not_suffice: "which uses Slotproof's StandIn",
     stand_in_takes_other_arguments: "which uses Slotproof's drives",
     method_of_a_stand_in_takes_other_arguments: "which uses Slotproof's _Calls.begin_group",

@@ -8,8 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import spec
+from conformance import stems as rooms
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
+from conformance.stems.found import servers
 from conformance.traces import trace_files
 from proofs.registry import STEMS
 from slotproof.console.codes import HOLDS
@@ -17,8 +19,9 @@ from slotproof.console.screen import choose, show, table, write_json
 
 
 def stems() -> list[Json]:
-    """Each stem with its sentence."""
+    """Each stem with its sentence, and each room for whole servers."""
     docs = {name: import_module(f"{spec.__name__}.{name}").__doc__ or "" for name in STEMS}
+    docs |= {name: import_module(f"{rooms.__name__}.{name}").__doc__ or "" for name in servers()}
     return [{"name": name, "sentence": " ".join(doc.split("\n\n")[0].split())} for name, doc in docs.items()]
 
 

@@ -33,7 +33,8 @@ class ServerConfig(TypedDict):
 
     ``model``: the name of a small model that the engine knows, such as ``windowed`` (layers with a sliding window, and
     others) or ``full``. ``flags``: the launch flags of the server, as its command line has them. ``sessions``: how many
-    streaming sessions clients open at a time. ``environment``: variables of its environment, where it has any.
+    streaming sessions clients open at a time. ``environment``: variables of its environment,
+    without the prefix of the engine's name.
     """
 
     model: str

@@ -23,7 +23,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {  # what is drawn beside size
     "priority": ((), ("--enable-priority-scheduling",)),
 }
 # Windows move in each step, and not after hundreds of tokens, which no drawn text has.
-OFTEN = {"SGLANG_SWA_EVICTION_INTERVAL": "1"}
+OFTEN = {"SWA_EVICTION_INTERVAL": "1"}
 SESSION_FLAG = "--enable-streaming-session"
 MODELS = ("windowed", "full", "sliding")
 SIZES = ((1, 16), (1, 20), (4, 8), (2, 12))  # each: tokens of a page, and pages

@@ -43,7 +43,7 @@ def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
 
 
-def fields(thing: Any) -> dict[str, Any]:
+def published_fields(thing: Any) -> dict[str, Any]:
     """The fields of an object of the release's runtime context; tables are copied."""
     names = [name for name in type(thing).__slots__ if hasattr(thing, name)]
     values = {name: getattr(thing, name) for name in names}

@@ -30,6 +30,7 @@ from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, 
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
+PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
 
@@ -93,7 +94,9 @@ class SGLangServer:
         servers.now = self
         try:
             self.scheduler, self._context = servers.launcher.launch(
-                config["model"], config["flags"], config.get("environment", {})
+                config["model"],
+                config["flags"],
+                {f"{PREFIX}{name}": value for name, value in config.get("environment", {}).items()},
             )
         finally:
             servers.now = None

@@ -18,7 +18,7 @@ from unittest import mock
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
-from conformance.engines.sglang.releases.server_parts import fields
+from conformance.engines.sglang.releases.server_parts import published_fields
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -102,7 +102,7 @@ class Launcher:
 
     @staticmethod
     def _read(*objects: Any) -> Published:
-        read = {(at, name): value for at, each in enumerate(objects) for name, value in fields(each).items()}
+        read = {(at, name): value for at, each in enumerate(objects) for name, value in published_fields(each).items()}
         return Published({key: value for key, value in read.items() if key[1] != "parallel"})
 
     def _put(self, context: Published) -> None:
