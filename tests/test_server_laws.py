@@ -107,6 +107,10 @@ def test_a_request_that_nothing_makes_room_for_is_named_and_one_behind_a_session
     assert law_of(lock, server.STILL) == ""
 
 
+def test_a_request_with_a_row_that_is_in_no_batch_stands_still() -> None:
+    assert law_of(begun(repeat(ServerEvent(POLL, {0: WAITS}))), server.STILL) == server.SERVES
+
+
 def test_an_idle_server_stands_still_lawfully() -> None:
     assert law_of(begun(repeat(IDLE)), server.MOST_TURNS) == ""
 

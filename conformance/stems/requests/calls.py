@@ -293,9 +293,9 @@ class RequestCalls:
         """A request matches its prefix and is not admitted."""
         known = self.arrive(request, more, session, fork, mark)
         prefix = yield EngineCall("look", lambda: self.engine.look(request, known.session, list(known.tokens)))
-        self._given_up(known)
+        self.explain_given_up(known)
         self.run.follow_tree()
-        self._matched(known, prefix)
+        self.explain_match(known, prefix)
         self.run.waits(request)
 
     @operation
@@ -311,14 +311,14 @@ class RequestCalls:
             self.passes.prefix_copied(self.run.rows_seen.copies)
             self.passes.begin(request, known, answer.prefix)
             self.passes.prefill(request, known, upto)
-        self._given_up(known)
+        self.explain_given_up(known)
         self.run.follow_tree()
-        self._matched(known, answer.prefix)
+        self.explain_match(known, answer.prefix)
         if not answer.granted:
             self.law.refused("admit", self.room_for(request, answer.prefix, upto))
             self.run.waits(request)
             return
-        self._begin(request, known, answer.prefix)
+        self.explain_begin(request, known, answer.prefix)
         yield from self._prefilled(request, upto)
 
     @operation
@@ -366,9 +366,9 @@ class RequestCalls:
             "interrupted_admit",
             lambda: self.engine.interrupted_admit(request, known.session, list(known.tokens), most),
         )
-        self._given_up(known)
+        self.explain_given_up(known)
         self._undone("admit")
-        self._matched(known, prefix)
+        self.explain_match(known, prefix)
         self.run.waits(request)
 
     def _outside_groups(self) -> None:
@@ -408,7 +408,7 @@ class RequestCalls:
             raise Finding(REFUSED, REFUSED_SENTENCE, f"admit was granted, and all {self.limit} rows are in use")
         return row
 
-    def _given_up(self, known: RunRequest) -> None:
+    def explain_given_up(self, known: RunRequest) -> None:
         """Explains that a turn of a session was matched whose whole input the tree has.
 
         The last token of an input is always computed, and the row in the session's slot could be cut into a page of the
@@ -419,13 +419,13 @@ class RequestCalls:
         if slot and self.held(known.session) >= len(known.tokens) and known.session not in self.run.rows_seen.sessions:
             self.run.close_slot(known.session)
 
-    def _matched(self, known: RunRequest, prefix: int) -> None:
+    def explain_match(self, known: RunRequest, prefix: int) -> None:
         """Explains that a turn of a session was matched: the row in the session's slot is cut back to ``prefix``."""
         slot = known.session and self.run.rows.slot(known.session)
         if slot and self.held(known.session) < len(known.tokens):
             self.law.engine_step("restore", known.session, in_pages(prefix, self.page_size))
 
-    def _begin(self, request: int, known: RunRequest, prefix: int) -> None:
+    def explain_begin(self, request: int, known: RunRequest, prefix: int) -> None:
         sessions = self.run.rows_seen.sessions
         if known.session in sessions:
             law = self.law.stem.invariants["one_row_a_session"]
@@ -498,9 +498,9 @@ class RequestCalls:
 
         yield EngineCall("cache", send)
         known.sampled += [] if sampled is None else [sampled]
-        self._shared(request, row)
+        self.explain_shared(request, row)
 
-    def _shared(self, request: int, row: int) -> None:
+    def explain_shared(self, request: int, row: int) -> None:
         """The law's steps for a call that put pages of a row into the tree, and in which the window may have moved.
 
         The pages that lost their SWA slots tell how far it moved, since a cursor inside the cached prefix means
@@ -511,7 +511,7 @@ class RequestCalls:
         view, size = self.view(request), self.page_size
         if not self.run.rows.pools.windowed:
             self.run.share(request, row)
-            self._window_moved(request)
+            self.explain_window(request)
             return
         known, mapping = lengths_of(self.run.rows, row), self.run.rows_seen.pools.mapping
         first = max(known.cursor, known.protected) // size
@@ -609,7 +609,7 @@ class RequestCalls:
             raise Misuse("a turn of a session puts only its input into the tree")
         yield EngineCall("checkpoint", lambda: self.engine.checkpoint(request, upto))
         known.cached = max(known.cached, upto)
-        self._shared(request, self.row_of[request])
+        self.explain_shared(request, self.row_of[request])
 
     @operation
     def commit(self, request: int, count: Tokens) -> Calls:
@@ -627,9 +627,9 @@ class RequestCalls:
         for request in requests:
             yield EngineCall("slide", partial(self.engine.slide, request))
             self.run.follow_tree()
-            self._window_moved(request)
+            self.explain_window(request)
 
-    def _window_moved(self, request: int) -> None:
+    def explain_window(self, request: int) -> None:
         """The law's step for a window that the engine has moved. Where every layer has a window, the row's gap says
         from which page on the full pages were given back.
         """
@@ -662,7 +662,7 @@ class RequestCalls:
             raise Misuse(f"the first {known.cached} tokens of the request are in the tree: sent must not end before")
         yield EngineCall("finish", lambda: self.engine.finish(request, out))
         self.passes.ended(request)
-        self._left(request, known.tokens + known.sampled[:out])
+        self.explain_left(request, known.tokens + known.sampled[:out])
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -672,7 +672,7 @@ class RequestCalls:
             self.must_offer("abort_chunked")
         yield EngineCall("abort", lambda: self.engine.abort(request))
         self.passes.ended(request)
-        self._left(request, known.text)
+        self.explain_left(request, known.text)
 
     @operation
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
@@ -684,11 +684,11 @@ class RequestCalls:
         again = RunRequest(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
         self._may_arrive(again)
         yield EngineCall("retract", lambda: self.engine.retract(request, out))
-        self._left(request, again.tokens)
+        self.explain_left(request, again.tokens)
         self.requests[request] = again
         self.retracted.add(request)
 
-    def _left(self, request: int, text: list[int]) -> None:
+    def explain_left(self, request: int, text: list[int]) -> None:
         """Explains where the row went: into the session's slot, or to tree and pools."""
         row, known = self.row_of.pop(request), self.requests.pop(request)
         self.turned_away.pop(request, None)

@@ -76,17 +76,17 @@ class RequestPasses:
 
     def prefill(self, request: int, known: RunRequest, upto: int) -> None:
         """A pass computes the input of a request up to ``upto`` tokens."""
-        self._pass([(request, known, upto)])
+        self.launch([(request, known, upto)])
 
     def decode(self, batch: Sequence[tuple[int, RunRequest]]) -> None:
         """One pass computes the last known token of each request."""
-        self._pass([(request, known, self.computed.get(request, 0) + 1) for request, known in batch])
+        self.launch([(request, known, self.computed.get(request, 0) + 1) for request, known in batch])
 
     def verified(self, request: int, known: RunRequest, count: int) -> None:
         """A pass over a draft has computed its tokens; ``count`` of them are accepted, and are tokens of the text."""
-        self._pass([(request, known, self.computed.get(request, 0) + count)])
+        self.launch([(request, known, self.computed.get(request, 0) + count)])
 
-    def _pass(self, batch: Sequence[tuple[int, RunRequest, int]]) -> None:
+    def launch(self, batch: Sequence[tuple[int, RunRequest, int]]) -> None:
         """One forward pass: the slots of all new tokens are written, then each request reads what it needs."""
         shadow, pools = self.shadow, self._pools()
         done = []

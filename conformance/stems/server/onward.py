@@ -73,4 +73,4 @@ class OnwardServer:
             self.passes.computed[one.request] = one.start
             done.append((one.request, asked, one.end))
         if done:
-            self.passes._pass(done)
+            self.passes.launch(done)

@@ -27,7 +27,7 @@ GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
 SERVES = "waiting_requests_are_served"
 SERVES_SENTENCE = (
-    "When requests wait and none runs, then a server goes on: soon one of them is admitted, unless the memory that "
+    "While a server has requests it goes on: soon one of them is computed, unless all of them wait and the memory that "
     "idle sessions hold leaves no room for the first."
 )
 AGREES = "idle_check_agrees"
@@ -139,9 +139,9 @@ class ServerRun:
         for request, known in event.requests.items():
             if request not in self.calls.row_of:
                 asked = self.calls.requests[request]
-                self.calls._given_up(asked)
+                self.calls.explain_given_up(asked)
                 self.cache.follow_tree()
-                self.calls._matched(asked, known.prefix)
+                self.calls.explain_match(asked, known.prefix)
                 self.cache.waits(request)
             else:
                 self.cache.follow_tree()
@@ -150,19 +150,19 @@ class ServerRun:
         """A batch got slots for a prefill: new requests have rows, and locks on the nodes that they matched."""
         for request in event.requests:
             if request in self.calls.row_of:
-                self.calls._window_moved(request)
+                self.calls.explain_window(request)
         self.cache.follow_tree()
         for request, known in event.requests.items():
             if request not in self.calls.row_of:
                 asked = self.calls.requests[request]
                 self.calls.passes.begin(request, asked, known.prefix)
-                self.calls._begin(request, asked, known.prefix)
+                self.calls.explain_begin(request, asked, known.prefix)
             self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
 
     def _decoded(self, event: ServerEvent) -> None:
         """A batch got a slot for one token each. Windows have moved before."""
         for request in event.requests:
-            self.calls._window_moved(request)
+            self.calls.explain_window(request)
         self.cache.follow_tree()
         for request in event.requests:
             self.calls.grow("decode", request, self.calls.view(request).lengths.allocated)
@@ -178,7 +178,7 @@ class ServerRun:
                 known.sampled = [token(n, known.fork) for n in range(len(known.tokens), one.end + 1)]
             self.calls.passes.computed[one.request] = one.start
             done.append((one.request, known, one.end))
-        self.calls.passes._pass(done)
+        self.calls.passes.launch(done)
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
@@ -199,7 +199,7 @@ class ServerRun:
     def _cached(self, event: ServerEvent) -> None:
         """A request that goes on put what it has computed into the tree."""
         for request in event.requests:
-            self.calls._shared(request, self.calls.row_of[request])
+            self.calls.explain_shared(request, self.calls.row_of[request])
 
     def _left(self, event: ServerEvent) -> None:
         """A request gave up its row."""
@@ -209,7 +209,7 @@ class ServerRun:
                 continue
             asked = self.calls.requests[request]
             answer = len(asked.sampled) if known.sent is None else known.sent
-            self.calls._left(request, asked.tokens + asked.sampled[:answer])
+            self.calls.explain_left(request, asked.tokens + asked.sampled[:answer])
             if known.sent is None:
                 again = [*known.tokens, *known.sampled]
                 self.calls.requests[request] = RunRequest(asked.session, again, asked.fork)
@@ -246,21 +246,25 @@ class ServerRun:
                 del self.calls.requests[request]
                 self.calls.turned_away.pop(request, None)
         self.here = set(event.requests)
-        self._still = 0 if event.batch or not event.waiting or self.calls.row_of else self._still + 1
+        self._still = 0 if event.batch or not event.requests else self._still + 1
         if self._still >= STILL:
             self._still = 0
-            self._stands_still(event.waiting[0])
+            self._stands_still(event)
         if not event.requests and (amiss := self.engine.idle_problems()):
             raise Finding(AGREES, AGREES_SENTENCE, "; ".join(amiss), kind=INVARIANT)
 
-    def _stands_still(self, request: int) -> None:
-        """Raises ``Finding`` if the server would admit the first request that waits, and does not."""
-        if self.engine.grants_alone(request):
-            detail = f"for {STILL} turns nothing ran, and request {request}, alone in the queue, is admitted"
-            raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
-        if not self.sessions_that_hold_memory():
-            detail = f"for {STILL} turns nothing ran, no session holds memory, and request {request} is not admitted"
-            raise Finding(SERVES, SERVES_SENTENCE, detail, kind=INVARIANT)
+    def _stands_still(self, event: ServerEvent) -> None:
+        """Raises ``Finding`` unless the first request that waits has no room beside what idle sessions hold."""
+        first = next(iter(event.waiting), None)
+        if first is None:
+            why = f"requests {sorted(event.requests)} have rows and are in no batch"
+        elif self.engine.grants_alone(first):
+            why = f"request {first}, alone in the queue, is admitted"
+        elif not self.sessions_that_hold_memory():
+            why = f"no session holds memory, and request {first} is not admitted"
+        else:
+            return
+        raise Finding(SERVES, SERVES_SENTENCE, f"for {STILL} turns nothing was computed, and {why}", kind=INVARIANT)
 
     def sessions_that_hold_memory(self) -> list[int]:
         """The sessions that have a row."""
