@@ -1,0 +1,158 @@
+"""How far servers of a release are driven, and how fast: ``python -m benchmarks.servers ENGINE RELEASE``.
+
+Random clients send messages to servers of drawn flags until ``--batches`` turns with a batch were judged. Printed are
+the turns with a batch of each option and of the rarest pair of options, what broke a law, the transitions that were
+never taken, and how many judged turns a second were made on one processor. A run ends with the first law that breaks in
+it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import random
+import time
+from collections import Counter, defaultdict
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from conformance.driver.lockstep import Finding, LockStep
+from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.engines import registry
+from conformance.stems.requests.request import token
+from conformance.stems.server.rules import MODELS, OFTEN, OPTIONS, SIZES, flags
+from conformance.stems.server.run import ServerRun
+from conformance.stems.stem_registry import start
+
+TURNS = 60  # of a run
+
+
+def drawn(rng: random.Random, sessions: int) -> Json:
+    """The options of a server."""
+    choices = {name: rng.randrange(len(each)) for name, each in OPTIONS.items()}
+    sizes = {"size": rng.randrange(len(SIZES)), "rows": rng.choice((2, 3, 4)), "often": rng.randrange(2)}
+    return {**choices, **sizes, "sessions": sessions, "model": rng.randrange(2 if sessions else len(MODELS))}
+
+
+class Client:
+    """A random client of one server."""
+
+    def __init__(self, lock: LockStep, rng: random.Random) -> None:
+        self.lock, self.rng, self.number = lock, rng, 0
+        self.run: ServerRun = lock.run  # type: ignore[assignment]
+
+    def go(self) -> None:
+        """Sends something, and lets the server make some turns."""
+        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3))):
+            self.sends()
+        self.lock.do("turn", times=70 if self.rng.random() < 0.03 else self.rng.choice((1, 1, 2)))
+
+    def sends(self) -> None:
+        """One message."""
+        rng, opened, most = self.rng, sorted(self.run.sessions), self.run.config["sessions"]
+        kind = rng.random()
+        if kind < 0.75:
+            self._asks(opened)
+        elif kind < 0.85 and self.number:
+            self.lock.do("abort", request=rng.randrange(max(0, self.number - 4), self.number))
+        elif kind < 0.92 and len(opened) < most:
+            self.lock.do("open", session=next(s for s in range(1, most + 1) if s not in opened))
+        elif kind < 0.95 and opened:
+            self.lock.do("close", session=rng.choice(opened))
+        elif kind < 0.97:
+            self.lock.do("flush")
+
+    def _asks(self, opened: list[int]) -> None:
+        rng, fork = self.rng, self.rng.randrange(6)
+        session = rng.choice(opened) if opened and rng.random() < 0.6 else 0
+        first, count = len(self.run.calls.texts.get(session, [])) if session else 0, rng.randrange(1, 12)
+        stop = {"stop": first + count + rng.randrange(4)} if rng.random() < 0.2 else {}
+        tokens = [token(first + n, fork) for n in range(count)]
+        longest = rng.randrange(1, 9)
+        self.lock.do(
+            "generate", request=self.number, tokens=tokens, longest=longest, session=session, fork=fork, **stop
+        )
+        self.number += 1
+
+
+@dataclass
+class Tally:
+    """What was done in all runs."""
+
+    batches: int = 0
+    turns: int = 0
+    runs: int = 0
+    names: tuple[str, ...] = ()
+    by_option: Counter[tuple[str, Any]] = field(default_factory=Counter)
+    by_pair: Counter[Any] = field(default_factory=Counter)
+    taken: Counter[str] = field(default_factory=Counter)
+    broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def ran(self, lock: LockStep, options: Json) -> None:
+        """Adds a run on a server with these options."""
+        run: Any = lock.run
+        self.runs, self.batches, self.turns = self.runs + 1, self.batches + run.batches, self.turns + run.engine.turns
+        self.names = tuple(lock.law.stem.transitions)
+        self.taken.update({name: n for (name, outcome), n in lock.law.counts.items() if outcome == "done"})
+        self.by_option.update(dict.fromkeys(options.items(), run.batches))
+        self.by_pair.update(dict.fromkeys(combinations(sorted(options.items()), 2), run.batches))
+
+    def tell(self, seconds: float) -> None:
+        """Prints what was done in so many seconds of processor time."""
+        done = f"{self.batches} turns with a batch, of {self.turns}, in {self.runs} runs"
+        print(f"{done}: {seconds:.0f} s of CPU, {self.batches / seconds:.0f} judged turns with a batch a second")
+        print("turns with a batch:", ", ".join(f"{name}={on}: {n}" for (name, on), n in sorted(self.by_option.items())))
+        rarest, least = min(self.by_pair.items(), key=lambda pair: pair[1])
+        print(f"the rarest pair of options: {rarest}, {least} turns with a batch")
+        print("never taken:", ", ".join(name for name in self.names if not self.taken[name]))
+        print(f"{sum(map(len, self.broken.values()))} of {self.runs} runs broke a law")
+        for law, found in sorted(self.broken.items(), key=lambda pair: -len(pair[1])):
+            print(f"  {law}: {len(found)} runs, such as {found[0]}")
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    asked = argparse.ArgumentParser(prog="python -m benchmarks.servers")
+    asked.add_argument("engine")
+    asked.add_argument("release")
+    asked.add_argument("--batches", type=int, default=2000)
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--sessions", type=int, default=0)
+    asked.add_argument("--profile", action="store_true", help="print where the time goes")
+    return asked.parse_args()
+
+
+def main() -> int:
+    """Drives servers and prints what was done."""
+    given, tally, profile = arguments(), Tally(), cProfile.Profile()
+    make = registry.load(given.engine, release=given.release).makers["server"]
+    seed, begun = given.seed * 1_000_000, time.process_time()
+    while tally.batches < given.batches:
+        seed += 1
+        rng = random.Random(seed)
+        options = drawn(rng, given.sessions)
+        config = {"model": MODELS[options["model"]], "flags": flags(options), "sessions": given.sessions}
+        try:
+            lock = start("server", make, config | ({"environment": OFTEN} if options["often"] else {}))
+        except Unsupported:
+            continue
+        client = Client(lock, rng)
+        with profile if given.profile else nullcontext():
+            try:
+                for _ in range(TURNS):
+                    client.go()
+            except (Finding, EngineError) as error:
+                law = error.law if isinstance(error, Finding) else "no verdict"
+                tally.broken[law].append(f"seed {seed}: {str(getattr(error, 'detail', error))[:100]}")
+        tally.ran(lock, options)
+    tally.tell(time.process_time() - begun)
+    if given.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
