@@ -23,7 +23,7 @@ from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry
 from conformance.stems.requests.request import token
-from conformance.stems.server.rules import MODELS, OFTEN, OPTIONS, SIZES, flags
+from conformance.stems.server.rules import FAR, MODELS, OFTEN, OPTIONS, PRIORITY, SIZES, flags
 from conformance.stems.server.run import ServerRun
 from conformance.stems.stem_registry import start
 
@@ -64,12 +64,17 @@ class Client:
             self.lock.do("close", session=rng.choice(opened))
         elif kind < 0.97:
             self.lock.do("flush")
+        elif self.run.paused:
+            self.lock.do("resume")
+        elif kind < 0.98:
+            self.lock.do("pause", mode=rng.choice(("retract", "in_place")))
 
     def _asks(self, opened: list[int]) -> None:
         rng, fork = self.rng, self.rng.randrange(6)
         session = rng.choice(opened) if opened and rng.random() < 0.6 else 0
         first, count = len(self.run.calls.texts.get(session, [])) if session else 0, rng.randrange(1, 12)
         stop = {"stop": first + count + rng.randrange(4)} if rng.random() < 0.2 else {}
+        stop |= {"priority": rng.choice((0, FAR, -FAR))} if PRIORITY in self.run.config["flags"] else {}
         tokens = [token(first + n, fork) for n in range(count)]
         longest = rng.randrange(1, 9)
         self.lock.do(

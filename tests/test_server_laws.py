@@ -46,7 +46,7 @@ class Scripted:
     def generate(self, *_: Any) -> None:
         """It hears nothing."""
 
-    abort = open = close = flush = generate
+    abort = open = close = flush = pause = resume = generate
 
     def go_on(self) -> ServerEvent:
         """The next event of the script; an exception is raised."""
@@ -109,6 +109,14 @@ def test_a_request_that_nothing_makes_room_for_is_named_and_one_behind_a_session
 
 def test_a_request_with_a_row_that_is_in_no_batch_stands_still() -> None:
     assert law_of(begun(repeat(ServerEvent(POLL, {0: WAITS}))), server.STILL) == server.SERVES
+
+
+def test_a_paused_server_does_nothing_lawfully() -> None:
+    lock = begun(repeat(STANDS))
+    lock.do("pause", mode="in_place")
+    assert law_of(lock, server.MOST_TURNS) == ""
+    lock.do("resume")
+    assert law_of(lock, server.STILL) == server.SERVES
 
 
 def test_an_idle_server_stands_still_lawfully() -> None:

@@ -47,7 +47,7 @@ class OnwardServer:
         number, self.number = self.number, self.number + 1
         self.run.forks[number] = fork
         self.known[number] = RunRequest(0, tokens, fork)
-        send(self.run, lambda: self.engine.generate(number, 0, tokens, 3, fork, None))
+        send(self.run, lambda: self.engine.generate(number, 0, tokens, 3, fork, None, None))
         yield f"a client sends request {number} with {len(tokens)} tokens", None
         for _ in range(3):
             yield from self._turn()

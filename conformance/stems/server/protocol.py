@@ -7,12 +7,13 @@ A client sends messages; the server decides everything else. While it runs, it t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from conformance.driver.protocol import Engine, Json
 from conformance.stems.cache.protocol import CacheSnapshot
 
 POLL = "poll"
+Pause = Literal["retract", "in_place"]
 
 
 class ServerPass(NamedTuple):
@@ -76,12 +77,20 @@ class ServerEngine(Engine, Protocol):
     shape: Json
 
     def generate(
-        self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None
+        self,
+        request: int,
+        session: int,
+        tokens: list[int],
+        longest: int,
+        fork: int,
+        stop: int | None,
+        priority: int | None,
     ) -> None:
         """A client sends a request. It is there at the next poll.
 
         ``tokens``: the input, of a session's turn what follows its text. ``longest``: the most tokens of its answer.
         At the position n of its text ``token(n, fork)`` is sampled. ``stop``: a token id that ends the answer.
+        ``priority``: ``None`` where the client says nothing of it.
         """
 
     def abort(self, request: int) -> None:
@@ -95,6 +104,12 @@ class ServerEngine(Engine, Protocol):
 
     def flush(self) -> None:
         """A client asks that the cache be emptied."""
+
+    def pause(self, mode: Pause) -> None:
+        """A client pauses the server: ``retract`` takes what runs off the rows, ``in_place`` leaves it there."""
+
+    def resume(self) -> None:
+        """A client lets a paused server go on."""
 
     def go_on(self) -> ServerEvent:
         """The server runs on until it has done something to its memory, or polls."""

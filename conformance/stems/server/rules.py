@@ -14,13 +14,14 @@ from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
 from conformance.stems.server.run import ServerRun
 
+PRIORITY, FAR = "--enable-priority-scheduling", 20  # so far apart, one request takes the place of another
 SPARE = 5  # a server keeps so many tokens of its longest text free
 OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {  # what is drawn beside sizes; each option off, then on
     "overlap": (("--disable-overlap-schedule",), ()),
     "chunked": ((), ("--chunked-prefill-size", "4")),
     "mixed": ((), ("--enable-mixed-chunk",)),
     "policy": ((), ("--schedule-policy", "lpm")),
-    "priority": ((), ("--enable-priority-scheduling",)),
+    "priority": ((), (PRIORITY,)),
 }
 # Windows move in each step, and not after hundreds of tokens, which no drawn text has.
 OFTEN = {"SWA_EVICTION_INTERVAL": "1"}
@@ -102,6 +103,10 @@ class ServerMachine(StemMachine):
             self.do("abort", request=known[length % len(known)])
         elif pick == 1:
             self.do("flush")
+        elif pick == 5 and not self.begun.paused:
+            self.do("pause", mode="retract" if length % 2 else "in_place")
+        elif self.begun.paused and pick % 3:
+            self.do("resume")
         elif pick in (2, 3) and closed:
             self.do("open", session=closed[0])
         elif pick == 4 and self.begun.sessions:
@@ -117,5 +122,7 @@ class ServerMachine(StemMachine):
         longest = max(1, self.begun.longest - SPARE)
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
         stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
+        if PRIORITY in self.begun.config["flags"]:
+            stop |= {"priority": (0, FAR, -FAR)[length % 3]}
         self.do("generate", request=self.number, tokens=tokens, longest=answer, session=session, fork=fork, **stop)
         self.number += 1

@@ -18,7 +18,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import POLL, ServerEngine, ServerEvent, ServerPass
+from conformance.stems.server.protocol import POLL, Pause, ServerEngine, ServerEvent, ServerPass
 from spec.cache_state import CacheState
 
 COMPUTES_OWN = "pass_computes_own_tokens"
@@ -52,6 +52,7 @@ class ServerRun:
         self.here: set[int] = set()  # the requests that the server has
         self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
         self.batches = 0  # the steps with a batch
+        self.paused = False
         self._still = 0  # the turns since the last batch
         self.operations: Mapping[str, Operation] = operations_of(self)
 
@@ -66,6 +67,7 @@ class ServerRun:
         session: int = 0,
         fork: int = 0,
         stop: int | None = None,
+        priority: int | None = None,
     ) -> Calls:
         """A client sends a request. ``stop``: the position whose token ends the answer, where it is sampled."""
         if request in self.forks:
@@ -74,7 +76,8 @@ class ServerRun:
             raise Misuse("an answer has a token at least")
         self.forks[request] = fork
         ends = None if stop is None else token(stop, fork)
-        yield EngineCall("generate", partial(self.engine.generate, request, session, list(tokens), longest, fork, ends))
+        asked = partial(self.engine.generate, request, session, list(tokens), longest, fork, ends, priority)
+        yield EngineCall("generate", asked)
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -99,6 +102,18 @@ class ServerRun:
     def flush(self) -> Calls:
         """A client asks that the cache be emptied."""
         yield EngineCall("flush", self.engine.flush)
+
+    @operation
+    def pause(self, mode: Pause) -> Calls:
+        """A client pauses the server."""
+        self.paused = True
+        yield EngineCall("pause", partial(self.engine.pause, mode))
+
+    @operation
+    def resume(self) -> Calls:
+        """A client lets a paused server go on."""
+        self.paused = False
+        yield EngineCall("resume", self.engine.resume)
 
     # The server runs.
 
@@ -246,7 +261,7 @@ class ServerRun:
                 del self.calls.requests[request]
                 self.calls.turned_away.pop(request, None)
         self.here = set(event.requests)
-        self._still = 0 if event.batch or not event.requests else self._still + 1
+        self._still = 0 if event.batch or not event.requests or self.paused else self._still + 1
         if self._still >= STILL:
             self._still = 0
             self._stands_still(event)

@@ -26,7 +26,7 @@ from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_
 from conformance.engines.sglang.server.watching import ServerWatch, watch_functions
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.protocol import POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
@@ -121,7 +121,14 @@ class SGLangServer:
     # What a client sends.
 
     def generate(
-        self, request: int, session: int, tokens: list[int], longest: int, fork: int, stop: int | None = None
+        self,
+        request: int,
+        session: int,
+        tokens: list[int],
+        longest: int,
+        fork: int,
+        stop: int | None = None,
+        priority: int | None = None,
     ) -> None:
         """``TokenizedGenerateReqInput``, as the tokenizer's process sends it."""
         self._forks[request] = fork
@@ -141,6 +148,7 @@ class SGLangServer:
             top_logprobs_num=0,
             token_ids_logprob=None,
             stream=False,
+            priority=priority,
             session_params=self._messages.SessionParams(id=str(session)) if session else None,
         )
         self._input.put(message)
@@ -161,6 +169,14 @@ class SGLangServer:
     def flush(self) -> None:
         """``FlushCacheReqInput``."""
         self._input.put(self._messages.FlushCacheReqInput())
+
+    def pause(self, mode: Pause) -> None:
+        """``PauseGenerationReqInput``."""
+        self._input.put(self._messages.PauseGenerationReqInput(mode=mode))
+
+    def resume(self) -> None:
+        """``ContinueGenerationReqInput``."""
+        self._input.put(self._messages.ContinueGenerationReqInput(torch_empty_cache=False))
 
     # The loop.
 
