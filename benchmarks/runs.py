@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from conformance.driver.lockstep import LockStep
 from conformance.driver.trace import Trace
-from conformance.engines.registry import Loaded, every_tree
+from conformance.engines.registry import Loaded, every_kind
 from conformance.stems.machine import Sink
 from conformance.stems.stem_registry import STEMS
 
@@ -29,7 +29,7 @@ def draw(stem: str, own: Loaded, operations: int) -> list[Trace]:
 def _batches(stem: str, own: Loaded) -> Iterator[list[Trace]]:
     rules, run_class = STEMS[stem].machine, STEMS[stem].run
     fixed = {"make": staticmethod(own.makers[stem]), "run_class": staticmethod(run_class), "sink": Sink()}
-    fixed["trees"] = every_tree()
+    fixed["kinds"] = every_kind()
     number = 0
     while True:
         number += 1

@@ -10,31 +10,33 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import logging
 import pstats
 import random
 import time
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from conformance.driver.lockstep import Finding, LockStep
-from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines import registry
+from conformance.stems.launches import Choice, Launches, configuration
 from conformance.stems.requests.request import token
-from conformance.stems.server.rules import FAR, MODELS, OFTEN, OPTIONS, PRIORITY, SIZES, flags
+from conformance.stems.server.rules import FAR
 from conformance.stems.server.run import ServerRun
 from conformance.stems.stem_registry import start
 
 TURNS = 60  # of a run
 
 
-def drawn(rng: random.Random, sessions: int) -> Json:
-    """The options of a server."""
-    choices = {name: rng.randrange(len(each)) for name, each in OPTIONS.items()}
-    sizes = {"size": rng.randrange(len(SIZES)), "rows": rng.choice((2, 3, 4)), "often": rng.randrange(2)}
-    return {**choices, **sizes, "sessions": sessions, "model": rng.randrange(2 if sessions else len(MODELS))}
+def drawn(rng: random.Random, launches: Launches, plain: Collection[str]) -> dict[str, Choice]:
+    """The choices of a server. ``plain``: the options that stay plain."""
+    numbers = {name: rng.randrange(len(choices)) for name, choices in launches.every.items()}
+    return launches.chosen(numbers | dict.fromkeys(plain, 0))
 
 
 class Client:
@@ -74,7 +76,7 @@ class Client:
         session = rng.choice(opened) if opened and rng.random() < 0.6 else 0
         first, count = len(self.run.calls.texts.get(session, [])) if session else 0, rng.randrange(1, 12)
         stop = {"stop": first + count + rng.randrange(4)} if rng.random() < 0.2 else {}
-        stop |= {"priority": rng.choice((0, FAR, -FAR))} if PRIORITY in self.run.config["flags"] else {}
+        stop |= {"priority": rng.choice((0, FAR, -FAR))} if rng.random() < 0.7 else {}
         tokens = [token(first + n, fork) for n in range(count)]
         longest = rng.randrange(1, 9)
         self.lock.do(
@@ -91,31 +93,40 @@ class Tally:
     turns: int = 0
     runs: int = 0
     names: tuple[str, ...] = ()
-    by_option: Counter[tuple[str, Any]] = field(default_factory=Counter)
-    by_pair: Counter[Any] = field(default_factory=Counter)
+    by_option: Counter[str] = field(default_factory=Counter)
+    by_pair: Counter[tuple[str, str]] = field(default_factory=Counter)
     taken: Counter[str] = field(default_factory=Counter)
     broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
-    def ran(self, lock: LockStep, options: Json) -> None:
-        """Adds a run on a server with these options."""
+    def ran(self, lock: LockStep, chosen: Mapping[str, Choice]) -> None:
+        """Adds a run on a server with these choices."""
         run: Any = lock.run
         self.runs, self.batches, self.turns = self.runs + 1, self.batches + run.batches, self.turns + run.engine.turns
         self.names = tuple(lock.law.stem.transitions)
         self.taken.update({name: n for (name, outcome), n in lock.law.counts.items() if outcome == "done"})
-        self.by_option.update(dict.fromkeys(options.items(), run.batches))
-        self.by_pair.update(dict.fromkeys(combinations(sorted(options.items()), 2), run.batches))
+        names = [f"{option}: {choice.name}" for option, choice in chosen.items()]
+        self.by_option.update(dict.fromkeys(names, run.batches))
+        self.by_pair.update(dict.fromkeys(combinations(names, 2), run.batches))
 
     def tell(self, seconds: float) -> None:
         """Prints what was done in so many seconds of processor time."""
         done = f"{self.batches} turns with a batch, of {self.turns}, in {self.runs} runs"
         print(f"{done}: {seconds:.0f} s of CPU, {self.batches / seconds:.0f} judged turns with a batch a second")
-        print("turns with a batch:", ", ".join(f"{name}={on}: {n}" for (name, on), n in sorted(self.by_option.items())))
+        print("turns with a batch:")
+        print("".join(f"  {name}: {n}\n" for name, n in sorted(self.by_option.items())), end="")
         rarest, least = min(self.by_pair.items(), key=lambda pair: pair[1])
         print(f"the rarest pair of options: {rarest}, {least} turns with a batch")
         print("never taken:", ", ".join(name for name in self.names if not self.taken[name]))
         print(f"{sum(map(len, self.broken.values()))} of {self.runs} runs broke a law")
         for law, found in sorted(self.broken.items(), key=lambda pair: -len(pair[1])):
             print(f"  {law}: {len(found)} runs, such as {found[0]}")
+
+
+def pairs(launches: Launches) -> list[tuple[str, str]]:
+    """Every pair of choices of two options that the engine does not refuse."""
+    every = [(option, choice.name) for option, choices in launches.every.items() for choice in choices]
+    two = ((a, b) for a, b in combinations(every, 2) if a[0] != b[0] and frozenset({a, b}) not in launches.never)
+    return [(": ".join(a), ": ".join(b)) for a, b in two]
 
 
 def arguments() -> argparse.Namespace:
@@ -125,23 +136,25 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("release")
     asked.add_argument("--batches", type=int, default=2000)
     asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--sessions", type=int, default=0)
+    asked.add_argument("--plain", nargs="*", default=[], help="options that are not drawn, such as sessions")
     asked.add_argument("--profile", action="store_true", help="print where the time goes")
     return asked.parse_args()
 
 
 def main() -> int:
     """Drives servers and prints what was done."""
-    given, tally, profile = arguments(), Tally(), cProfile.Profile()
-    make = registry.load(given.engine, release=given.release).makers["server"]
+    given, profile = arguments(), cProfile.Profile()
+    logging.disable()  # a server tells of each request that it refuses
+    loaded = registry.load(given.engine, release=given.release)
+    launches = (loaded.kinds or registry.every_kind()).launches
+    tally = Tally(by_pair=Counter(dict.fromkeys(pairs(launches), 0)))
     seed, begun = given.seed * 1_000_000, time.process_time()
     while tally.batches < given.batches:
         seed += 1
         rng = random.Random(seed)
-        options = drawn(rng, given.sessions)
-        config = {"model": MODELS[options["model"]], "flags": flags(options), "sessions": given.sessions}
+        chosen = drawn(rng, launches, given.plain)
         try:
-            lock = start("server", make, config | ({"environment": OFTEN} if options["often"] else {}))
+            lock = start("server", loaded.makers["server"], configuration(chosen))
         except Unsupported:
             continue
         client = Client(lock, rng)
@@ -152,7 +165,7 @@ def main() -> int:
             except (Finding, EngineError) as error:
                 law = error.law if isinstance(error, Finding) else "no verdict"
                 tally.broken[law].append(f"seed {seed}: {str(getattr(error, 'detail', error))[:100]}")
-        tally.ran(lock, options)
+        tally.ran(lock, chosen)
     tally.tell(time.process_time() - begun)
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)

@@ -36,6 +36,7 @@ from conformance.stems.block_cache.protocol import (
 )
 from conformance.stems.block_pool.protocol import BlockPoolEngine, BlockPoolSnapshot, Name
 from conformance.stems.cache.protocol import CacheEngine, CacheSnapshot, LockHold
+from conformance.stems.kinds import Kinds
 from conformance.stems.lock_ref.protocol import (
     Inserted,
     LockRefEngine,
@@ -56,7 +57,6 @@ from conformance.stems.session_trim.protocol import (
     TreePage,
 )
 from conformance.stems.swa_mapping.protocol import SwaMappingEngine, SwaMappingSnapshot
-from conformance.stems.trees import Trees
 
 __all__ = [
     "Admission",
@@ -75,6 +75,7 @@ __all__ = [
     "EngineOption",
     "Inserted",
     "Json",
+    "Kinds",
     "Known",
     "Launched",
     "Lengths",
@@ -109,7 +110,6 @@ __all__ = [
     "SwaMappingSnapshot",
     "Transfers",
     "TreePage",
-    "Trees",
     "TurnedAway",
     "Unsupported",
     "load",

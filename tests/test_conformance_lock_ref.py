@@ -12,7 +12,7 @@ from driven import Variant
 from conformance.driver.lockstep import UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.driver.protocol import Json, Misuse, Unsupported
 from conformance.engines.ours.lock_ref import lock_ref
-from conformance.engines.registry import every_tree
+from conformance.engines.registry import every_kind
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search.check import Search, check
 from conformance.stems.lock_ref.exclusions import LockRefExclusion as Exclusion
@@ -242,7 +242,7 @@ def machine(make: Callable[[Json], Any] = lock_ref, **config: Any) -> Callable[.
 
     def start(*exclude: Exclusion) -> LockRefMachine:
         known = {"make": staticmethod(make), "run_class": LockRefRun, "sink": Sink(), "exclude": exclude}
-        known["trees"] = every_tree()
+        known["kinds"] = every_kind()
         made: LockRefMachine = type("Drawn", (LockRefMachine,), known)()
         made.start(config=drawn)
         return made
@@ -278,7 +278,7 @@ def inserts_past_cursor(drawn: LockRefMachine) -> None:
     drawn.insert(length=4, fork=0, cursor=4, shared=False)
 
 
-WITH_STATES = [parts for _, parts in every_tree().locked].index(("full", "swa", "mamba"))
+WITH_STATES = [parts for _, parts in every_kind().locked].index(("full", "swa", "mamba"))
 # For each exclusion a situation whose last operation is left out, and what the start draws for it.
 SITUATIONS: dict[Exclusion, tuple[Callable[[LockRefMachine], None], Json]] = {
     Exclusion.RESTORE_HELD: (restores_under_reader, {}),

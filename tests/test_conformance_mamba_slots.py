@@ -12,7 +12,7 @@ from driven import Variant, between, some
 from conformance.driver.lockstep import CONFORMS, LATENT, QUIESCENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.engines.ours.mamba_slots import mamba_slots
-from conformance.engines.registry import every_tree
+from conformance.engines.registry import every_kind
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import replay
 from conformance.search.check import Search, check
@@ -283,7 +283,7 @@ def test_owners_are_named_as_users_know_them() -> None:
 def drawn(make: Callable[[Json], Any], *exclude: Exclusion, kind: Kind, size: int) -> MambaSlotsMachine:
     """A machine that has started on a pool of this size, with this kind of track buffer."""
     known = {"make": staticmethod(make), "run_class": MambaSlotsRun, "sink": Sink(), "exclude": exclude}
-    known["trees"] = every_tree()
+    known["kinds"] = every_kind()
     made: MambaSlotsMachine = type("Drawn", (MambaSlotsMachine,), known)()
     made.start(config={"size": size, "tree": 0, "buffer": BUFFERS.index(kind)})
     return made

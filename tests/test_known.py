@@ -112,7 +112,7 @@ def draw(stem: str, examples: int, left_out: StrEnum | None, first: int, seen: C
     fixed: dict[str, Any] = {"make": staticmethod(lambda config: engine(stem, config)), "sink": Sink()}
     fixed |= {"run_class": staticmethod(run_class), "teardown": teardown, "exclude": {left_out} - {None}}
     fixed |= {"do": do} if stem in ("session_trim", "cache") else {}
-    fixed |= {"trees": registry.every_tree()}
+    fixed |= {"kinds": registry.every_kind()}
     machine: Any = type(rules.__name__, (rules,), fixed)
     search = check.Search(examples=examples)
     with suppress(Enough):

@@ -391,6 +391,6 @@ def test_what_an_engine_of_ones_own_needs_has_one_place() -> None:
         own = {name: value for name, value in classes if value.__module__ == module.__name__}
         assert not offered.keys() & own.keys(), "one name stands for one thing"
         offered |= own
-    more = {"EngineOption", "Json", "Loaded", "Plugin", "SimplePlugin", "Trees", "load"}
+    more = {"EngineOption", "Json", "Loaded", "Plugin", "SimplePlugin", "Kinds", "load"}
     assert {*plugin.__all__} == {*offered, *more}
     assert all(getattr(plugin, name) is value for name, value in offered.items())

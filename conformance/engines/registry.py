@@ -24,7 +24,7 @@ from conformance.driver.naming import unknown
 from conformance.driver.options import EngineOption, Given, chosen, words
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import named
-from conformance.stems.trees import Trees, together
+from conformance.stems.kinds import Kinds, together
 from conformance.stems.vetting import vetted
 
 GROUP = "slotproof.engines"
@@ -52,7 +52,7 @@ class Loaded:
     ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
     functions something went wrong. ``device``: where its tensors are. ``options``: the options that the user has set.
     ``notes``: sentences that the user must read beside the verdict, such as what of the engine is not judged.
-    ``trees``: the kinds of trees that it declares; ``None``: see ``every_tree``.
+    ``kinds``: the kinds of trees that it declares; ``None``: see ``every_kind``.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Loaded:
     device: str = "cpu"
     options: Given = ()
     notes: tuple[str, ...] = ()
-    trees: Trees | None = None
+    kinds: Kinds | None = None
 
     @property
     def label(self) -> str:
@@ -85,8 +85,8 @@ class Plugin(Protocol):
     It may have ``bookkeeping``, the files and folders of its memory and its scheduler, below the first of
     ``Loaded.roots``, with ``/``: these ``slotproof mutate engine`` edits.
 
-    It may have ``trees``, the kinds of trees between which configurations choose by name, where it has several
-    (``conformance.stems.trees``). What is drawn for it is what ``Loaded.trees`` has.
+    It may have ``kinds``, the kinds of trees between which configurations choose by name, where it has several
+    (``conformance.stems.kinds``). What is drawn for it is what ``Loaded.kinds`` has.
 
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.
@@ -107,7 +107,7 @@ class Plugin(Protocol):
 class SimplePlugin:
     """An engine without releases and without a source folder: it consists of its makers, and runs on the CPU.
 
-    ``folder``, ``trees``: see ``Plugin``. ``roots``: see ``Loaded``; by default where the makers are defined.
+    ``folder``, ``kinds``: see ``Plugin``. ``roots``: see ``Loaded``; by default where the makers are defined.
     """
 
     name: str
@@ -115,7 +115,7 @@ class SimplePlugin:
     own: bool = False
     folder: Path | None = None
     roots: tuple[Path, ...] = ()
-    trees: Trees | None = None
+    kinds: Kinds | None = None
     releases: tuple[str, ...] = field(default=(), init=False)
     options: tuple[EngineOption, ...] = field(default=(), init=False)
 
@@ -128,7 +128,7 @@ class SimplePlugin:
         if device != "cpu":
             raise EngineError(f"--device {device}: the engine {self.name} runs on cpu alone")
         roots = self.roots or roots_of(self.makers.values())
-        return Loaded(self.name, None, self.makers, self.own, roots=roots, trees=self.trees)
+        return Loaded(self.name, None, self.makers, self.own, roots=roots, kinds=self.kinds)
 
 
 def roots_of(makers: Iterable[Callable[..., Any]]) -> tuple[Path, ...]:
@@ -256,7 +256,7 @@ def options_of(found: Plugin) -> tuple[EngineOption, ...]:
     return declared
 
 
-def every_tree() -> Trees:
+def every_kind() -> Kinds:
     """The kinds of trees that the engines of this folder declare: those of our own implementation, and of an engine
     that declares none. Such an engine builds the tree that it has, or refuses the kind.
     """
@@ -264,14 +264,14 @@ def every_tree() -> Trees:
 
 
 @cache
-def known_trees() -> Trees:
+def known_kinds() -> Kinds:
     """The kinds of trees that registered engines declare: those that a trace can name."""
     others = (found for found in plugins() if found.name not in _built_in())
-    return together([every_tree(), *filter(None, map(_declared_by, others))])
+    return together([every_kind(), *filter(None, map(_declared_by, others))])
 
 
-def _declared_by(found: Plugin) -> Trees | None:
-    declared: Trees | None = getattr(found, "trees", None)
+def _declared_by(found: Plugin) -> Kinds | None:
+    declared: Kinds | None = getattr(found, "kinds", None)
     return declared
 
 

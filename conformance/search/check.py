@@ -19,11 +19,11 @@ from conformance.driver.draws import by_seed_alone
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION, Finding, LockStep
 from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
-from conformance.engines.registry import every_tree
+from conformance.engines.registry import every_kind
 from conformance.stems.exclusions import looks_past
+from conformance.stems.kinds import Kinds
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import ROOMS, start
-from conformance.stems.trees import Trees
 from conformance.traces.harm_found import Harm
 from conformance.traces.outcome import How
 from conformance.traces.shrink import shrink
@@ -39,7 +39,7 @@ class Search:
     ends the run as a violation does. ``exclude``: the known differences that the runs avoid
     (``conformance.stems.exclusions``). ``page_sizes``: in tokens; with ``None`` those of the stem's machine. ``parts``:
     what requests and nodes have in runs of ``session_trim``, ``cache`` and ``lock_ref``, such as ``("full", "swa")``;
-    with ``None`` every kind is drawn. ``trees``: the kinds of trees of the engine; with ``None`` those that any engine
+    with ``None`` every kind is drawn. ``kinds``: the kinds of trees of the engine; with ``None`` those that any engine
     declares. ``steered``: half of the runs are drawn so that they are like the runs which
     ``Sink.worth`` values most.
     """
@@ -50,7 +50,7 @@ class Search:
     exclude: Collection[StrEnum] = ()
     page_sizes: tuple[int, ...] | None = None
     parts: tuple[str, ...] | None = None
-    trees: Trees | None = None
+    kinds: Kinds | None = None
     steered: bool = False
 
 
@@ -168,7 +168,7 @@ def draw(stem: str, make: Callable[[Json], Any], sink: Sink, search: Search) -> 
     fixed = {"make": staticmethod(make), "run_class": staticmethod(run_class), "sink": sink}
     sizes = {} if search.page_sizes is None else {"page_sizes": search.page_sizes}
     fixed |= {"strict": search.strict, "exclude": search.exclude, "parts": search.parts}
-    fixed["trees"] = search.trees or every_tree()
+    fixed["kinds"] = search.kinds or every_kind()
     machine = type(rules.__name__, (rules,), {**fixed, **sizes})
     factory: Any = machine if search.seed is None else seeded(search.seed)(machine)
     with with_reporter(lambda _: None), by_seed_alone():

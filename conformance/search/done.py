@@ -11,8 +11,8 @@ from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.search.enough import NOT_ENOUGH, Effort
 from conformance.stems.found import law_of
+from conformance.stems.kinds import Kinds
 from conformance.stems.machine import Sink
-from conformance.stems.trees import Trees
 from conformance.traces.outcome import Outcome, outcome
 
 
@@ -32,14 +32,14 @@ TELLING = 0.15  # the part of the time that is kept for the story and the harm o
 
 class Done:
     """Counts what is done on a stem. ``clock``: the time that the search may take, from the first operation on.
-    ``trees``: see ``Search``.
+    ``kinds``: see ``Search``.
     """
 
     def __init__(
-        self, stem: str, make: Callable[[Json], Any], sink: Sink, clock: Clock, trees: Trees | None = None
+        self, stem: str, make: Callable[[Json], Any], sink: Sink, clock: Clock, kinds: Kinds | None = None
     ) -> None:
         self.stem, self.sink, self.clock = stem, sink, clock
-        self.effort = Effort(stem, make, sink, trees)
+        self.effort = Effort(stem, make, sink, kinds)
 
     @property
     def running(self) -> Clock:

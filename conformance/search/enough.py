@@ -22,11 +22,11 @@ from conformance.driver.clock import Clock
 from conformance.driver.lockstep import Law
 from conformance.driver.protocol import Json, Unsupported
 from conformance.driver.trace import Trace
-from conformance.engines.registry import every_tree
+from conformance.engines.registry import every_kind
 from conformance.stems.claims import claimed
+from conformance.stems.kinds import Kinds
 from conformance.stems.machine import Sink, wants_all
 from conformance.stems.stem_registry import ROOMS, start
-from conformance.stems.trees import Trees
 
 OPERATIONS = 200  # on each stem
 TIMES = 3  # how often each claimed transition is taken at least
@@ -44,12 +44,12 @@ class Effort:
     """What was done on a stem, and what is still to do.
 
     ``sink`` counts what is done. ``make`` builds engines; the configurations that the stem's ``claims.py`` lists are
-    tried too, so that what the engine claims does not depend on which configurations are drawn. ``trees``: see
+    tried too, so that what the engine claims does not depend on which configurations are drawn. ``kinds``: see
     ``Search``.
     """
 
-    def __init__(self, stem: str, make: Callable[[Json], Any], sink: Sink, trees: Trees | None = None) -> None:
-        self.stem, self.sink, self.trees = stem, sink, trees
+    def __init__(self, stem: str, make: Callable[[Json], Any], sink: Sink, kinds: Kinds | None = None) -> None:
+        self.stem, self.sink, self.kinds = stem, sink, kinds
         self._claims: set[str] = set()
         self.reaching: dict[str, list[Trace]] = {}
         self.limit = Clock(LONGEST)
@@ -63,7 +63,7 @@ class Effort:
     def probed(self) -> int:
         """How many of the configurations that the stem lists the engine accepts. They are tried once."""
         accepted = 0
-        for probe in ROOMS[self.stem].probes(self.trees or every_tree()):
+        for probe in ROOMS[self.stem].probes(self.kinds or every_kind()):
             with suppress(Unsupported):
                 self._begun(dict(probe), start(self.stem, self.make, dict(probe)).run.lacks)
                 accepted += 1

@@ -21,9 +21,9 @@ from conformance.driver.trace import Trace
 from conformance.search.check import Search, draw
 from conformance.search.done import Done, replay
 from conformance.search.enough import RUNS
+from conformance.stems.kinds import Kinds
 from conformance.stems.machine import Sink, TimeIsUp
 from conformance.stems.stem_registry import start
-from conformance.stems.trees import Trees
 from conformance.traces.compare import RANK, Status, compare, in_words
 from conformance.traces.outcome import Break, How, Outcome
 from conformance.traces.shrink import shrink
@@ -102,7 +102,7 @@ class HuntLimits:
     ``examples``: the number of drawn runs, ``None`` for as many as there is time for. ``seconds``: the time from the
     first operation on, shrinking included; ``None`` without a limit. One of the two must be given. ``minimum``: where
     nothing new was found the hunt goes on, beyond both, until enough was done (``conformance.search.enough``).
-    ``seed``, ``steered``, ``trees``: see ``Search``. ``together``: how many runs one seed draws. ``avoid``: all rounds
+    ``seed``, ``steered``, ``kinds``: see ``Search``. ``together``: how many runs one seed draws. ``avoid``: all rounds
     avoid the known differences, not every second one alone. ``first``: nothing more is drawn after the first violation
     that is new or worse, and it alone is shrunk.
     """
@@ -115,7 +115,7 @@ class HuntLimits:
     steered: bool = False
     minimum: bool = False
     first: bool = False
-    trees: Trees | None = None
+    kinds: Kinds | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Hunt:
         self.stem, self.make, self.base, self.limits, self.tick, self.seen = stem, make, base, limits, tick, seen
         self.clock = Clock(limits.seconds)
         self.sink = Sink(passes=self._passes, before=self._before)
-        self.done = Done(stem, make, self.sink, self.clock, limits.trees)
+        self.done = Done(stem, make, self.sink, self.clock, limits.kinds)
         self.cut_short = False
         self.candidates: dict[tuple[str, ...], list[_Candidate]] = {}
         self.known: dict[tuple[str, str, str], Difference] = {}
@@ -233,7 +233,7 @@ class Hunt:
     def _is_over(self, examples: int, seed: int | None, avoided: Collection[StrEnum]) -> bool:
         """Draws so many runs. True if the time was up before."""
         limits = self.limits
-        search = Search(examples, seed, strict=False, exclude=avoided, trees=limits.trees, steered=limits.steered)
+        search = Search(examples, seed, strict=False, exclude=avoided, kinds=limits.kinds, steered=limits.steered)
         try:
             draw(self.stem, self.make, self.sink, search)
         except TimeIsUp:

@@ -70,7 +70,7 @@ class Alone:
         self.make = Ran(loaded.makers[self.stem])
         self.listed = listed_of(asked)
         self.sink = Sink(before=self._before)
-        self.done = Done(self.stem, self.make, self.sink, clock, loaded.trees)
+        self.done = Done(self.stem, self.make, self.sink, clock, loaded.kinds)
         self.sink.late = self.done.is_late
         self.cut_short = False
 
@@ -128,7 +128,7 @@ class Alone:
             seed,
             strict=self.asked["strict"],
             exclude=excluded(self.stem, self.listed),
-            trees=self.loaded.trees,
+            kinds=self.loaded.kinds,
         )
         return check(self.stem, self.make, search, self.sink)
 
@@ -169,7 +169,7 @@ def beside(loaded: Loaded, asked: Json, progress: Progress) -> Json:
     with Connection(asked["base"], asked.get("limit")) as base:
         first = asked.get("first", False)
         limits = HuntLimits(
-            asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, trees=loaded.trees
+            asked["examples"], asked["seconds"], asked["seed"], minimum=True, first=first, kinds=loaded.kinds
         )
         kept = [(k.name, k.trace) for k in trace_files.every() if k.trace.stem == stem]
         again = [(name, Trace(**trace)) for name, trace in asked["again"]]

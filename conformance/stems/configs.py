@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainValidator, ValidationInfo, with_config
 from pydantic_core import PydanticCustomError
 
-from conformance.stems.trees import Trees
+from conformance.stems.kinds import Kinds
 
 # Types of errors: the message says what was expected, or what an object lacks.
 EXPECTED, INCOMPLETE = "expected", "incomplete"
@@ -45,10 +45,10 @@ exact = with_config(extra="forbid", strict=True)
 
 
 def _declared(key: str) -> PlainValidator:
-    """Accepts the kinds of trees that engines declare. ``key``: a field of ``Trees``, which stand in the context."""
+    """Accepts the kinds of trees that engines declare. ``key``: a field of ``Kinds``, which stand in the context."""
 
     def check(value: Any, asked: ValidationInfo) -> str:
-        assert isinstance(asked.context, Trees), "a configuration is checked against what engines declare"
+        assert isinstance(asked.context, Kinds), "a configuration is checked against what engines declare"
         known = asked.context.names(key)
         if not isinstance(value, str) or value not in known:
             raise PydanticCustomError(EXPECTED, f"one of {', '.join(known)}")

@@ -25,7 +25,7 @@ from conformance.driver.lockstep import Finding, Law, LockStep
 from conformance.driver.protocol import EngineError, Json, Misuse, Unsupported
 from conformance.driver.trace import Trace
 from conformance.stems.exclusions import looks_past
-from conformance.stems.trees import Trees
+from conformance.stems.kinds import Kinds
 
 
 class TimeIsUp(KeyboardInterrupt):
@@ -109,7 +109,7 @@ class StemMachine(RuleBasedStateMachine):
 
     ``make`` builds an engine from a configuration or raises ``Unsupported``. ``run_class`` is the stem's run.
     ``exclude``: the known differences to avoid. ``page_sizes``: in tokens. ``parts``: what requests and nodes
-    have, see ``Search``. ``trees``: the kinds of trees to draw from. ``run`` is ``None`` before the start, and stays so
+    have, see ``Search``. ``kinds``: the kinds of trees to draw from. ``run`` is ``None`` before the start, and stays so
     where the engine supports no drawn configuration.
     """
 
@@ -120,7 +120,7 @@ class StemMachine(RuleBasedStateMachine):
     exclude: ClassVar[Collection[StrEnum]] = ()
     page_sizes: ClassVar[tuple[int, ...]] = (1, 2, 4)
     parts: ClassVar[tuple[str, ...] | None] = None
-    trees: ClassVar[Trees]
+    kinds: ClassVar[Kinds]
 
     run: Any = None
     lock: LockStep

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from conformance.driver.protocol import Json
 from conformance.stems.claims import Claims
+from conformance.stems.kinds import Kinds
 from conformance.stems.machine import StemMachine
-from conformance.stems.trees import Trees
 
 
 class Room(NamedTuple):
@@ -27,7 +27,7 @@ class Room(NamedTuple):
     run: Callable[..., Any]
     callers: tuple[type, ...]
     claims: Claims
-    probes: Callable[[Trees], Sequence[Json]]
+    probes: Callable[[Kinds], Sequence[Json]]
     config: Any
     onward: Callable[[Any], Any]
     protocol: type

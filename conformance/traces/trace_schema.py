@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from conformance.driver.naming import UsageError
 from conformance.driver.operations import KEY, TOKENS, declared
 from conformance.driver.protocol import Json
-from conformance.engines.registry import known_trees
+from conformance.engines.registry import known_kinds
 from conformance.stems.configs import EXPECTED, INCOMPLETE, exact, whole
 from conformance.stems.stem_registry import ROOMS
 
@@ -192,7 +192,7 @@ def _accepted(hint: Any) -> Any:
 
 def _must_fit(expected: TypeAdapter[Any], value: Any, path: tuple[str | int, ...]) -> None:
     try:
-        expected.validate_python(value, context=known_trees())
+        expected.validate_python(value, context=known_kinds())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = (*path, *first["loc"])

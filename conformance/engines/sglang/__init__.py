@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.driver.options import EngineOption
-from conformance.engines.sglang.trees import TREES
-from conformance.stems.trees import Trees
+from conformance.engines.sglang.kinds import KINDS
+from conformance.stems.kinds import Kinds
 
 if TYPE_CHECKING:
     from conformance.engines.registry import Loaded
@@ -68,7 +68,7 @@ class SGLangPlugin:
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS
     bookkeeping: tuple[str, ...] = BOOKKEEPING
-    trees: Trees = TREES
+    kinds: Kinds = KINDS
 
     def load(
         self, release: str | None, source: Path | None, device: str, options: Mapping[str, str] | None = None
@@ -85,7 +85,7 @@ class SGLangPlugin:
         roots = (found.imported.root / "sglang",)
         made = makers(found, device, options or {})
         notes = rust_core.prepare(found.imported)
-        return Loaded(self.name, release, made, self.own, source=folder, roots=roots, notes=notes, trees=TREES)
+        return Loaded(self.name, release, made, self.own, source=folder, roots=roots, notes=notes, kinds=KINDS)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""

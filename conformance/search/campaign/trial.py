@@ -115,7 +115,7 @@ def trial(loaded: Loaded, asked: Json, progress: Progress) -> Json:
         together=examples,
         avoid=True,
         steered=bool(asked["steer"]),
-        trees=loaded.trees,
+        kinds=loaded.kinds,
     )
     hunt = Hunt(stem, make, lambda _: Outcome(), limits, progress, mine.seen)
     hunt.sink.after, hunt.sink.beginning, hunt.sink.worth = mine.after, mine.beginning, mine.worth

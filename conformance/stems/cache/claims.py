@@ -7,9 +7,9 @@ from itertools import product
 from conformance.driver.protocol import Json
 from conformance.stems.claims import SESSIONS, SESSIONS_WITH_STATES, STATES, Claim, Where, own_way, taken_by
 from conformance.stems.configs import WINDOWED
+from conformance.stems.kinds import Kinds
 from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
 from conformance.stems.session_trim import claims as rows
-from conformance.stems.trees import Trees
 
 TRACKED = Where(
     "mamba states and a track buffer of two slots, not lazy",
@@ -62,10 +62,10 @@ CLAIMS: dict[str, Claim] = {
 }
 
 
-def probes(trees: Trees) -> list[Json]:
+def probes(kinds: Kinds) -> list[Json]:
     """One configuration for each kind of rows; with states for each tree, kind of track buffer and page size."""
-    without = [{"components": WINDOWED, **probe} for probe in rows.probes(trees)]
-    stateful = [(kind, parts) for kind, parts in dict.fromkeys(trees.locked) if "mamba" in parts]
+    without = [{"components": WINDOWED, **probe} for probe in rows.probes(kinds)]
+    stateful = [(kind, parts) for kind, parts in dict.fromkeys(kinds.locked) if "mamba" in parts]
     with_states = [
         {"components": [*parts], "tree": kind, "buffered": buffered, "doubled": doubled, "lazy": lazy}
         for (kind, parts), (buffered, doubled, lazy) in product(stateful, (TWO, LAZY, ONE, NO_BUFFER))

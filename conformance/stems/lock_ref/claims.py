@@ -6,8 +6,8 @@ from itertools import product
 
 from conformance.driver.protocol import Json
 from conformance.stems.claims import WINDOWED, WINDOWED_STATES, Claim, own_way, taken_by
+from conformance.stems.kinds import Kinds
 from conformance.stems.lock_ref.rules import PAGE_SIZES
-from conformance.stems.trees import Trees
 
 CLAIMS: dict[str, Claim] = {
     "acquire": taken_by("acquire", "pin"),
@@ -27,9 +27,9 @@ CLAIMS: dict[str, Claim] = {
 SIZES = {"size": 12, "size_swa": 12, "size_mamba": 4, "window": 3}
 
 
-def probes(trees: Trees) -> list[Json]:
+def probes(kinds: Kinds) -> list[Json]:
     """One configuration for each tree and page size."""
     return [
         {**SIZES, "kind": kind, "components": [*components], "page_size": page_size}
-        for (kind, components), page_size in product(dict.fromkeys(trees.locked), PAGE_SIZES)
+        for (kind, components), page_size in product(dict.fromkeys(kinds.locked), PAGE_SIZES)
     ]

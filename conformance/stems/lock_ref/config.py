@@ -13,7 +13,7 @@ class LockRefConfig(TypedDict):
 
     ``page_size``, ``window``: tokens. ``size``, ``size_swa``: pages of the full and of the SWA pool. ``size_mamba``:
     states. ``components``: what the nodes of the tree have. ``kind``: which of the trees that the engine
-    declares (``conformance.stems.trees``).
+    declares (``conformance.stems.kinds``).
     """
 
     page_size: PageSize

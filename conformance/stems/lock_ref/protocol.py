@@ -81,7 +81,7 @@ class LockRefEngine(Engine, Protocol):
 
     Configuration: ``page_size`` (tokens), ``components`` (which of ``full``, ``swa`` and ``mamba`` the tree has),
     ``size``, ``size_swa`` (pages), ``size_mamba`` (states), ``window`` (tokens), and ``kind``, for an
-    engine that has several trees: one of those that it declares (``conformance.stems.trees``).
+    engine that has several trees: one of those that it declares (``conformance.stems.kinds``).
 
     Beside calls, ``lacks`` may name two abilities: ``state_goes_early`` (see ``release_swa``), and ``counts_missing``
     (see ``pin``).

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json, Key
+from conformance.stems.kinds import LOCKED
 from conformance.stems.lock_ref.exclusions import LockRefExclusion as Exclusion
 from conformance.stems.lock_ref.projection import common_length
 from conformance.stems.lock_ref.run import HANDLES, BadCall, Caller, LockRefRun
 from conformance.stems.machine import StemMachine
-from conformance.stems.trees import LOCKED
 from spec import lock_ref_state
 
 CONFIG = {
@@ -58,7 +58,7 @@ class LockRefMachine(StemMachine):
     def start(self, config: Json) -> None:
         """Makes an engine of a drawn size and kind, and the law."""
         sizes = [size for size in self.page_sizes if size in PAGE_SIZES]
-        trees = [tree for tree in self.trees.locked if self.parts is None or tree[1] == self.parts]
+        trees = [tree for tree in self.kinds.locked if self.parts is None or tree[1] == self.parts]
         if not trees:
             return
         kind, components = trees[config["tree"] % len(trees)]

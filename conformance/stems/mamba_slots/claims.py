@@ -6,8 +6,8 @@ from itertools import product
 
 from conformance.driver.protocol import Json
 from conformance.stems.claims import Claim, Where, own_way, taken_by
+from conformance.stems.kinds import Kinds
 from conformance.stems.mamba_slots.rules import BUFFERS, REQUESTS, SESSIONS
-from conformance.stems.trees import Trees
 
 TRACKED = Where("a track buffer of two slots, not lazy", lambda c: bool(c["doubled"]) and not c["lazy"])
 LAZY = Where("a lazy track buffer", lambda c: bool(c["lazy"]))
@@ -34,9 +34,9 @@ CLAIMS: dict[str, Claim] = {
 SIZES: Json = {"size": 9, "requests": REQUESTS, "sessions": SESSIONS}
 
 
-def probes(trees: Trees) -> list[Json]:
+def probes(kinds: Kinds) -> list[Json]:
     """One configuration for each tree and kind of track buffer."""
     return [
         {**SIZES, "tree": tree, "buffered": buffered, "doubled": doubled, "lazy": lazy}
-        for tree, (buffered, doubled, lazy) in product(trees.stateful, dict.fromkeys(BUFFERS))
+        for tree, (buffered, doubled, lazy) in product(kinds.stateful, dict.fromkeys(BUFFERS))
     ]

@@ -12,7 +12,7 @@ class MambaSlotsConfig(TypedDict):
     """State slots.
 
     ``size``: state slots. ``requests``, ``sessions``: how many there are. ``tree``: which of the trees that the engine
-    declares (``conformance.stems.trees``). ``buffered``: a request has a track buffer. ``doubled``: of two slots.
+    declares (``conformance.stems.kinds``). ``buffered``: a request has a track buffer. ``doubled``: of two slots.
     ``lazy``: the second slot exists only around a tracking boundary.
     """
 

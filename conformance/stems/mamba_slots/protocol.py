@@ -49,7 +49,7 @@ class MambaSlotsEngine(Engine, Protocol):
     """A pool of mamba state slots, with requests, sessions and a tree that own them.
 
     Configuration: ``size`` (state slots), ``requests``, ``sessions`` (how many), ``tree`` (for an engine that
-    has several: one of those that it declares, ``conformance.stems.trees``). The track buffer of a request:
+    has several: one of those that it declares, ``conformance.stems.kinds``). The track buffer of a request:
     ``buffered`` (it has one), ``doubled`` (of two slots), ``lazy`` (the second slot exists only around a tracking
     boundary).
     """

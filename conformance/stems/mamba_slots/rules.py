@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json
+from conformance.stems.kinds import STATEFUL
 from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion as Exclusion
 from conformance.stems.mamba_slots.run import BadCall, MambaSlotsRun
-from conformance.stems.trees import STATEFUL
 
 REQUESTS, SESSIONS = 3, 2
 TWO, LAZY, ONE, NO_BUFFER = (True, True, False), (True, True, True), (True, False, False), (False, False, False)
@@ -48,7 +48,7 @@ class MambaSlotsMachine(StemMachine):
         """Makes an engine of a drawn size and kind, and the law. A kind that the engine does not support is replaced
         by the next one.
         """
-        trees = self.trees.stateful
+        trees = self.kinds.stateful
         kinds = [(tree, buffer) for buffer in BUFFERS for tree in trees]
         rows = REQUESTS + SESSIONS
         first = config["buffer"] * len(trees) + config["tree"] % max(1, len(trees))

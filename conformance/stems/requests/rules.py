@@ -72,7 +72,7 @@ class RequestRules(StemMachine):
             {**config, "page_size": page_size, "tree": older, "windowed": windowed, "need_sort": sorts}
             for page_size, older, windowed, sorts in kinds
         ]
-        named = {**config, "tree": self.trees.serving(WINDOWED, config["tree"])}
+        named = {**config, "tree": self.kinds.serving(WINDOWED, config["tree"])}
         Random(crc32(json.dumps(named, sort_keys=True).encode())).shuffle(rest)
         return [self.drawn(one) for one in (config, *rest)]
 
@@ -90,7 +90,7 @@ class RequestRules(StemMachine):
             if self._all_sliding(known) and self._begin_sliding(known, config["window"]):
                 return True
             parts = known["components"] = known.get("components", ["full"])
-        known["tree"] = self.trees.serving(parts, known["tree"])
+        known["tree"] = self.kinds.serving(parts, known["tree"])
         return known["tree"] is not None and self.begin(known)
 
     def _all_sliding(self, known: Json) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from conformance.driver.protocol import Json
 from conformance.stems.cache.claims import CLAIMS as OF_CACHE
 from conformance.stems.claims import Claim, Where, own_way, taken_by
+from conformance.stems.kinds import Kinds
+from conformance.stems.launches import configuration
 
 WINDOWED = Where("layers with a sliding window and others", lambda config: config["model"] == "windowed")
 SESSIONS = Where("sessions", lambda config: config["sessions"] > 0)
@@ -21,10 +23,8 @@ TAKEN: dict[str, Claim] = {
     "resume": taken_by("turn", where=SESSIONS),
 }
 CLAIMS: dict[str, Claim] = {name: TAKEN.get(name) or own_way(OWN) for name in OF_CACHE}
-SMALL = ("--page-size", "1", "--max-total-tokens", "16", "--max-running-requests", "3", "--attention-backend", "triton")
-PROBES: tuple[Json, ...] = tuple(
-    {"model": model, "flags": [*SMALL, *more], "sessions": sessions}
-    for model in ("windowed", "full", "sliding")
-    for sessions, more in ((0, ()), (2, ("--enable-streaming-session",)))
-    if model != "sliding" or not sessions
-)
+
+
+def probes(kinds: Kinds) -> list[Json]:
+    """One server of each model that the engine declares, with each choice of sessions."""
+    return [configuration(chosen) for chosen in kinds.launches.probes()]

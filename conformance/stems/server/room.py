@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.stems.room import Room
-from conformance.stems.server.claims import CLAIMS, PROBES
+from conformance.stems.server.claims import CLAIMS, probes
 from conformance.stems.server.config import CONFIG
 from conformance.stems.server.onward import OnwardServer
 from conformance.stems.server.protocol import ServerEngine
@@ -15,7 +15,7 @@ ROOM = Room(
     run=ServerRun,
     callers=(ServerRun,),
     claims=CLAIMS,
-    probes=lambda _: PROBES,
+    probes=probes,
     config=CONFIG,
     onward=OnwardServer,
     protocol=ServerEngine,

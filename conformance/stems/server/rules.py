@@ -10,48 +10,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from conformance.driver.protocol import Json
+from conformance.stems.launches import configuration
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
 from conformance.stems.server.run import ServerRun
 
-PRIORITY, FAR = "--enable-priority-scheduling", 20  # so far apart, one request takes the place of another
+FAR = 20  # so far apart in priority, one request takes the place of another
 SPARE = 5  # a server keeps so many tokens of its longest text free
-OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {  # what is drawn beside sizes; each option off, then on
-    "overlap": (("--disable-overlap-schedule",), ()),
-    "chunked": ((), ("--chunked-prefill-size", "4")),
-    "mixed": ((), ("--enable-mixed-chunk",)),
-    "policy": ((), ("--schedule-policy", "lpm")),
-    "priority": ((), (PRIORITY,)),
-}
-# Windows move in each step, and not after hundreds of tokens, which no drawn text has.
-OFTEN = {"SWA_EVICTION_INTERVAL": "1"}
-SESSION_FLAG = "--enable-streaming-session"
-MODELS = ("windowed", "full", "sliding")
-SIZES = ((1, 16), (1, 20), (4, 8), (2, 12))  # each: tokens of a page, and pages
-CONFIG = {
-    "model": st.integers(0, len(MODELS) - 1),
-    "size": st.integers(0, len(SIZES) - 1),
-    "rows": st.sampled_from((3, 2, 4)),
-    "sessions": st.sampled_from((0, 2, 1)),
-    "often": st.booleans(),
-    **{name: st.integers(0, len(each) - 1) for name, each in OPTIONS.items()},
-}
 lengths, answers = st.integers(1, 14), st.integers(1, 9)
 forks, picks = st.integers(0, 6), st.integers(0, 23)
 moves = st.lists(st.tuples(picks, lengths, answers, forks), min_size=1, max_size=6)
 
 
-def flags(drawn: Json) -> list[str]:
-    """The launch flags of a drawn server."""
-    page, pages = SIZES[drawn["size"]]
-    found = [
-        *("--page-size", str(page), "--max-total-tokens", str(page * pages)),
-        *("--context-length", str(page * pages * 3 // 4)),  # a text fits into the pool beside what it needs at its end
-        *("--max-running-requests", str(drawn["rows"]), "--attention-backend", "triton"),
-    ]
-    for name, each in OPTIONS.items():
-        found += each[drawn[name]]
-    return found + ([SESSION_FLAG] if drawn["sessions"] else [])
+def numbers_of(machine: ServerMachine) -> st.SearchStrategy[dict[str, int]]:
+    """A number for each option of the engine's servers."""
+    every = machine.kinds.launches.every.items()
+    return st.fixed_dictionaries({name: st.integers(0, len(choices) - 1) for name, choices in every})
 
 
 class ServerMachine(StemMachine):
@@ -59,16 +33,13 @@ class ServerMachine(StemMachine):
 
     run: ServerRun | None
 
-    @initialize(config=st.fixed_dictionaries(CONFIG))
-    def start(self, config: Json) -> None:
-        """Launches a server with drawn flags; what the engine refuses is left out, one option after the other."""
-        self.number = 0
-        known = dict(config)
-        for name in ("", *reversed(OPTIONS), "sessions", "model"):
-            known |= {name: 0} if name else {}
-            one = {"model": MODELS[known["model"]], "flags": flags(known), "sessions": known["sessions"]}
-            one |= {"environment": OFTEN} if known["often"] else {}
-            if self.begin(one):
+    @initialize(numbers=st.runner().flatmap(numbers_of))
+    def start(self, numbers: dict[str, int]) -> None:
+        """Launches a drawn server; of what the engine refuses, one option after the other becomes plain."""
+        self.number, launches = 0, self.kinds.launches
+        for name in ("", *reversed(launches.every)) if launches.models else ():
+            numbers = numbers | {name: 0}
+            if self.begin(configuration(launches.chosen(numbers))):
                 self.number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
                 return
 
@@ -122,7 +93,7 @@ class ServerMachine(StemMachine):
         longest = max(1, self.begun.longest - SPARE)
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
         stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
-        if PRIORITY in self.begun.config["flags"]:
-            stop |= {"priority": (0, FAR, -FAR)[length % 3]}
-        self.do("generate", request=self.number, tokens=tokens, longest=answer, session=session, fork=fork, **stop)
+        more = {"priority": (0, FAR, -FAR)[length % 3]} if pick % 4 else {}
+        known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}
+        self.do("generate", **known, **stop, **more)
         self.number += 1

@@ -9,7 +9,7 @@ from conformance.stems.claims import SLIDING, WINDOWED, Claim, own_way, taken_by
 from conformance.stems.configs import FULL
 from conformance.stems.configs import SLIDING as ALL_SLIDING
 from conformance.stems.configs import WINDOWED as WINDOWED_PARTS
-from conformance.stems.trees import Trees
+from conformance.stems.kinds import Kinds
 
 NO_TREE = "An engine without a prefix cache keeps nothing of a row that leaves."
 NO_SESSIONS = "To an engine without streaming sessions each turn is a new request."
@@ -46,9 +46,9 @@ SLIDING_KINDS: tuple[Json, ...] = tuple(
 )
 
 
-def probes(trees: Trees) -> list[Json]:
+def probes(kinds: Kinds) -> list[Json]:
     """One configuration for each page size and kind of model, over each tree that a server may have for it."""
-    windowed = [{"tree": kind} for kind, parts in trees.served if parts == tuple(WINDOWED_PARTS)]
-    full = [{"tree": kind, "components": FULL} for kind, parts in trees.served if parts == tuple(FULL)]
-    kinds: list[Json] = [*windowed, *full, *SLIDING_KINDS]
-    return [{**SIZES, **kind, "page_size": page_size} for page_size, kind in product((1, 4), kinds)]
+    windowed = [{"tree": kind} for kind, parts in kinds.served if parts == tuple(WINDOWED_PARTS)]
+    full = [{"tree": kind, "components": FULL} for kind, parts in kinds.served if parts == tuple(FULL)]
+    every: list[Json] = [*windowed, *full, *SLIDING_KINDS]
+    return [{**SIZES, **kind, "page_size": page_size} for page_size, kind in product((1, 4), every)]

@@ -101,7 +101,7 @@ class SessionTrimEngine(Engine, Protocol):
 
     Configuration: ``page_size``, ``window`` (tokens), ``size``, ``size_swa`` (pages), ``rows`` (how many requests can
     run), ``sessions`` (numbered from 1), ``need_sort`` (see ``AllocatorEngine``), and ``tree`` (for an engine that has
-    several: one of those that it declares, ``conformance.stems.trees``). ``components``, where there, has ``full`` and,
+    several: one of those that it declares, ``conformance.stems.kinds``). ``components``, where there, has ``full`` and,
     for a model with sliding-window layers, ``swa``; without this key the model has such layers. Without them there is
     one pool, whose snapshot is ``SwaMappingSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor
     moves in ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.

@@ -16,9 +16,9 @@ from conformance.engines.sglang.driving.reading import slot_names, slots_in_row,
 from conformance.engines.sglang.driving.scheduler import StandInScheduler, after_boundary, before_boundary, track
 from conformance.engines.sglang.driving.undoing import Undoing
 from conformance.engines.sglang.driving.windows import Windows
+from conformance.engines.sglang.kinds import KINDS
 from conformance.engines.sglang.releases import cores, marks, records
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.engines.sglang.trees import TREES
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.configs import is_all_sliding, swa_size
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
@@ -51,7 +51,7 @@ def row_memory(release: Release, config: Json, core: str = cores.DEFAULT) -> SGL
 def _kind(release: Release, config: Json, components: tuple[str, ...]) -> str:
     """The kind of tree that the configuration names; in a release without the unified tree the older one."""
     if not release.has_unified_tree:
-        return TREES.serving(components, older=True) or "unified"
+        return KINDS.serving(components, older=True) or "unified"
     return str(config.get("tree", "unified"))
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from conformance.driver.protocol import PublishedEvents, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, cached_pages
+from conformance.engines.sglang.kinds import LOCKED
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.engines.sglang.trees import LOCKED
 
 
 @dataclass

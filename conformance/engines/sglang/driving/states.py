@@ -19,9 +19,9 @@ from conformance.engines.sglang.driving.reading import slot_names, slots_in_row,
 from conformance.engines.sglang.driving.recorded_states import RecordedStates
 from conformance.engines.sglang.driving.request import Session, StandInRequest
 from conformance.engines.sglang.driving.scheduler import OUT_OF_STATES, after_boundary, before_boundary, track
+from conformance.engines.sglang.kinds import WITH_STATES
 from conformance.engines.sglang.releases import cores
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
-from conformance.engines.sglang.trees import WITH_STATES
 from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
 
 TOKENS, WINDOW = 512, 4  # of each pool and of the window, so that slots of tokens are never lacking

@@ -14,18 +14,18 @@ from conformance.driver.exception_origin import StandIn
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json, Unsupported
 from conformance.engines import registry
-from conformance.engines.registry import Loaded, SimplePlugin, every_tree, known_trees
+from conformance.engines.registry import Loaded, SimplePlugin, every_kind, known_kinds
 from conformance.search import judge
 from conformance.search.campaign import trial
 from conformance.search.check import Search, draw
+from conformance.stems.kinds import LOCKED, STATEFUL, Kinds, together
 from conformance.stems.machine import Sink
 from conformance.stems.stem_registry import STEMS
-from conformance.stems.trees import LOCKED, STATEFUL, Trees, together
 from conformance.traces import trace_files, trace_schema
 from conformance.traces.outcome import Outcome
 
 FULL, BOTH, STATES = ("full",), ("full", "swa"), ("full", "mamba")
-MINE = Trees(
+MINE = Kinds(
     locked=(("oak", FULL), ("ash", BOTH)), served=(("oak", FULL), ("elm", FULL), ("ash", BOTH)), stateful=("yew",)
 )
 WITH_TREES = ("lock_ref", "session_trim", "mamba_slots", "cache")
@@ -53,9 +53,9 @@ class Refusing:
         return {kind_of(config) for config in self.configs} - {""}
 
 
-def drawn(stem: str, trees: Trees | None) -> Refusing:
+def drawn(stem: str, kinds: Kinds | None) -> Refusing:
     made = Refusing()
-    draw(stem, made, Sink(), Search(30, trees=trees))
+    draw(stem, made, Sink(), Search(30, kinds=kinds))
     return made
 
 
@@ -78,13 +78,13 @@ def test_an_engine_is_not_asked_for_a_tree_of_parts_that_it_declares_none_for() 
     assert made.kinds == {"oak", "elm", "ash"}
     assert ["full", "mamba"] not in [config["components"] for config in made.configs]
     assert ["full", "mamba"] in [
-        c["components"] for c in drawn("cache", together([MINE, Trees(served=(("fir", STATES),))])).configs
+        c["components"] for c in drawn("cache", together([MINE, Kinds(served=(("fir", STATES),))])).configs
     ]
 
 
 @pytest.mark.parametrize("stem", WITH_TREES)
 def test_an_engine_that_declares_none_is_asked_for_each(stem: str) -> None:
-    trees = every_tree()
+    trees = every_kind()
     wanted = {*trees.names({"lock_ref": "locked", "mamba_slots": "stateful"}.get(stem, "served"))}
     if stem == "session_trim":  # it has no states
         wanted = {kind for kind, parts in trees.served if "mamba" not in parts}
@@ -96,7 +96,7 @@ def test_the_configurations_that_are_tried_have_the_trees_of_the_engine(stem: st
     kinds = {kind_of(config) for config in STEMS[stem].probes(MINE)} - {""}
     assert kinds
     assert kinds <= {*MINE.names("locked"), *MINE.names("served"), *MINE.names("stateful")}
-    assert not {kind_of(config) for config in STEMS[stem].probes(Trees())} - {""}
+    assert not {kind_of(config) for config in STEMS[stem].probes(Kinds())} - {""}
 
 
 def test_every_search_asks_for_the_trees_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_every_search_asks_for_the_trees_of_the_engine(monkeypatch: pytest.Monke
     asked: Json = {"stem": "lock_ref", "examples": 9, "seconds": None, "seed": 1, **more}
     for search in (alone, judge.beside, trial.trial):
         make = Refusing()
-        loaded = SimplePlugin("mine", {"lock_ref": make}, trees=MINE).load(None, None, "cpu")
+        loaded = SimplePlugin("mine", {"lock_ref": make}, kinds=MINE).load(None, None, "cpu")
         search(loaded, asked, lambda *_: None)
         assert make.kinds == {"oak", "ash"}
 
@@ -120,7 +120,7 @@ def alone(loaded: Loaded, asked: Json, progress: judge.Progress) -> None:
 
 
 def test_as_many_numbers_are_drawn_for_a_tree_as_an_engine_declares() -> None:
-    declared = [getattr(registry.plugin(name), "trees", None) or Trees() for name in registry.names()]
+    declared = [getattr(registry.plugin(name), "kinds", None) or Kinds() for name in registry.names()]
     assert max(len(trees.locked) for trees in declared) == LOCKED
     assert max(len(trees.stateful) for trees in declared) == STATEFUL
 
@@ -128,16 +128,16 @@ def test_as_many_numbers_are_drawn_for_a_tree_as_an_engine_declares() -> None:
 def test_a_trace_names_a_tree_that_an_engine_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"page_size": 1, "size": 6, "size_swa": 6, "size_mamba": 2, "window": 2, "components": ["full"]}
     trace: Json = {"stem": "lock_ref", "steps": [{"op": "match", "tokens": [1]}]}
-    for kind in known_trees().names("locked"):
+    for kind in known_kinds().names("locked"):
         trace_schema.check({**trace, "config": {**config, "kind": kind}})
     with pytest.raises(UsageError, match=r"config\.kind: expected one of .*, found \"oak\""):
         trace_schema.check({**trace, "config": {**config, "kind": "oak"}})
-    monkeypatch.setattr(registry, "plugins", lambda: iter([SimplePlugin("mine", {}, trees=MINE)]))
-    known_trees.cache_clear()
+    monkeypatch.setattr(registry, "plugins", lambda: iter([SimplePlugin("mine", {}, kinds=MINE)]))
+    known_kinds.cache_clear()
     try:
         trace_schema.check({**trace, "config": {**config, "kind": "oak"}})
     finally:
-        known_trees.cache_clear()
+        known_kinds.cache_clear()
 
 
 def named(folder: Path, kinds: set[str]) -> list[str]:
@@ -152,8 +152,8 @@ def named(folder: Path, kinds: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("room", ["driver", "stems", "traces", "telling", "search", "planted"])
 def test_the_core_names_no_kind_of_tree(room: str, tmp_path: Path) -> None:
-    trees = every_tree()
-    kinds = {name for field in Trees._fields for name in trees.names(field)}
+    trees = every_kind()
+    kinds = {name for field in Kinds._fields for name in trees.names(field)}
     assert named(ROOT / "conformance" / room, kinds) == []
     (tmp_path / "one.py").write_text(f"x = 1\ny = ('{min(kinds)}', 'oak')\n")
     assert named(tmp_path, kinds) == ["one.py:2"]

@@ -1,8 +1,9 @@
-"""The kinds of trees that SGLang's servers have, and their names in configurations. Nothing is imported here."""
+"""The kinds of trees that SGLang's servers have, and their names in configurations. The release is not imported."""
 
 from __future__ import annotations
 
-from conformance.stems.trees import Trees
+from conformance.engines.sglang.launches import LAUNCHES
+from conformance.stems.kinds import Kinds
 
 FULL, WINDOWED, STATEFUL = ("full",), ("full", "swa"), ("full", "mamba")
 ALL = ("full", "swa", "mamba")
@@ -31,4 +32,4 @@ WITH_STATES = {
     "unified": ("unified", STATEFUL),
     "unified_swa": ("unified", ALL),
 }
-TREES = Trees(LOCKED, SERVED, tuple(WITH_STATES))
+KINDS = Kinds(LOCKED, SERVED, tuple(WITH_STATES), LAUNCHES)

@@ -1,0 +1,55 @@
+"""The servers of SGLang that are drawn: models and launch flags. Nothing is imported here.
+
+Pools are small, so that requests wait, are retracted, and evict each other's prefixes. A text has at most three
+quarters of the tokens of its pool: a longer one, accepted where no ``--context-length`` is given, waits for ever.
+"""
+
+from __future__ import annotations
+
+from conformance.stems.launches import MODEL, SESSIONS, Choice, Launches, pair
+
+PLAIN = Choice("plain")
+SIZES = ((1, 16), (1, 24), (4, 8), (2, 12), (1, 40), (4, 12))  # each: tokens of a page, and pages
+
+
+def _size(page: int, pages: int) -> Choice:
+    tokens, text = page * pages, page * pages * 3 // 4
+    flags = ("--page-size", page, "--max-total-tokens", tokens, "--context-length", text)
+    return Choice(f"{pages} pages of {page}", tuple(map(str, flags)))
+
+
+def _rows(count: int) -> Choice:
+    return Choice(f"{count}", ("--max-running-requests", str(count), "--attention-backend", "triton"))
+
+
+def _flag(name: str, *flags: str) -> tuple[str, tuple[Choice, ...]]:
+    return name, (PLAIN, Choice(name, flags))
+
+
+def _sessions(count: int) -> Choice:
+    return Choice(f"{count} sessions", ("--enable-streaming-session",), sessions=count)
+
+
+# Windows move in each step of decoding, and not after hundreds of tokens, which no drawn text has.
+OFTEN = Choice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
+LAUNCHES = Launches(
+    models=(Choice("windowed"), Choice("full"), Choice("sliding")),
+    sessions=(PLAIN, _sessions(2), _sessions(1)),
+    options=(
+        ("size", tuple(_size(*size) for size in SIZES)),
+        ("rows", tuple(map(_rows, (3, 2, 4)))),
+        ("windows move", (PLAIN, OFTEN)),
+        ("overlap", (Choice("off", ("--disable-overlap-schedule",)), Choice("on"))),
+        _flag("chunked prefill", "--chunked-prefill-size", "4"),
+        _flag("mixed batches", "--enable-mixed-chunk"),
+        ("order", (PLAIN, Choice("lpm", ("--schedule-policy", "lpm")))),
+        _flag("priority", "--enable-priority-scheduling"),
+    ),
+    never=frozenset(
+        {
+            # A model whose layers all have a window has one token a page, and its cache keeps no session.
+            *(pair(MODEL, "sliding", "size", _size(*size).name) for size in SIZES if size[0] > 1),
+            *(pair(MODEL, "sliding", SESSIONS, _sessions(count).name) for count in (1, 2)),
+        }
+    ),
+)

@@ -1,0 +1,82 @@
+"""The servers of an engine, as it declares them: from which models and launch flags a run of the room ``server`` draws.
+
+A server is chosen option by option. What a choice means, such as its launch flags, an engine says; here stands how
+choices make a configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
+
+from conformance.driver.protocol import Json
+
+MODEL, SESSIONS = "model", "sessions"
+
+
+class Choice(NamedTuple):
+    """One choice of an option. ``flags``: what it adds to the launch flags. ``environment``: the variables that it
+    sets. ``sessions``: how many streaming sessions clients open at a time.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    sessions: int = 0
+
+
+Pair = frozenset[tuple[str, str]]  # two options with the name of a choice of each
+
+
+def pair(option: str, choice: str, other: str, its_choice: str) -> Pair:
+    """A choice of one option and a choice of another one."""
+    return frozenset({(option, choice), (other, its_choice)})
+
+
+class Launches(NamedTuple):
+    """The servers of an engine.
+
+    ``models``: names of its models; a choice's flags are what a server needs for this one. ``sessions``: whether and
+    how many sessions it has. ``options``: what is chosen beside these. The first choice of each option is the plain
+    one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
+    """
+
+    models: tuple[Choice, ...] = ()
+    sessions: tuple[Choice, ...] = ()
+    options: tuple[tuple[str, tuple[Choice, ...]], ...] = ()
+    never: frozenset[Pair] = frozenset()
+
+    @property
+    def every(self) -> dict[str, tuple[Choice, ...]]:
+        """All options, with their choices."""
+        return {MODEL: self.models, SESSIONS: self.sessions, **dict(self.options)} if self.models else {}
+
+    def chosen(self, numbers: Mapping[str, int]) -> dict[str, Choice]:
+        """The choice of each option by its number; 0 where none is given. Of a pair that the engine refuses, the option
+        that stands later becomes plain.
+        """
+        found: dict[str, Choice] = {}
+        for option, choices in self.every.items():
+            choice = choices[numbers.get(option, 0)]
+            refused = any(pair(option, choice.name, other, had.name) in self.never for other, had in found.items())
+            found[option] = choices[0] if refused else choice
+        return found
+
+    def probes(self) -> Iterator[dict[str, Choice]]:
+        """A server of each model, with each choice of sessions that it may have."""
+        for model, sessions in product(range(len(self.models)), range(len(self.sessions))):
+            found = self.chosen({MODEL: model, SESSIONS: sessions})
+            if found[SESSIONS] is self.sessions[sessions]:
+                yield found
+
+
+def configuration(chosen: Mapping[str, Choice]) -> Json:
+    """The configuration of a server with these choices."""
+    environment = dict(variable for choice in chosen.values() for variable in choice.environment)
+    found: Json = {
+        "model": chosen[MODEL].name,
+        "flags": [flag for choice in chosen.values() for flag in choice.flags],
+        "sessions": chosen[SESSIONS].sessions,
+    }
+    return found | ({"environment": environment} if environment else {})
