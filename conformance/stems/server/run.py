@@ -35,6 +35,8 @@ AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds
 MOST_TURNS = 400
 STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
 MIDWAY = frozenset({"arrived", "matched"})  # the server goes on at once with what belongs to it, such as a lock
+# While requests are admitted, others that run may have to leave: those that are admitted hold locks, and no row yet.
+PREEMPTS = frozenset({"left", "evicted"})
 
 
 class ServerRun:
@@ -129,7 +131,7 @@ class ServerRun:
 
     def _turn(self) -> Generator[EngineCall | None, Any, ServerEvent]:
         """One turn of the loop: what the server does, event by event."""
-        midway = False
+        midway = admits = False
         while True:
             event: ServerEvent = yield EngineCall(
                 "go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE)
@@ -138,7 +140,8 @@ class ServerRun:
                 self._polls(event)
                 return event
             getattr(self, f"_{event.kind}")(event)
-            midway = event.kind in MIDWAY
+            admits = event.kind == "matched" or (admits and event.kind in PREEMPTS)
+            midway = admits or event.kind in MIDWAY
 
     def _arrived(self, event: ServerEvent) -> None:
         """Requests came, and wait."""
