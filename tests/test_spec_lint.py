@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from build_backend.wheel_layout import moved
 from slotproof.spec_lint import files, lint, main
 
 SPEC = Path(__file__).resolve().parents[1] / "spec"
@@ -152,6 +153,14 @@ def test_plain_integers_only_below_the_border_of_lengths() -> None:
 def test_the_spec_says_nothing_forbidden(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SPEC)]) == 0
     assert capsys.readouterr().out.endswith(" 0 complaints\n")
+
+
+def test_the_spec_of_an_installed_package_says_none_of_them(tmp_path: Path) -> None:
+    """There it is `slotproof.spec`, and imports from there."""
+    for path in SPEC.glob("*.py"):
+        (tmp_path / path.name).write_text(moved(path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert "from slotproof.spec." in (tmp_path / "allocator.py").read_text(encoding="utf-8")
+    assert main([str(tmp_path)]) == 0
 
 
 def test_the_files_of_the_law_are_looked_at() -> None:

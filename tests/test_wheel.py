@@ -90,7 +90,7 @@ def test_every_command_works_or_says_what_it_needs(installed: Installed, words: 
 
 
 REPORT = """
-from slotproof import documents, report
+from slotproof.pages import documents, report
 from slotproof.proofs import prover
 report.FAULTS, report.STEMS = {}, ("allocator",)
 

@@ -34,6 +34,7 @@ from slotproof.spec_lint import plain_code
 from spec import logic
 
 HERE = Path(spec.__file__).parent
+INSTALLED_IN = __name__.rpartition(".")[0]  # the package below which a wheel has the spec
 EXCLUDED = ("logic.py", "finite.py")
 FINITE = "(finite reading)"
 BORDER_FILE, BORDER = "lengths.py", "# Plain integers at the border."
@@ -493,7 +494,7 @@ def _defined_in(node: ast.ImportFrom, folder: Path) -> frozenset[str] | None:
 
 def _module_of(node: ast.ImportFrom) -> str:
     """The module of the spec that is imported from, empty for the package itself."""
-    return (node.module or "").removeprefix(f"{__package__}.").removeprefix("spec").removeprefix(".")
+    return (node.module or "").removeprefix(f"{INSTALLED_IN}.").removeprefix("spec").removeprefix(".")
 
 
 @cache
@@ -505,7 +506,7 @@ def _names_in(module: str, folder: Path) -> frozenset[str]:
 
 def _of_spec(node: ast.ImportFrom) -> bool:
     """The spec is the package ``spec`` of the repository; in an installed wheel it lies below this package."""
-    module = (node.module or "").removeprefix(f"{__package__}.").split(".")
+    module = (node.module or "").removeprefix(f"{INSTALLED_IN}.").split(".")
     return not node.level and module[0] == "spec" and len(module) <= 2
 
 
