@@ -24,7 +24,7 @@ from typing import Any
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines import registry
-from conformance.stems.launches import Choice, Launches, configuration
+from conformance.stems.launches import LaunchChoice, Launches, configuration
 from conformance.stems.requests.request import token
 from conformance.stems.server.rules import FAR
 from conformance.stems.server.run import ServerRun
@@ -33,7 +33,7 @@ from conformance.stems.stem_registry import start
 TURNS = 60  # of a run
 
 
-def drawn(rng: random.Random, launches: Launches, plain: Collection[str]) -> dict[str, Choice]:
+def drawn(rng: random.Random, launches: Launches, plain: Collection[str]) -> dict[str, LaunchChoice]:
     """The choices of a server. ``plain``: the options that stay plain."""
     numbers = {name: rng.randrange(len(choices)) for name, choices in launches.every.items()}
     return launches.chosen(numbers | dict.fromkeys(plain, 0))
@@ -98,7 +98,7 @@ class Tally:
     taken: Counter[str] = field(default_factory=Counter)
     broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
-    def ran(self, lock: LockStep, chosen: Mapping[str, Choice]) -> None:
+    def ran(self, lock: LockStep, chosen: Mapping[str, LaunchChoice]) -> None:
         """Adds a run on a server with these choices."""
         run: Any = lock.run
         self.runs, self.batches, self.turns = self.runs + 1, self.batches + run.batches, self.turns + run.engine.turns

@@ -15,7 +15,7 @@ from conformance.driver.protocol import Json
 MODEL, SESSIONS = "model", "sessions"
 
 
-class Choice(NamedTuple):
+class LaunchChoice(NamedTuple):
     """One choice of an option. ``flags``: what it adds to the launch flags. ``environment``: the variables that it
     sets. ``sessions``: how many streaming sessions clients open at a time.
     """
@@ -42,28 +42,28 @@ class Launches(NamedTuple):
     one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
     """
 
-    models: tuple[Choice, ...] = ()
-    sessions: tuple[Choice, ...] = ()
-    options: tuple[tuple[str, tuple[Choice, ...]], ...] = ()
+    models: tuple[LaunchChoice, ...] = ()
+    sessions: tuple[LaunchChoice, ...] = ()
+    options: tuple[tuple[str, tuple[LaunchChoice, ...]], ...] = ()
     never: frozenset[Pair] = frozenset()
 
     @property
-    def every(self) -> dict[str, tuple[Choice, ...]]:
+    def every(self) -> dict[str, tuple[LaunchChoice, ...]]:
         """All options, with their choices."""
         return {MODEL: self.models, SESSIONS: self.sessions, **dict(self.options)} if self.models else {}
 
-    def chosen(self, numbers: Mapping[str, int]) -> dict[str, Choice]:
+    def chosen(self, numbers: Mapping[str, int]) -> dict[str, LaunchChoice]:
         """The choice of each option by its number; 0 where none is given. Of a pair that the engine refuses, the option
         that stands later becomes plain.
         """
-        found: dict[str, Choice] = {}
+        found: dict[str, LaunchChoice] = {}
         for option, choices in self.every.items():
             choice = choices[numbers.get(option, 0)]
             refused = any(pair(option, choice.name, other, had.name) in self.never for other, had in found.items())
             found[option] = choices[0] if refused else choice
         return found
 
-    def probes(self) -> Iterator[dict[str, Choice]]:
+    def probes(self) -> Iterator[dict[str, LaunchChoice]]:
         """A server of each model, with each choice of sessions that it may have."""
         for model, sessions in product(range(len(self.models)), range(len(self.sessions))):
             found = self.chosen({MODEL: model, SESSIONS: sessions})
@@ -71,7 +71,7 @@ class Launches(NamedTuple):
                 yield found
 
 
-def configuration(chosen: Mapping[str, Choice]) -> Json:
+def configuration(chosen: Mapping[str, LaunchChoice]) -> Json:
     """The configuration of a server with these choices."""
     environment = dict(variable for choice in chosen.values() for variable in choice.environment)
     found: Json = {

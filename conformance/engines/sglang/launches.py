@@ -6,43 +6,43 @@ quarters of the tokens of its pool: a longer one, accepted where no ``--context-
 
 from __future__ import annotations
 
-from conformance.stems.launches import MODEL, SESSIONS, Choice, Launches, pair
+from conformance.stems.launches import MODEL, SESSIONS, LaunchChoice, Launches, pair
 
-PLAIN = Choice("plain")
+PLAIN = LaunchChoice("plain")
 SIZES = ((1, 16), (1, 24), (4, 8), (2, 12), (1, 40), (4, 12))  # each: tokens of a page, and pages
 
 
-def _size(page: int, pages: int) -> Choice:
+def _size(page: int, pages: int) -> LaunchChoice:
     tokens, text = page * pages, page * pages * 3 // 4
     flags = ("--page-size", page, "--max-total-tokens", tokens, "--context-length", text)
-    return Choice(f"{pages} pages of {page}", tuple(map(str, flags)))
+    return LaunchChoice(f"{pages} pages of {page}", tuple(map(str, flags)))
 
 
-def _rows(count: int) -> Choice:
-    return Choice(f"{count}", ("--max-running-requests", str(count), "--attention-backend", "triton"))
+def _rows(count: int) -> LaunchChoice:
+    return LaunchChoice(f"{count}", ("--max-running-requests", str(count), "--attention-backend", "triton"))
 
 
-def _flag(name: str, *flags: str) -> tuple[str, tuple[Choice, ...]]:
-    return name, (PLAIN, Choice(name, flags))
+def _flag(name: str, *flags: str) -> tuple[str, tuple[LaunchChoice, ...]]:
+    return name, (PLAIN, LaunchChoice(name, flags))
 
 
-def _sessions(count: int) -> Choice:
-    return Choice(f"{count} sessions", ("--enable-streaming-session",), sessions=count)
+def _sessions(count: int) -> LaunchChoice:
+    return LaunchChoice(f"{count} sessions", ("--enable-streaming-session",), sessions=count)
 
 
 # Windows move in each step of decoding, and not after hundreds of tokens, which no drawn text has.
-OFTEN = Choice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
+OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
 LAUNCHES = Launches(
-    models=(Choice("windowed"), Choice("full"), Choice("sliding")),
+    models=(LaunchChoice("windowed"), LaunchChoice("full"), LaunchChoice("sliding")),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
         ("rows", tuple(map(_rows, (3, 2, 4)))),
         ("windows move", (PLAIN, OFTEN)),
-        ("overlap", (Choice("off", ("--disable-overlap-schedule",)), Choice("on"))),
+        ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
         _flag("chunked prefill", "--chunked-prefill-size", "4"),
         _flag("mixed batches", "--enable-mixed-chunk"),
-        ("order", (PLAIN, Choice("lpm", ("--schedule-policy", "lpm")))),
+        ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
     ),
     never=frozenset(
