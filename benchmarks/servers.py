@@ -54,21 +54,28 @@ class Client:
 
     def sends(self) -> None:
         """One message."""
-        rng, opened, most = self.rng, sorted(self.run.sessions), self.run.config["sessions"]
-        kind = rng.random()
-        if kind < 0.75:
+        rng, run, opened = self.rng, self.run, sorted(self.run.sessions)
+        kind, most = rng.random(), run.config["sessions"]
+        if run.released:
+            self.lock.do("resume_memory")
+        elif run.paused and kind < 0.6:
+            self.lock.do("resume")
+        elif kind < 0.75 and not run.paused:
             self._asks(opened)
         elif kind < 0.85 and self.number:
             self.lock.do("abort", request=rng.randrange(max(0, self.number - 4), self.number))
         elif kind < 0.92 and len(opened) < most:
-            self.lock.do("open", session=next(s for s in range(1, most + 1) if s not in opened))
+            more = {"turns": rng.randrange(8, 60)} if rng.random() < 0.2 else {}
+            self.lock.do("open", session=next(s for s in range(1, most + 1) if s not in opened), **more)
         elif kind < 0.95 and opened:
             self.lock.do("close", session=rng.choice(opened))
-        elif kind < 0.97:
+        elif kind < 0.96:
             self.lock.do("flush")
-        elif self.run.paused:
-            self.lock.do("resume")
-        elif kind < 0.98:
+        elif kind < 0.97 and run.quiet:
+            self.lock.do("release_memory")
+        elif kind < 0.98 and (run.paused or run.quiet):
+            self.lock.do("update_weights")
+        elif not run.paused:
             self.lock.do("pause", mode=rng.choice(("retract", "in_place")))
 
     def _asks(self, opened: list[int]) -> None:

@@ -46,7 +46,7 @@ class Scripted:
     def generate(self, *_: Any) -> None:
         """It hears nothing."""
 
-    abort = open = close = flush = pause = resume = generate
+    abort = open = close = flush = pause = resume = update_weights = release_memory = resume_memory = generate
 
     def go_on(self) -> ServerEvent:
         """The next event of the script; an exception is raised."""

@@ -32,6 +32,8 @@ def _sessions(count: int) -> LaunchChoice:
 
 # Windows move in each step of decoding, and not after hundreds of tokens, which no drawn text has.
 OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
+# A request is aborted that waits for 24 turns of the loop, or runs for 6.
+HURRY = LaunchChoice("short", environment=(("REQ_WAITING_TIMEOUT", "3"), ("REQ_RUNNING_TIMEOUT", "0.75")))
 LAUNCHES = Launches(
     models=(LaunchChoice("windowed"), LaunchChoice("full"), LaunchChoice("sliding")),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
@@ -44,6 +46,7 @@ LAUNCHES = Launches(
         _flag("mixed batches", "--enable-mixed-chunk"),
         ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
+        ("time limits", (PLAIN, HURRY)),
     ),
     never=frozenset(
         {

@@ -96,8 +96,8 @@ class ServerEngine(Engine, Protocol):
     def abort(self, request: int) -> None:
         """A client takes a request back."""
 
-    def open(self, session: int) -> None:
-        """A client opens a streaming session."""
+    def open(self, session: int, turns: int | None) -> None:
+        """A client opens a streaming session. ``turns``: after so many turns in which it is not used it may end."""
 
     def close(self, session: int) -> None:
         """A client closes a session."""
@@ -110,6 +110,15 @@ class ServerEngine(Engine, Protocol):
 
     def resume(self) -> None:
         """A client lets a paused server go on."""
+
+    def update_weights(self) -> None:
+        """A client loads new weights; the cache is emptied, since it comes from the old ones."""
+
+    def release_memory(self) -> None:
+        """A client has the server give its memory back to the device."""
+
+    def resume_memory(self) -> None:
+        """A client has the server take its memory again."""
 
     def go_on(self) -> ServerEvent:
         """The server runs on until it has done something to its memory, or polls."""

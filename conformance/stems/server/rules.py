@@ -15,6 +15,7 @@ from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
 from conformance.stems.server.run import ServerRun
 
+RESUMES = 8  # of 24 draws: how many leave a paused server paused
 FAR = 20  # so far apart in priority, one request takes the place of another
 SPARE = 5  # a server keeps so many tokens of its longest text free
 lengths, answers = st.integers(1, 14), st.integers(1, 9)
@@ -67,23 +68,29 @@ class ServerMachine(StemMachine):
         self.do("turn", times=turns)
 
     def _send(self, pick: int, length: int, answer: int, fork: int) -> None:
-        most = self.begun.config["sessions"]
-        closed = [session for session in range(1, most + 1) if session not in self.begun.sessions]
-        known = sorted(self.begun.here)
-        if pick == 0 and known:
+        """One message. A paused server, and one that has given its memory back, hears of few things."""
+        begun = self.begun
+        closed = [n for n in range(1, begun.config["sessions"] + 1) if n not in begun.sessions]
+        opened, known = sorted(begun.sessions), sorted(begun.here)
+        if begun.released:
+            self.do("resume_memory")
+        elif begun.paused and pick > RESUMES:
+            self.do("resume")
+        elif pick == 0 and known:
             self.do("abort", request=known[length % len(known)])
         elif pick == 1:
             self.do("flush")
-        elif pick == 5 and not self.begun.paused:
-            self.do("pause", mode="retract" if length % 2 else "in_place")
-        elif self.begun.paused and pick % 3:
-            self.do("resume")
         elif pick in (2, 3) and closed:
-            self.do("open", session=closed[0])
-        elif pick == 4 and self.begun.sessions:
-            opened = sorted(self.begun.sessions)
+            self.do("open", session=closed[0], **({"turns": 8 * length} if answer == 1 else {}))
+        elif pick == 4 and opened:
             self.do("close", session=opened[length % len(opened)])
-        else:
+        elif pick == 5 and not begun.paused:
+            self.do("pause", mode="retract" if length % 2 else "in_place")
+        elif pick == 6 and (begun.paused or begun.quiet):
+            self.do("update_weights")
+        elif pick == 7 and begun.quiet:
+            self.do("release_memory")
+        elif not begun.paused:
             self._generate(pick, length, answer, fork)
 
     def _generate(self, pick: int, length: int, answer: int, fork: int) -> None:

@@ -54,7 +54,8 @@ class ServerRun:
         self.here: set[int] = set()  # the requests that the server has
         self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
         self.batches = 0  # the steps with a batch
-        self.paused = False
+        self.coming: set[int] = set()  # those that were sent since it polled
+        self.paused = self.released = False
         self._still = 0  # the turns since the last batch
         self.operations: Mapping[str, Operation] = operations_of(self)
 
@@ -76,7 +77,10 @@ class ServerRun:
             raise Misuse("a number of a request comes once")
         if longest < 1:
             raise Misuse("an answer has a token at least")
+        if self.paused or self.released:
+            raise Misuse("requests do not reach a server that is paused, or has given its memory back")
         self.forks[request] = fork
+        self.coming.add(request)
         ends = None if stop is None else token(stop, fork)
         asked = partial(self.engine.generate, request, session, list(tokens), longest, fork, ends, priority)
         yield EngineCall("generate", asked)
@@ -87,12 +91,12 @@ class ServerRun:
         yield EngineCall("abort", partial(self.engine.abort, request))
 
     @operation
-    def open(self, session: int) -> Calls:
-        """A client opens a streaming session."""
+    def open(self, session: int, turns: int | None = None) -> Calls:
+        """A client opens a streaming session, which may end after so many turns in which it is not used."""
         if not self.cache.rows.sessions.has(session):
             raise Misuse(f"there is no session {session}")
         self.sessions.add(session)
-        yield EngineCall("open", partial(self.engine.open, session))
+        yield EngineCall("open", partial(self.engine.open, session, turns))
 
     @operation
     def close(self, session: int) -> Calls:
@@ -116,6 +120,34 @@ class ServerRun:
         """A client lets a paused server go on."""
         self.paused = False
         yield EngineCall("resume", self.engine.resume)
+
+    @operation
+    def update_weights(self) -> Calls:
+        """A client loads new weights: on a paused server, or when all requests have ended."""
+        if not self.paused and not self.quiet:
+            raise Misuse("new weights are loaded when the server is paused, or has no requests")
+        yield EngineCall("update_weights", self.engine.update_weights)
+
+    @operation
+    def release_memory(self) -> Calls:
+        """A client has the server give its memory back, when all requests have ended."""
+        if self.released or not self.quiet:
+            raise Misuse("memory is given back once, when the server has no requests")
+        self.released = True
+        yield EngineCall("release_memory", self.engine.release_memory)
+
+    @operation
+    def resume_memory(self) -> Calls:
+        """A client has the server take its memory again."""
+        if not self.released:
+            raise Misuse("the server has its memory")
+        self.released = False
+        yield EngineCall("resume_memory", self.engine.resume_memory)
+
+    @property
+    def quiet(self) -> bool:
+        """The server has no requests, and none is on its way."""
+        return not self.here and not self.coming
 
     # The server runs.
 
@@ -147,6 +179,7 @@ class ServerRun:
         """Requests came, and wait."""
         for request, known in event.requests.items():
             self.here.add(request)
+            self.coming.discard(request)
             session = 0 if known.turned_away else known.session
             self.calls.requests[request] = RunRequest(session, list(known.tokens), self.forks[request])
             if known.turned_away:
@@ -242,6 +275,7 @@ class ServerRun:
         if self.cache.rows.slot(event.session):
             self.cache.close_slot(event.session)
         self.calls.texts.pop(event.session, None)
+        self.sessions.discard(event.session)
 
     def _evicted(self, _: ServerEvent) -> None:
         """The tree made room."""

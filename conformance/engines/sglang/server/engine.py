@@ -16,7 +16,7 @@ import torch
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines.sglang.releases import records
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.clock import TURN, ServerClock
 from conformance.engines.sglang.server.forking import forked
 from conformance.engines.sglang.server.launching import Launcher
 from conformance.engines.sglang.server.reading import ServerReader
@@ -157,10 +157,11 @@ class SGLangServer:
         """``AbortReq``."""
         self._input.put(self._messages.AbortReq(rid=str(request)))
 
-    def open(self, session: int) -> None:
+    def open(self, session: int, turns: int | None = None) -> None:
         """``OpenSessionReqInput`` of a streaming session."""
-        message = self._messages.OpenSessionReqInput
-        self._input.put(message(capacity_of_str_len=CAPACITY, session_id=str(session), streaming=True))
+        message, seconds = self._messages.OpenSessionReqInput, None if turns is None else turns * TURN
+        known = {"session_id": str(session), "streaming": True, "timeout": seconds}
+        self._input.put(message(capacity_of_str_len=CAPACITY, **known))
 
     def close(self, session: int) -> None:
         """``CloseSessionReqInput``."""
@@ -177,6 +178,18 @@ class SGLangServer:
     def resume(self) -> None:
         """``ContinueGenerationReqInput``."""
         self._input.put(self._messages.ContinueGenerationReqInput(torch_empty_cache=False))
+
+    def update_weights(self) -> None:
+        """``UpdateWeightFromDiskReqInput``, with a flush."""
+        self._input.put(self._messages.UpdateWeightFromDiskReqInput(model_path="", load_format="auto"))
+
+    def release_memory(self) -> None:
+        """``ReleaseMemoryOccupationReqInput`` of all memory."""
+        self._input.put(self._messages.ReleaseMemoryOccupationReqInput())
+
+    def resume_memory(self) -> None:
+        """``ResumeMemoryOccupationReqInput`` of all memory."""
+        self._input.put(self._messages.ResumeMemoryOccupationReqInput())
 
     # The loop.
 

@@ -113,6 +113,19 @@ def _backends(place: Place) -> Callable[..., Any]:
     return build
 
 
+def _updater(place: Place) -> type:
+    base = place.imported.module(RUNNER).WeightUpdater
+
+    class Updater(base):  # type: ignore[misc, valid-type]
+        """Its model has no weights."""
+
+        def update_weights_from_disk(self, *_: Any, **__: Any) -> tuple[bool, str]:
+            """Nothing is read."""
+            return True, "the model has no weights"
+
+    return Updater
+
+
 def _states(_: Place) -> Callable[[Any], Any]:
     """The states of a hybrid model, where its configuration has them."""
     return lambda model: model.hf_config.to_dict().get("states")
@@ -183,6 +196,7 @@ ROWS: tuple[StandInRow, ...] = (
     ),
     StandInRow(RUNNER, "load_model_with_memory_saver", _loaded, "there are no weights", "a model without layers"),
     StandInRow(RUNNER, "build_attention_backends", _backends, "attention needs a device", "computes nothing"),
+    StandInRow(RUNNER, "WeightUpdater", _updater, "there are no weights", "an update from disk reads nothing"),
     StandInRow(
         RUNNER, "dist_barrier_after_load", _none, "it waits for other processes by gloo", "there is one process"
     ),
@@ -215,7 +229,7 @@ ROWS: tuple[StandInRow, ...] = (
     ),
     *(
         StandInRow(module, "time", lambda place: place.clock, "a run must be the same each time", "a turn takes 1/8 s")
-        for module in (SCHEDULER, "session.session_controller")
+        for module in (SCHEDULER, "session.session_controller", "observability.req_time_stats")
     ),
     StandInRow(
         SCHEDULER, "create_load_snapshot_writer", _none, "no balancer reads the load", "the load is not published"
