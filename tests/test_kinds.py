@@ -19,6 +19,7 @@ from conformance.search import judge
 from conformance.search.campaign import trial
 from conformance.search.check import Search, draw
 from conformance.stems.kinds import LOCKED, STATEFUL, Kinds, together
+from conformance.stems.launches import MODEL, SESSIONS, LaunchChoice, Launches, configuration, pair
 from conformance.stems.machine import Sink
 from conformance.stems.stem_registry import STEMS
 from conformance.traces import trace_files, trace_schema
@@ -151,9 +152,42 @@ def named(folder: Path, kinds: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("room", ["driver", "stems", "traces", "telling", "search", "planted"])
-def test_the_core_names_no_kind_of_tree(room: str, tmp_path: Path) -> None:
-    trees = every_kind()
-    kinds = {name for field in Kinds._fields for name in trees.names(field)}
+def test_the_core_names_no_kind_of_tree_and_no_launch_flag(room: str, tmp_path: Path) -> None:
+    declared = every_kind()
+    kinds = {name for field in ("locked", "served", "stateful") for name in declared.names(field)}
+    choices = [choice for each in declared.launches.every.values() for choice in each]
+    kinds |= {flag for choice in choices for flag in choice.flags if flag.startswith("--")}
+    kinds |= {variable for choice in choices for variable, _ in choice.environment}
+    assert {"--page-size", "SWA_EVICTION_INTERVAL"} <= kinds
     assert named(ROOT / "conformance" / room, kinds) == []
     (tmp_path / "one.py").write_text(f"x = 1\ny = ('{min(kinds)}', 'oak')\n")
     assert named(tmp_path, kinds) == ["one.py:2"]
+
+
+TWO = Launches(
+    models=(LaunchChoice("small"), LaunchChoice("odd")),
+    sessions=(LaunchChoice("none"), LaunchChoice("one", ("--sessions",), sessions=1)),
+    options=(("pages", (LaunchChoice("of 1", ("--page", "1")), LaunchChoice("of 4", ("--page", "4")))),),
+    never=frozenset({pair(MODEL, "odd", "pages", "of 4")}),
+)
+
+
+def test_a_server_is_chosen_option_by_option_and_a_refused_pair_is_not() -> None:
+    """Of a pair that the engine refuses, the option that stands later becomes plain."""
+    plain = {"model": "small", "flags": ["--page", "1"], "sessions": 0}
+    assert configuration(TWO.chosen({})) == plain
+    both = configuration(TWO.chosen({SESSIONS: 1, "pages": 1}))
+    assert both == {"model": "small", "flags": ["--sessions", "--page", "4"], "sessions": 1}
+    assert configuration(TWO.chosen({MODEL: 1, "pages": 1})) == plain | {"model": "odd"}
+
+
+def test_a_server_of_each_model_is_tried_with_each_choice_of_sessions() -> None:
+    tried = [configuration(chosen) for chosen in TWO.probes()]
+    assert [(one["model"], one["sessions"]) for one in tried] == [("small", 0), ("small", 1), ("odd", 0), ("odd", 1)]
+    alone = TWO._replace(never=frozenset({pair(MODEL, "odd", SESSIONS, "one")}))
+    assert [(c[MODEL].name, c[SESSIONS].name) for c in alone.probes()][-1] == ("odd", "none")
+
+
+def test_servers_that_an_engine_declares_are_drawn() -> None:
+    assert {config["model"] for config in drawn("server", Kinds(launches=TWO)).configs} == {"small", "odd"}
+    assert drawn("server", Kinds()).configs == []

@@ -21,7 +21,7 @@ from conformance.driver.naming import UsageError, close, unknown
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from conformance.planted.faults.known_bugs import FAULTS
-from conformance.stems.found import rooms, with_file
+from conformance.stems.found import servers, with_file
 from conformance.traces import trace_files
 from proofs.prover import Verdict
 from proofs.registry import STEMS
@@ -89,7 +89,12 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     shown, found = capsys.readouterr().out, json.loads(out.read_text())
     names = {kind: [row["name"] for row in rows] for kind, rows in found.items()}
     options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
-    kinds = {"stems": rooms(), "faults": [*FAULTS], "traces": trace_files.names(), "engines": registry.names()}
+    kinds = {
+        "stems": [*STEMS, *servers()],
+        "faults": [*FAULTS],
+        "traces": trace_files.names(),
+        "engines": registry.names(),
+    }
     assert names == {**kinds, "options": options}
     assert all(row["sentence"].endswith(".") for kind in ("stems", "faults") for row in found[kind])
     assert all(row["law"] and row["stem"] in STEMS for row in found["traces"])
