@@ -89,7 +89,8 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     shown, found = capsys.readouterr().out, json.loads(out.read_text())
     names = {kind: [row["name"] for row in rows] for kind, rows in found.items()}
     options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
-    kinds = {
+    kinds = {"stems": [*STEMS, *servers()], "faults": [*FAULTS], "traces": trace_files.names()}
+    kinds |= {"engines": registry.names()}
         "stems": [*STEMS, *servers()],
         "faults": [*FAULTS],
         "traces": trace_files.names(),
