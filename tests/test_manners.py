@@ -91,11 +91,6 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
     kinds = {"stems": [*STEMS, *servers()], "faults": [*FAULTS], "traces": trace_files.names()}
     kinds |= {"engines": registry.names()}
-        "stems": [*STEMS, *servers()],
-        "faults": [*FAULTS],
-        "traces": trace_files.names(),
-        "engines": registry.names(),
-    }
     assert names == {**kinds, "options": options}
     assert all(row["sentence"].endswith(".") for kind in ("stems", "faults") for row in found[kind])
     assert all(row["law"] and row["stem"] in STEMS for row in found["traces"])
