@@ -282,10 +282,9 @@ class ServerRun:
         self.cache.follow_tree()
 
     def _flushed(self, _: ServerEvent) -> None:
-        """The cache was emptied, if nothing ran. An idle session loses its memory, too; its text stays."""
+        """The cache was emptied. An idle session loses its memory, too; its text stays."""
         for session in self.sessions_that_hold_memory():
-            if session not in self.seen.rows.sessions:
-                self.cache.close_slot(session)
+            self.cache.close_slot(session)
         self.cache.follow_tree()
 
     def _group_begun(self, _: ServerEvent) -> None:

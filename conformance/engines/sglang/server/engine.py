@@ -29,7 +29,7 @@ from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
-OF_NOBODY = ("flushed", "evicted", "group_begun", "group_ended")
+FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended")
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -235,9 +235,11 @@ class SGLangServer:
         """The server did something (``ServerWatch``)."""
         if kind == "closed":
             self._stop(ServerEvent(kind, session=int(whom[0])))
-        elif kind in OF_NOBODY:
-            if kind == "flushed" and answer:
+        elif kind == FLUSHED:
+            if answer:  # it is refused while something runs, and changes nothing
                 self._reader.begin()
+                self._stop(ServerEvent(kind))
+        elif kind in OF_NOBODY:
             self._stop(ServerEvent(kind))
         else:
             numbers = [int(one.rid) for one in whom]
