@@ -156,3 +156,36 @@ def test_flags_that_the_release_refuses_are_unsupported() -> None:
     bad["flags"] = [*bad["flags"], "--no-such-flag"]
     (said,) = sent((bad, USUAL))
     assert "refuses these flags" in said["refused"]
+
+
+# Launches one server of flags that are not known, and one of flags that are: what each was launched with.
+REMEMBERED = """
+    import json, re, sys
+    from conformance.engines.registry import load
+    from conformance.engines.sglang.server.launching import Launcher
+
+    make, told = load("sglang", release=sys.argv[1]).makers["server"], []
+    launch = Launcher.launch
+
+    def told_of(launcher, model, flags, environment):
+        known = len(launcher._known)
+        scheduler, published = launch(launcher, model, flags, environment)
+        read = [repr(scheduler.server_args), repr(published.environment), repr(sorted(published.values.items()))]
+        told.append([len(launcher._known) - known, *(re.sub("0x[0-9a-f]+", "", each) for each in read)])
+        return scheduler, published
+
+    Launcher.launch = told_of
+    for config in json.loads(sys.argv[2]):
+        make(config)
+    print(json.dumps(told))
+"""
+
+
+@pytest.mark.engine
+def test_a_server_of_known_flags_is_launched_as_the_first_one_was() -> None:
+    one, other = config(), config("--schedule-policy", "lpm")
+    told: Any = driven(NEWEST, REMEMBERED, json.dumps([one, other, one, one | {"environment": {"REQ_A": "1"}}]))
+    assert [added for added, *_ in told] == [1, 1, 0, 1]
+    first, second, again, variables = ([text for text in each] for _, *each in told)
+    assert again == first != second
+    assert "lpm" in second[0] and "REQ_A" in variables[1] and "REQ_A" not in first[1]

@@ -5,6 +5,7 @@ The release parses the flags, resolves them for the model, and publishes its con
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import os
@@ -33,12 +34,24 @@ class Published(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
+class Resolved(NamedTuple):
+    """What the release made of launch flags: its ``ServerArgs``, and the variables of its environment that it set."""
+
+    settings: Any
+    environment: Mapping[str, str]
+
+
 class Launcher:
-    """Starts servers of one imported release. One process can have several; each runs in its own published context."""
+    """Starts servers of one imported release. One process can have several; each runs in its own published context.
+
+    What the release made of launch flags is kept: the next server of these flags gets a copy. To parse them takes the
+    release three times as long as to make the server, and one finding is shrunk with hundreds of equal servers.
+    """
 
     def __init__(self, imported: Imported) -> None:
         self._imported = imported
         self._runtime = imported.module("runtime_context")
+        self._known: dict[tuple[Any, ...], Resolved] = {}
 
     def launch(self, model: str, flags: Sequence[str], environment: Mapping[str, str]) -> tuple[Any, Published]:
         """A ``Scheduler`` with these flags and variables of its environment, and what it has published.
@@ -48,7 +61,8 @@ class Launcher:
         """
         with self._apart(), mock.patch.dict(os.environ, environment):
             self._put(self._read(*self._fresh()))
-            settings = self._settings(model, flags)
+            settings, variables = self._resolved(model, flags, environment)
+            os.environ.update(variables)
             ranks = self._runtime.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
             self._runtime.publish(settings, role="scheduler", ranks=ranks)
             gc.freeze()  # the release collects all objects before it sizes its pools
@@ -58,7 +72,20 @@ class Launcher:
                 label = f"sglang {self._imported.label}"
                 raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error
             now = self._now()
-        return scheduler, now._replace(environment=environment)
+        return scheduler, now._replace(environment=variables)
+
+    def _resolved(self, model: str, flags: Sequence[str], environment: Mapping[str, str]) -> Resolved:
+        """``ServerArgs`` of these flags, in an environment that has these variables. Nothing is published on the way
+        (``tests/test_sglang_server.py``).
+        """
+        key = (model, *flags, *sorted(environment.items()))
+        if key not in self._known:
+            before = dict(os.environ)
+            settings = self._settings(model, flags)
+            changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+            self._known[key] = Resolved(settings, {**environment, **changed})
+        settings, variables = self._known[key]
+        return Resolved(copy.deepcopy(settings), variables)
 
     def _settings(self, model: str, flags: Sequence[str]) -> Any:
         """``ServerArgs`` of these flags, resolved."""
