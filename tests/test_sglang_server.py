@@ -186,6 +186,8 @@ def test_a_server_of_known_flags_is_launched_as_the_first_one_was() -> None:
     one, other = config(), config("--schedule-policy", "lpm")
     told: Any = driven(NEWEST, REMEMBERED, json.dumps([one, other, one, one | {"environment": {"REQ_A": "1"}}]))
     assert [added for added, *_ in told] == [1, 1, 0, 1]
-    first, second, again, variables = ([text for text in each] for _, *each in told)
+    first, second, again, variables = (list(each) for _, *each in told)
     assert again == first != second
-    assert "lpm" in second[0] and "REQ_A" in variables[1] and "REQ_A" not in first[1]
+    assert "lpm" in second[0]
+    assert "REQ_A" in variables[1]
+    assert "REQ_A" not in first[1]
