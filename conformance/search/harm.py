@@ -66,7 +66,7 @@ def harm(
     if seconds == 0:
         return Harm(world=world_of(small), cut_short=True).as_json()
     found = replace(_forked(small, make, clock), world=world_of(small))
-    if found.request or drawn is None or drawn.steps == small.steps or not is_small(small):
+    if found.request or found.ended or drawn is None or drawn.steps == small.steps or not is_small(small):
         return found.as_json()
     if clock.is_up():
         return replace(found, world=f"{found.world}, too few to show it; {LATE}", cut_short=True).as_json()
@@ -118,6 +118,8 @@ def search(trace: Trace, make: Callable[[Json], Any], clock: Clock | None = None
     found, driven_on = _Search(), _after(trace, make)
     if driven_on is None:
         return found.best
+    if driven_on.law in ROOMS[trace.stem].ends:
+        return Harm(ended=True)
     for beside in (0, *(BESIDE if trace.stem in WITH_REQUESTS else ())):
         for plan in PLANS:
             if clock is not None and clock.is_up():

@@ -6,7 +6,7 @@ choices make a configuration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -40,26 +40,29 @@ class Launches(NamedTuple):
     ``models``: names of its models; a choice's flags are what a server needs for this one. ``sessions``: whether and
     how many sessions it has. ``options``: what is chosen beside these. The first choice of each option is the plain
     one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
+    ``avoided``: by the name of an exclusion, pairs in which runs meet the known difference that it avoids.
     """
 
     models: tuple[LaunchChoice, ...] = ()
     sessions: tuple[LaunchChoice, ...] = ()
     options: tuple[tuple[str, tuple[LaunchChoice, ...]], ...] = ()
     never: frozenset[Pair] = frozenset()
+    avoided: Mapping[str, frozenset[Pair]] = {}
 
     @property
     def every(self) -> dict[str, tuple[LaunchChoice, ...]]:
         """All options, with their choices."""
         return {MODEL: self.models, SESSIONS: self.sessions, **dict(self.options)} if self.models else {}
 
-    def chosen(self, numbers: Mapping[str, int]) -> dict[str, LaunchChoice]:
-        """The choice of each option by its number; 0 where none is given. Of a pair that the engine refuses, the option
-        that stands later becomes plain.
+    def chosen(self, numbers: Mapping[str, int], exclude: Collection[str] = ()) -> dict[str, LaunchChoice]:
+        """The choice of each option by its number; 0 where none is given. Of a pair that the engine refuses, or that
+        one of these exclusions avoids, the option that stands later becomes plain.
         """
         found: dict[str, LaunchChoice] = {}
+        never = self.never.union(*(self.avoided.get(name, ()) for name in exclude))
         for option, choices in self.every.items():
             choice = choices[numbers.get(option, 0)]
-            refused = any(pair(option, choice.name, other, had.name) in self.never for other, had in found.items())
+            refused = any(pair(option, choice.name, other, had.name) in never for other, had in found.items())
             found[option] = choices[0] if refused else choice
         return found
 

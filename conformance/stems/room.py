@@ -20,7 +20,8 @@ class Room(NamedTuple):
     configuration. ``onward`` drives a run on after a law was broken (``conformance.driver.onward``).
 
     ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
-    engine can lack. ``abilities``: what ``lacks`` may name beside calls.
+    engine can lack. ``abilities``: what ``lacks`` may name beside calls. ``ends``: the laws that break by the end of
+    the engine itself, after which nothing can be driven on: this is the harm.
     """
 
     machine: type[StemMachine]
@@ -34,3 +35,4 @@ class Room(NamedTuple):
     reads: str = "snapshot"
     never_lacking: frozenset[str] = frozenset()
     abilities: frozenset[str] = frozenset()
+    ends: frozenset[str] = frozenset()

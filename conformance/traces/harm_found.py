@@ -23,7 +23,7 @@ class Harm:
     operation on, in pools that were larger by its pages; 0 where there was none. ``operations``: how many calls all
     plans sent. ``stops``: the first exception that the engine raised meanwhile. ``world``: how large the world was in
     which harm was looked for, in words. ``drawn``: the run before it was shrunk, if harm was found on that alone.
-    ``cut_short``: the time was over before all plans were tried.
+    ``cut_short``: the time was over before all plans were tried. ``ended``: the broken law is the end of the engine.
     """
 
     request: str = ""
@@ -38,6 +38,7 @@ class Harm:
     world: str = ""
     drawn: Json | None = None
     cut_short: bool = False
+    ended: bool = False
 
     @classmethod
     def of(cls, wrong: WrongSlot, onward: Sequence[str] = (), operations: int = 0, beside: int = 0) -> Harm:
@@ -51,8 +52,8 @@ class Harm:
 
     @property
     def rank(self) -> int:
-        """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents, 2 where no
-        harm was found.
+        """How grave it is: 0 where a request reads another's tokens, 1 where it reads other wrong contents or the
+        engine has ended, 2 where no harm was found.
         """
         return rank_of(self.as_json())
 
@@ -62,6 +63,8 @@ class Harm:
         if self.request:
             where = f", of the run before it was shrunk ({self.world})" if self.drawn else ""
             return f"{self.request} reads {self.reads} in step {self.step}{where}"
+        if self.ended:
+            return "the engine has ended, and with it every request that it had"
         if self.cut_short:
             looked = f"none found in {self.operations} operations" if self.operations else "not looked for"
             return f"{looked}, since the time was over"
@@ -79,7 +82,9 @@ def _a_step_less(name: str) -> str:
 
 def rank_of(harm: Json | None) -> int:
     """``Harm.rank`` of a harm as plain data; 2 for ``None``."""
-    return 2 if not harm or not harm["request"] else 0 if harm["of_another"] else 1
+    if not harm or not (harm["request"] or harm.get("ended")):
+        return 2
+    return 0 if harm["of_another"] else 1
 
 
 def lines_of(harm: Json | None) -> list[str]:

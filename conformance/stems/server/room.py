@@ -8,7 +8,7 @@ from conformance.stems.server.config import CONFIG
 from conformance.stems.server.onward import OnwardServer
 from conformance.stems.server.protocol import ServerEngine
 from conformance.stems.server.rules import ServerMachine
-from conformance.stems.server.run import ServerRun
+from conformance.stems.server.run import GOES_ON, ServerRun
 
 ROOM = Room(
     machine=ServerMachine,
@@ -22,4 +22,5 @@ ROOM = Room(
     reads="cache_snapshot",
     never_lacking=frozenset({"generate", "abort", "go_on"}),
     abilities=frozenset({"counts_missing"}),
+    ends=frozenset({GOES_ON}),
 )

@@ -13,6 +13,7 @@ from conformance.driver.protocol import Json
 from conformance.stems.launches import configuration
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
+from conformance.stems.server.exclusions import may_ask_for_turn, may_say_priority, turns_before_release
 from conformance.stems.server.run import ServerRun
 
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
@@ -40,7 +41,7 @@ class ServerMachine(StemMachine):
         self.number, launches = 0, self.kinds.launches
         for name in ("", *reversed(launches.every)) if launches.models else ():
             numbers = numbers | {name: 0}
-            if self.begin(configuration(launches.chosen(numbers))):
+            if self.begin(configuration(launches.chosen(numbers, self.exclude))):
                 self.number = 1 + max((step.get("request", -1) for step in self.lock.trace.steps), default=-1)
                 return
 
@@ -89,6 +90,8 @@ class ServerMachine(StemMachine):
         elif pick == 6 and (begun.paused or begun.quiet):
             self.do("update_weights")
         elif pick == 7 and begun.quiet:
+            if turns := turns_before_release(self.exclude):
+                self.do("turn", times=turns)
             self.do("release_memory")
         elif not begun.paused:
             self._generate(pick, length, answer, fork)
@@ -96,11 +99,15 @@ class ServerMachine(StemMachine):
     def _generate(self, pick: int, length: int, answer: int, fork: int) -> None:
         opened = sorted(self.begun.sessions)
         session = opened[length % len(opened)] if opened and pick % 2 else 0
+        if not may_ask_for_turn(self.begun, self.exclude, session):
+            session = 0
         first = len(self.begun.calls.texts.get(session, [])) if session else 0
         longest = max(1, self.begun.longest - SPARE)
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
         stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
-        more = {"priority": (0, FAR, -FAR)[length % 3]} if pick % 4 else {}
+        more = (
+            {"priority": (0, FAR, -FAR)[length % 3]} if pick % 4 and may_say_priority(self.begun, self.exclude) else {}
+        )
         known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}
         self.do("generate", **known, **stop, **more)
         self.number += 1

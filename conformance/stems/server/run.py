@@ -50,6 +50,7 @@ class ServerRun:
         self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
         self.lacks: Collection[str] = engine.lacks
         self.forks: dict[int, int] = {}
+        self.sent_to: dict[int, int] = {}  # the session of each request that is a turn
         self.sessions: set[int] = set()  # those that a client has opened
         self.here: set[int] = set()  # the requests that the server has
         self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
@@ -81,6 +82,8 @@ class ServerRun:
             raise Misuse("requests do not reach a server that is paused, or has given its memory back")
         self.forks[request] = fork
         self.coming.add(request)
+        if session:
+            self.sent_to[request] = session
         ends = None if stop is None else token(stop, fork)
         asked = partial(self.engine.generate, request, session, list(tokens), longest, fork, ends, priority)
         yield EngineCall("generate", asked)
@@ -319,6 +322,10 @@ class ServerRun:
         else:
             return
         raise Finding(SERVES, SERVES_SENTENCE, f"for {STILL} turns nothing was computed, and {why}", kind=INVARIANT)
+
+    def sessions_with_turns(self) -> set[int]:
+        """The sessions of which a turn is on the server, or on its way to it."""
+        return {self.sent_to[request] for request in self.here | self.coming if request in self.sent_to}
 
     def sessions_that_hold_memory(self) -> list[int]:
         """The sessions that have a row."""
