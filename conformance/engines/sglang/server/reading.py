@@ -96,13 +96,14 @@ class ServerReader:
         """
         requests, running = self._known.requests, self._known.running
         lent = {name for name, slot in self._slots.items() if any(records.shared(requests[n], slot) for n in running)}
+        shown = {n: known for n, known in requests.items() if n in running or records.row(known) is None}
         rows = {n: row for n in running if (row := records.row(requests[n])) is not None}
         copies, self._copies[:] = list(self._copies), []
         return MambaSlotsSnapshot(
             free=self._states.free_slots.tolist(),
             available=int(self._states.available_size()),
             waiting=self._release.grouped_states(self._states),
-            requests={number: slot_names(request) for number, request in requests.items()},
+            requests={number: slot_names(request) for number, request in shown.items()},
             rows={n: slots_in_row(self.rows, row, self.buffers.buffered) for n, row in rows.items()},
             sessions={int(name): slot_names(slot) for name, slot in self._slots.items() if name not in lent},
             nodes=tree_states(tree),
