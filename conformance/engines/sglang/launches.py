@@ -10,6 +10,7 @@ from conformance.stems.launches import MODEL, SESSIONS, LaunchChoice, Launches, 
 
 PLAIN = LaunchChoice("plain")
 SIZES = ((1, 16), (1, 24), (4, 8), (2, 12), (1, 40), (4, 12))  # each: tokens of a page, and pages
+STATES_A_ROW = 3  # an engine of a model with recurrent layers has no more rows than it has so many states for
 
 
 def _size(page: int, pages: int) -> LaunchChoice:
@@ -19,7 +20,8 @@ def _size(page: int, pages: int) -> LaunchChoice:
 
 
 def _rows(count: int) -> LaunchChoice:
-    return LaunchChoice(f"{count}", ("--max-running-requests", str(count), "--attention-backend", "triton"))
+    flags = ("--max-running-requests", count, "--max-mamba-cache-size", count * STATES_A_ROW)
+    return LaunchChoice(f"{count}", (*map(str, flags), "--attention-backend", "triton"))
 
 
 def _flag(name: str, *flags: str) -> tuple[str, tuple[LaunchChoice, ...]]:
@@ -35,7 +37,7 @@ OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1")
 # A request is aborted that waits for 24 turns of the loop, or runs for 6.
 HURRY = LaunchChoice("short", environment=(("REQ_WAITING_TIMEOUT", "3"), ("REQ_RUNNING_TIMEOUT", "0.75")))
 LAUNCHES = Launches(
-    models=(LaunchChoice("windowed"), LaunchChoice("full"), LaunchChoice("sliding")),
+    models=(LaunchChoice("windowed"), LaunchChoice("full"), LaunchChoice("sliding"), LaunchChoice("recurrent")),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
@@ -53,6 +55,10 @@ LAUNCHES = Launches(
             # A model whose layers all have a window has one token a page, and its cache keeps no session.
             *(pair(MODEL, "sliding", "size", _size(*size).name) for size in SIZES if size[0] > 1),
             *(pair(MODEL, "sliding", SESSIONS, _sessions(count).name) for count in (1, 2)),
+            # Without buffers in which states are tracked, a model with recurrent layers has one token a page, and a
+            # step begins when the one before it has ended.
+            *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in SIZES if size[0] > 1),
+            pair(MODEL, "recurrent", "overlap", "on"),
         }
     ),
     avoided={"session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)})},

@@ -26,7 +26,7 @@ from conformance.stems.cache.states import CacheStates
 from conformance.stems.cache.stories import Stories
 from conformance.stems.configs import is_windowed, swa_size
 from conformance.stems.lock_ref.projection import paths
-from conformance.stems.mamba_slots.projection import hidden_state_change, owner_names, project_states, state_problems
+from conformance.stems.mamba_slots.projection import hidden_state_change
 from conformance.stems.requests.calls import MOST_REQUESTS, RequestCalls, Tail
 from conformance.stems.session_trim.projection import judge_rows, lengths_of, project_rows, row_problems
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
@@ -44,8 +44,9 @@ from spec.session_trim_state import RUNNING, SAVED, SessionTrimState
 REQUESTS = 3  # how many requests own state slots in the law
 
 
-def first_state(config: Json, stateful: bool, stories: Stories) -> CacheState:
-    """The law's state before the first call. ``stories``: the texts that requests will have.
+def first_state(config: Json, stateful: bool, stories: Stories, requests: int = REQUESTS) -> CacheState:
+    """The law's state before the first call. ``stories``: the texts that requests will have. ``requests``: how many of
+    them can own state slots at a time.
 
     There are as many nodes as pages, since a node has at least one page. There is one handle more than rows, since a
     row that continues its prefill holds two handles for a moment.
@@ -55,20 +56,29 @@ def first_state(config: Json, stateful: bool, stories: Stories) -> CacheState:
     kept = lock_ref_state.initial(nodes, config["rows"] + 1, window, is_windowed(config), stateful)
     buffered, doubled, lazy = (stateful and bool(config[name]) for name in ("buffered", "doubled", "lazy"))
     count = config["size_mamba"] if stateful else 1
-    slots = mamba_slots_state.initial(count, REQUESTS, config["sessions"], nodes + 1, (buffered, doubled, lazy))
+    slots = mamba_slots_state.initial(count, requests, config["sessions"], nodes + 1, (buffered, doubled, lazy))
     return law.initial(first_rows(config, nodes + 1), kept, slots, stories.contents())
 
 
 class CacheRun:
-    """Operations on one cache. ``stateful``: its requests and nodes have mamba states."""
+    """Operations on one cache. ``stateful``: its requests and nodes have mamba states. ``owners``: how many requests
+    can own state slots at a time.
+    """
 
-    def __init__(self, engine: CacheEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
+    def __init__(
+        self,
+        engine: CacheEngine,
+        config: Json,
+        strict: bool = True,
+        ignores: Ignores = nothing,
+        owners: int = REQUESTS,
+    ) -> None:
         self.engine, self.lacks, self.config = engine, engine.lacks, config
         self.stateful = "mamba" in config["components"]
         self.most_requests = REQUESTS if self.stateful else MOST_REQUESTS
         self.shadow = Shadow()
         self.stories = Stories(config["page_size"], self.shadow.texts)
-        self.law = Law(law.stem, first_state(config, self.stateful, self.stories), strict, ignores)
+        self.law = Law(law.stem, first_state(config, self.stateful, self.stories, owners), strict, ignores)
         self.tree = CacheNodes(config["page_size"], self.law)
         self.states = CacheStates(self.law, self.tree)
         self.calls = self.states.calls = RequestCalls(self, config)
@@ -102,7 +112,7 @@ class CacheRun:
         return f"row {row}"
 
     def _owner_name(self, owner: int) -> str:
-        return owner_names(self.law.state.states, self.states.owners())(owner)
+        return self.states.owner_name(owner)
 
     # The parts of the law's state and of the snapshot.
 
@@ -235,7 +245,7 @@ class CacheRun:
         """Explains that a session's row goes on, with its states."""
         row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)
         if self.stateful:
-            self.law.engine_step("state_restore", session, request)
+            self.law.engine_step("state_restore", session, self.states.of(request))
         self.law.engine_step("resume", session, self._story(request), in_pages(long, self.tree.page_size))
         if self.stateful:
             self.states.begin(request, row, copied=False)
@@ -377,7 +387,7 @@ class CacheRun:
     def settle(self, request: int) -> Calls:
         """After a tracking boundary a lazy track buffer gives back the slot that is not written next."""
         self.calls.running(request)
-        self.law.caller_step("state_give_second", request)
+        self.law.caller_step("state_give_second", self.states.of(request))
         yield EngineCall("settle", lambda: self.engine.settle(request))
 
     @operation
@@ -425,7 +435,7 @@ class CacheRun:
         seen = project_cache(st if rows is st.rows else but(st, rows=rows), view)
         if not self.stateful:
             return seen
-        slots = project_states(st.states, self.states.seen, self.states.owners(), self.calls.row_of, {})
+        slots = self.states.project()
         return seen if slots is st.states else but(seen, states=slots)
 
     def hidden(self, change: FieldDifference) -> bool:
@@ -433,7 +443,7 @@ class CacheRun:
         still names.
         """
         if isinstance(change.new, MambaSlotsState):
-            return hidden_state_change(change, self.law.state.states, self.calls.row_of)
+            return hidden_state_change(change, self.law.state.states, self.states.here())
         return change.field == "to_page" and not is_read(self.rows.pools.now, *change.key)
 
     def beyond_state(self) -> list[str]:
@@ -441,7 +451,7 @@ class CacheRun:
         found = pair_problems(self.rows.pools.now, self.rows_seen.pools) + node_problems(self.view)
         found += row_problems(self.tree.page_size, self.view.rows)
         if self.stateful:
-            found += state_problems(self.law.state.states, self.states.seen, self.calls.row_of)
+            found += self.states.problems()
         return found + holds_without_handle(self.law.state, self.view)
 
     def judge(self) -> None:

@@ -1,17 +1,20 @@
 """The mamba states of a cache: explains as steps of the law which slots requests, sessions and nodes name.
 
-``spec.mamba_in_cache`` says which owner number a request, a session's slot and a node have in the law.
+``spec.mamba_in_cache`` says which owner number a request, a session's slot and a node have in the law. The law has as
+many numbers of requests as it needs at a time: a request has one of them from its first state on until it has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
 from conformance.driver.lockstep import Finding, Law
 from conformance.driver.protocol import Key
 from conformance.stems.cache.nodes import CacheNodes
-from conformance.stems.mamba_slots.projection import record_of
-from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot, Three
+from conformance.stems.mamba_slots.projection import owner_names, project_states, record_of, state_problems
+from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsSnapshot, SlotNames, Three
 from conformance.stems.requests.calls import RequestCalls
 from spec.finite import Seq
 from spec.mamba_slots_state import ABSENT, IDLE, OWN, ROLES, MambaSlotsState, across, has_two, kept, needed
@@ -24,6 +27,7 @@ class CacheStates:
         self.law, self.nodes = law, nodes
         self.calls: RequestCalls
         self.seen = MambaSlotsSnapshot([], 0)
+        self._numbers: dict[int, int] = {}
 
     @property
     def state(self) -> MambaSlotsState:
@@ -34,6 +38,45 @@ class CacheStates:
     def owners(self) -> Mapping[Key, int]:
         """The law's owner number of each node, by the node's key."""
         return {key: self.state.first_node + n for key, n in self.nodes.at.items()}
+
+    def of(self, request: int) -> int:
+        """The law's number of a request. Raises ``Finding`` where more requests have states than can have one."""
+        known = {r: n for r, n in self._numbers.items() if r == request or self.state.phase(n) != IDLE}
+        if request not in known:
+            number = next((n for n in range(self.state.limit) if n not in known.values()), None)
+            if number is None:
+                what = f"request {request} has a state, and {self.state.limit} other requests have all that there are"
+                raise Finding("state_admit", self.law.sentence("state_admit"), what)
+            known[request] = number
+        self._numbers = known
+        return known[request]
+
+    def here(self) -> Collection[int]:
+        """The law's numbers of the requests that have a row."""
+        return [self.of(request) for request in self.calls.row_of]
+
+    def numbered(self) -> MambaSlotsSnapshot:
+        """The states as the engine shows them, with the law's numbers of the requests that have states in the law."""
+        seen, there = self.seen, {r: n for r, n in self._numbers.items() if self.state.phase(n) != IDLE}
+        requests = {n: seen.requests[r] for r, n in there.items() if r in seen.requests}
+        return replace(seen, requests=requests, rows={n: seen.rows[r] for r, n in there.items() if r in seen.rows})
+
+    def project(self) -> MambaSlotsState:
+        """The law's states as the engine shows them; the law's own object if nothing differs."""
+        return project_states(self.state, self.numbered(), self.owners(), self.here(), {})
+
+    def problems(self) -> list[str]:
+        """What the engine shows and the law's state has no field for, in words."""
+        return state_problems(self.state, self.numbered(), self.here())
+
+    def owner_name(self, owner: int) -> str:
+        """An owner of state slots, as people know it."""
+        request = next((r for r, n in self._numbers.items() if n == owner), None)
+        return owner_names(self.state, self.owners())(owner) if request is None else f"request {request}"
+
+    def step(self, name: str, request: int, *more: Any) -> None:
+        """A step of the law that the engine takes, of a request."""
+        self.law.engine_step(name, self.of(request), *more)
 
     def named(self, request: int) -> Three:
         """The slots that a request names now. Raises ``Finding`` if the engine shows no record of the request."""
@@ -47,22 +90,30 @@ class CacheStates:
         """
         tree, handle, named = self.law.state.tree, self.law.state.handle(row), self.named(request)
         node = tree.node(handle) if handle and copied else 0
-        if node and tree.mamba(node) == 1 and self.state.names(request, OWN) == ABSENT:
+        number = self.of(request)
+        if node and tree.mamba(node) == 1 and self.state.names(number, OWN) == ABSENT:
             self._copy(request, node, named[OWN])
-        new = [ABSENT if self.state.names(request, k) else named[k] for k in ROLES]
-        self.law.engine_step("state_admit", row, request, *new)
+        new = [ABSENT if self.state.names(number, k) else named[k] for k in ROLES]
+        self.law.engine_step("state_admit", row, number, *new)
 
     def _copy(self, request: int, node: int, slot: int) -> None:
-        self.law.engine_step("state_group_begin", 1, Seq([slot]))
-        self.law.engine_step("state_match", request, node, slot)
-        self.law.engine_step("state_group_end")
+        """A copy of a node's state, in the group of the batch; in one of its own where none is open."""
+        alone = self.state.group == 0
+        if alone:
+            self.law.engine_step("state_group_begin", 1, Seq([slot]))
+        self.step("state_match", request, node, slot)
+        if alone:
+            self.law.engine_step("state_group_end")
 
     def copied(self, request: int) -> None:
-        """Explains that a request that waits may have got a copy: of the deepest state on its path."""
+        """Explains that a request that waits may have got a copy: of the deepest state on its path. The last token of
+        an input is always computed, so no copy is as long as the input.
+        """
         named, text = self.seen.requests.get(request), self.calls.requests[request].tokens
-        if named is None or named.slots[OWN] in (ABSENT, self.state.names(request, OWN)):
+        if named is None or named.slots[OWN] in (ABSENT, self.state.names(self.of(request), OWN)):
             return
         on_path = [key for key, slot in self.seen.nodes.items() if tuple(text[: len(key)]) == key and slot]
+        on_path = [key for key in on_path if len(key) < len(text)]
         if not on_path:
             what = f"request {request} has a copy, and no node on its path has a state"
             raise Finding("state_match", self.law.sentence("state_match"), what)
@@ -85,14 +136,29 @@ class CacheStates:
 
     def withdrawn(self, request: int) -> None:
         """Explains that a request that waited has freed its slots."""
-        if self.state.phase(request) != IDLE:
-            self.law.engine_step("state_release", request)
+        if self.state.phase(self.of(request)) != IDLE:
+            self.step("state_release", request)
+
+    def given_back(self) -> None:
+        """Explains that requests that wait have given back the copies that they had."""
+        for request in list(self._numbers):
+            if request not in self.calls.row_of and self.seen.requests.get(request, SlotNames()).slots == NO_SLOTS:
+                self.withdrawn(request)
+
+    def group_begun(self, need: int) -> None:
+        """Explains that a batch has set slots aside, or none if there were too few."""
+        self.law.engine_step("state_group_begin", need, Seq(self.seen.waiting))
+
+    def group_ended(self) -> None:
+        """Explains that a batch has given back the slots that it had set aside and not used."""
+        self.given_back()
+        self.law.engine_step("state_group_end")
 
     def fits(self, request: int, copied: bool) -> bool:
         """There are enough states for a request that comes. If not, the step that finds too few is counted
         as refused.
         """
-        need, have = sum(map(int, needed(self.state, request))), self.state.available
+        need, have = sum(map(int, needed(self.state, self.of(request)))), self.state.available
         if need > have:
             self.law.count("state_match" if copied and not have else "state_admit", "refused")
         return bool(need <= have)
@@ -104,15 +170,16 @@ class CacheStates:
         buffer is lazy.
         """
         if self.state.doubled and not self.state.lazy:
-            self.law.caller_step("state_track", request)
+            self.law.caller_step("state_track", self.of(request))
 
     def second(self, request: int) -> None:
         """Explains that a lazy track buffer got its second slot, or that none was free."""
-        role = across(self.state, request)
-        if self.state.names(request, role) != ABSENT:
+        number = self.of(request)
+        role = across(self.state, number)
+        if self.state.names(number, role) != ABSENT:
             return
         if slot := self.named(request)[role]:
-            self.law.engine_step("state_second", request, slot)
+            self.step("state_second", request, slot)
         else:
             self.law.refused("state_second", self.state.available > 0)
 
@@ -122,36 +189,40 @@ class CacheStates:
         """
         turned = self._turned(request)
         if turned:
-            self.law.engine_step("state_turn_lazy", request)
+            self.step("state_turn_lazy", request)
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
             self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
             if was != now:
-                self.law.engine_step("state_swap", request, number)
+                self.step("state_swap", request, number)
         self.renew(request)
         if turned:
-            self.law.engine_step("state_turn_lazy", request)
+            self.step("state_turn_lazy", request)
 
     def _turned(self, request: int) -> bool:
         """A request that goes on gave away the track of its lazy buffer from before a tracking boundary."""
-        other = self._other_track(request)
-        return other != ABSENT and self.named(request)[across(self.state, request)] != other
+        number = self.of(request)
+        other = self._other_track(number)
+        return other != ABSENT and self.named(request)[across(self.state, number)] != other
 
-    def _other_track(self, request: int) -> int:
-        """The slot of a lazy buffer from before a tracking boundary; ABSENT where the request has none."""
+    def _other_track(self, number: int) -> int:
+        """The slot of a lazy buffer from before a tracking boundary; ABSENT where the request of this number has
+        none.
+        """
         st = self.state
-        return int(st.table(request, across(st, request))) if st.lazy and has_two(st) else ABSENT
+        return int(st.table(number, across(st, number))) if st.lazy and has_two(st) else ABSENT
 
     def renew(self, request: int) -> None:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
         was, now = self._newest(request)
         if was != now and self.state.buffered:
-            self.law.engine_step("state_renew", request, self.nodes.spare(), now)
+            self.step("state_renew", request, self.nodes.spare(), now)
 
     def _newest(self, request: int) -> tuple[int, int]:
         """The slot of the newest state that the request can give away, in the law and as the engine shows it."""
-        role = kept(self.state, request)
-        return self.state.table(request, role), self.named(request)[role]
+        number = self.of(request)
+        role = kept(self.state, number)
+        return self.state.table(number, role), self.named(request)[role]
 
     def kept_for_want(self, row: int) -> None:
         """Counts that a row keeps pages which the tree could take, since there is no state slot for a node."""
@@ -163,12 +234,12 @@ class CacheStates:
 
     def leave(self, row: int) -> None:
         """Explains that a request that ends gave its newest state to a node, and freed its other slots."""
-        request = self.law.state.mine(row) - 1
+        number = self.law.state.mine(row) - 1
         for key in self.nodes.given():
-            if (other := self._other_track(request)) != ABSENT and self._slot(key) == other:
-                self.law.engine_step("state_turn_lazy", request)
-            self.law.engine_step("state_donate", request, self.nodes.at[key])
-        self.law.engine_step("state_release", request)
+            if (other := self._other_track(number)) != ABSENT and self._slot(key) == other:
+                self.law.engine_step("state_turn_lazy", number)
+            self.law.engine_step("state_donate", number, self.nodes.at[key])
+        self.law.engine_step("state_release", number)
 
     def save(self, row: int, session: int) -> None:
         """Explains that all slots of a turn went to its session's slot."""

@@ -54,10 +54,12 @@ class ServerEvent(NamedTuple):
     requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a slot for one token
     each), ``passed`` (a forward pass was launched), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
-    (a session ended), ``flushed``, ``group_begun``, ``group_ended``, or ``poll`` (the server reads its messages next).
+    (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
+    the requests of a batch), ``states_ended``, or ``poll`` (the server reads its messages next).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
-    has, and ``waiting`` are those of them that wait, in the order of the queue.
+    has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how
+    many slots are asked for.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class ServerEvent(NamedTuple):
     session: int = 0
     batch: int = 0
     waiting: Sequence[int] = ()
+    wanted: int = 0
 
 
 class ServerEngine(Engine, Protocol):

@@ -36,7 +36,7 @@ MOST_TURNS = 400
 STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
 MIDWAY = frozenset({"arrived", "matched"})  # the server goes on at once with what belongs to it, such as a lock
 # While requests are admitted, others that run may have to leave: those that are admitted hold locks, and no row yet.
-PREEMPTS = frozenset({"left", "evicted"})
+PREEMPTS = frozenset({"left", "evicted", "states_ended"})
 
 
 class ServerRun:
@@ -46,7 +46,8 @@ class ServerRun:
 
     def __init__(self, engine: ServerEngine, config: Json, strict: bool = True, ignores: Ignores = nothing) -> None:
         self.engine, self.config = engine, config
-        self.cache = CacheRun(engine, engine.shape, strict, ignores)  # type: ignore[arg-type]
+        owners = engine.shape.get("size_mamba", 1)  # each request that owns a state slot owns another one
+        self.cache = CacheRun(engine, engine.shape, strict, ignores, owners)  # type: ignore[arg-type]
         self.law, self.calls, self.shadow = self.cache.law, self.cache.calls, self.cache.shadow
         self.lacks: Collection[str] = engine.lacks
         self.forks: dict[int, int] = {}
@@ -295,6 +296,14 @@ class ServerRun:
 
     def _group_ended(self, _: ServerEvent) -> None:
         self.law.caller_step("free_group_end")
+
+    def _states_begun(self, event: ServerEvent) -> None:
+        """State slots were set aside for the requests that wait."""
+        self.cache.states.group_begun(event.wanted)
+
+    def _states_ended(self, _: ServerEvent) -> None:
+        """The slots that nobody took are free again, and so are those of requests that go on waiting."""
+        self.cache.states.group_ended()
 
     def _polls(self, event: ServerEvent) -> None:
         """The server reads its messages next. Requests that are gone were taken back while they waited."""

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
-from torch import Tensor
 
 from conformance.driver.protocol import PublishedEvents, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
@@ -19,6 +18,7 @@ from conformance.engines.sglang.kinds import LOCKED
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.records import STATE
 from conformance.engines.sglang.releases.release import Release, TrackBuffers
+from conformance.engines.sglang.releases.states import watched_copies
 
 
 @dataclass
@@ -51,9 +51,7 @@ class SGLangMemory:
         self.pools = self._pools()
         self.rows = self._rows()
         self.state_slots: Any = self.release.state_slots(self.rows)
-        self._copies: list[tuple[int, int]] = []
-        if self.state_slots is not None:
-            self._watch_copies()
+        self._copies = [] if self.state_slots is None else watched_copies(self.rows.mamba_pool)
         self.tree = self.release.tree(
             self.kind,
             self.components,
@@ -90,17 +88,6 @@ class SGLangMemory:
 
     # Copies of states.
 
-    def _watch_copies(self) -> None:
-        """From now on the copies that the release makes in its pool of states are kept."""
-        pool = self.rows.mamba_pool
-        real = pool.copy_from
-
-        def copy_from(sources: Tensor, targets: Tensor) -> Any:
-            self._copies += zip(sources.view(-1).tolist(), targets.view(-1).tolist(), strict=True)
-            return real(sources, targets)
-
-        pool.copy_from = copy_from
-
     def copy_matched(self, request: Any) -> None:
         """The state of the node that the request has matched is copied to its own.
 
@@ -115,7 +102,7 @@ class SGLangMemory:
 
     def copies(self) -> list[tuple[int, int]]:
         """The copies of states since the last time that somebody asked, each as the slots read and written."""
-        found, self._copies = self._copies, []
+        found, self._copies[:] = list(self._copies), []
         return found
 
     def _pools(self) -> PoolAdapter | PairAdapter:

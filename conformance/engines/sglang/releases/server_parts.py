@@ -38,6 +38,13 @@ def function(imported: Imported, places: Sequence[tuple[str, str]]) -> tuple[Any
     raise EngineError(f"sglang {imported.label} has no {names}, by which a server is watched")
 
 
+def part(thing: Any, names: str) -> Any:
+    """What an object has by an attribute of an attribute, with dots between their names; ``None`` where it has not."""
+    for name in names.split("."):
+        thing = getattr(thing, name, None)
+    return thing
+
+
 def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Those of these calls that an object has."""
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}

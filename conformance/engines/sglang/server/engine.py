@@ -23,13 +23,13 @@ from conformance.engines.sglang.server.reading import ServerReader
 from conformance.engines.sglang.server.runner import runner_class
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_place
-from conformance.engines.sglang.server.watching import ServerWatch, watch_functions
+from conformance.engines.sglang.server.watching import STATES_BEGUN, STATES_ENDED, ServerWatch, watch_functions
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.requests.request import token
 from conformance.stems.server.protocol import POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
-FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended")
+FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED)
 PREFIX = "SGLANG_"  # of the variables of its environment
 CAPACITY = 1 << 20  # of a session, in characters of its text
 
@@ -239,6 +239,8 @@ class SGLangServer:
             if answer:  # it is refused while something runs, and changes nothing
                 self._reader.begin()
                 self._stop(ServerEvent(kind))
+        elif kind == STATES_BEGUN:
+            self._stop(ServerEvent(kind, wanted=int(whom[0])))
         elif kind in OF_NOBODY:
             self._stop(ServerEvent(kind))
         else:

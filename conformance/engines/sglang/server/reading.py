@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.protocol import Json
 from conformance.engines.adapters import PairAdapter, PoolAdapter
-from conformance.engines.sglang.driving.reading import TreeReader, text
+from conformance.engines.sglang.driving.reading import TreeReader, slot_names, slots_in_row, text, tree_states
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import sorts_freed_pages
+from conformance.engines.sglang.releases.states import track_buffers, watched_copies
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
+from conformance.stems.lock_ref.protocol import LockRefSnapshot
+from conformance.stems.mamba_slots.protocol import MambaSlotsSnapshot
 from conformance.stems.session_trim.protocol import Lengths, RowSnapshot, SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
@@ -34,16 +37,20 @@ class ServerReader:
         self.all_sliding = bool(scheduler.is_hybrid_swa) and not scheduler.full_tokens_per_layer
         self.windowed = bool(scheduler.is_hybrid_swa) and not self.all_sliding
         self._kind = "pure_swa" if self.all_sliding else "unified"
-        self.components = ("full", "swa") if self.windowed else ("full",)
-        if scheduler.is_hybrid_ssm:
-            raise EngineError("a server of a model with states cannot be read yet")
+        self.stateful = bool(scheduler.is_hybrid_ssm)
+        self.components = ("full", *(["swa"] if self.windowed else []), *(["mamba"] if self.stateful else []))
+        self._states: Any = release.state_slots(self.rows) if self.stateful else None
+        self.buffers = track_buffers(self.rows)
+        self._copies = watched_copies(self.rows.mamba_pool) if self.stateful else []
         adapter = PairAdapter if self.windowed else PoolAdapter
         self._pools = adapter(allocator, self.page_size, released=release.release_list)
         self.begin()
 
     def begin(self) -> None:
         """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
-        self._tree = TreeReader(self._release.nodes(self.tree, self._kind, self.components), self.components, None)
+        self._tree = TreeReader(
+            self._release.nodes(self.tree, self._kind, self.components), self.components, self._states
+        )
         self._windows = Windows(int(self._scheduler.sliding_window_size or 0))
 
     @property
@@ -63,12 +70,15 @@ class ServerReader:
             "window": int(self._scheduler.sliding_window_size or 1),
             "need_sort": sorts_freed_pages(self._scheduler.token_to_kv_pool_allocator),
             "components": ["swa"] if self.all_sliding else list(self.components),
+            **({"size_mamba": len(self._states.free_slots), **self.buffers._asdict()} if self.stateful else {}),
         }
 
     def read(self) -> CacheSnapshot:
         """Pools, rows, the tree, and who holds what of it."""
         pools = self._read_pools()
-        return CacheSnapshot(self._rows(pools), self._tree.read(pools), self._holds(), None)
+        tree = self._tree.read(pools)
+        states = self._read_states(tree) if self.stateful else None
+        return CacheSnapshot(self._rows(pools), tree, self._holds(), states)
 
     def _read_pools(self) -> SwaMappingSnapshot:
         found = self._pools.snapshot()
@@ -79,6 +89,26 @@ class ServerReader:
         """The slots of sessions, by name."""
         found: dict[str, Any] = self._release.session_slots(self.tree, self._kind)
         return found
+
+    def _read_states(self, tree: LockRefSnapshot) -> MambaSlotsSnapshot:
+        """The state slots. What a turn names that runs on the record of its session's slot is the turn's; what one
+        names that waits is its session's.
+        """
+        requests, running = self._known.requests, self._known.running
+        lent = {name for name, slot in self._slots.items() if any(records.shared(requests[n], slot) for n in running)}
+        shown = {n: known for n, known in requests.items() if n in running or records.row(known) is None}
+        rows = {n: row for n in running if (row := records.row(requests[n])) is not None}
+        copies, self._copies[:] = list(self._copies), []
+        return MambaSlotsSnapshot(
+            free=self._states.free_slots.tolist(),
+            available=int(self._states.available_size()),
+            waiting=self._release.grouped_states(self._states),
+            requests={number: slot_names(request) for number, request in shown.items()},
+            rows={n: slots_in_row(self.rows, row, self.buffers.buffered) for n, row in rows.items()},
+            sessions={int(name): slot_names(slot) for name, slot in self._slots.items() if name not in lent},
+            nodes=tree_states(tree),
+            copies=copies,
+        )
 
     def _rows(self, pools: SwaMappingSnapshot) -> SessionTrimSnapshot:
         requests = {n: self._row(self._known.requests[n]) for n in sorted(self._known.running)}
@@ -114,10 +144,11 @@ class ServerReader:
         if node is None or not self._tree.number(node):
             return None
         nodes = self._tree.path(node)
+        state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         if not self.windowed or records.window_released(holder):
-            return LockHold(self._tree.number(node), None, text(nodes))
+            return LockHold(self._tree.number(node), None, text(nodes), state)
         mark = records.window_token(holder)
         tops = nodes[-1:] if mark is None else [n for n in nodes if n.mark == mark]
         if mark is not None and self.ran.get("core") == cores.RUST:
             tops = [self._windows.top(records.receipt(holder), nodes)]
-        return LockHold(self._tree.number(node), self._tree.number(tops[0].handle) if tops else -1, text(nodes))
+        return LockHold(self._tree.number(node), self._tree.number(tops[0].handle) if tops else -1, text(nodes), state)

@@ -26,7 +26,8 @@ def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Ser
             """Nothing is sampled before the first request."""
 
         def forward(self, forward_batch: Any, **_: Any) -> Any:
-            """One pass over a batch."""
+            """One pass over a batch. First the states are copied that its requests begin with."""
+            self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
             self.sampled = passes(passes_of(forward_batch))
             return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
 

@@ -126,9 +126,21 @@ def _updater(place: Place) -> type:
     return Updater
 
 
-def _states(_: Place) -> Callable[[Any], Any]:
-    """The states of a hybrid model, where its configuration has them."""
-    return lambda model: model.hf_config.to_dict().get("states")
+def _states(place: Place) -> Callable[[Any], Any]:
+    """The recurrent layers of a model, where its configuration has them: the content of a state is one number."""
+    kinds = place.imported.module("configs.mamba_utils")
+
+    def states(model: Any) -> Any:
+        layers = model.hf_config.to_dict().get("recurrent_layers")
+        if layers is None:
+            return None
+        others = [layer for layer in range(model.hf_config.num_hidden_layers) if layer not in layers]
+        sizes = dict.fromkeys(("intermediate_size", "n_groups", "num_heads", "head_dim", "state_size"), 1)
+        shape = kinds.Mamba2StateShape.create(tp_world_size=1, conv_kernel=2, **sizes)
+        params = kinds.Mamba2CacheParams(shape=shape, layers=layers)
+        return StandIn(full_attention_layer_ids=others, mamba2_cache_params=params)
+
+    return states
 
 
 def _none(_: Place) -> Callable[..., None]:

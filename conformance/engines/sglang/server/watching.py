@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import calls, function, modules_with
+from conformance.engines.sglang.releases.server_parts import calls, function, modules_with, part
 
 
 class WatchedFunction(NamedTuple):
@@ -46,6 +46,7 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
     return ()
 
 
+STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
 COMMON, ALLOCATION = "mem_cache.common", "mem_cache.allocation"
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
@@ -61,17 +62,24 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
     WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
 )
+# While a batch has state slots set aside, a request that is not admitted gives back its copy of a state by this call;
+# the end of the group tells it.
+TOLD_LATER = ("req_to_token_pool.mamba_allocator", "free")
 # The calls that change the pools and the rows, by the attribute of the scheduler that has the object.
 CHANGING = {
     "token_to_kv_pool_allocator": (
         *("alloc", "alloc_extend", "alloc_decode", "alloc_extend_swa_tail", "free", "free_swa", "free_full"),
         *("free_segment", "free_segments", "free_swa_segment", "free_full_segments", "clear", "restore_state"),
     ),
-    "req_to_token_pool": ("alloc", "free", "clear"),
+    "req_to_token_pool": (
+        *("alloc", "free", "clear", "free_mamba_cache", "set_mamba_ping_pong_slot", "donate_mamba_ping_pong_slot"),
+    ),
+    "req_to_token_pool.mamba_allocator": ("alloc", "free", "clear"),
 }
 # Calls to one object of a server that are watched, by the attribute of the scheduler that has it.
 TELLING = {
     "token_to_kv_pool_allocator": {"free_group_begin": "group_begun", "free_group_end": "group_ended"},
+    "req_to_token_pool.mamba_allocator": {"alloc_group_begin": STATES_BEGUN, "alloc_group_end": STATES_ENDED},
     "tree_cache": {"evict": "evicted", "evict_for_alloc": "evicted"},
 }
 
@@ -89,7 +97,7 @@ class ServerWatch:
     now: ServerWatch | None = None
 
     def __init__(self, told: Told) -> None:
-        self._told, self._depth = told, 0
+        self._told, self._depth, self._grouped = told, 0, False
 
     def within(self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]]) -> Any:
         """Makes a watched call. What it calls itself is a part of it. An exception goes on: nothing is told."""
@@ -119,18 +127,20 @@ class ServerWatch:
     def watch(self, scheduler: Any) -> None:
         """Watches the objects of this server."""
         for attribute, names in CHANGING.items():
-            thing = getattr(scheduler, attribute)
+            thing = part(scheduler, attribute)
             for name, real in calls(thing, names).items():
-                setattr(thing, name, self._checked(real, f"{type(thing).__name__}.{name}"))
+                later = (attribute, name) == TOLD_LATER
+                setattr(thing, name, self._checked(real, f"{type(thing).__name__}.{name}", later))
         for attribute, kinds in TELLING.items():
-            thing = getattr(scheduler, attribute)
+            thing = part(scheduler, attribute)
             for name, real in calls(thing, kinds).items():
                 setattr(thing, name, self._telling(real, kinds[name]))
 
-    def _checked(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
+    def _checked(self, real: Callable[..., Any], what: str, later: bool) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.changing(what)
+            if not (later and self._grouped):
+                self.changing(what)
             self._depth += 1
             try:
                 return real(*args, **kwargs)
@@ -142,7 +152,8 @@ class ServerWatch:
     def _telling(self, real: Callable[..., Any], kind: str) -> Callable[..., Any]:
         @functools.wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self.within(lambda: real(*args, **kwargs), kind, _nobody)
+            self._grouped = kind == STATES_BEGUN or (self._grouped and kind != STATES_ENDED)
+            return self.within(lambda: real(*args, **kwargs), kind, lambda: args)
 
         return call
 

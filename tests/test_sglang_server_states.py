@@ -1,0 +1,86 @@
+"""SGLang's real scheduler on a model with recurrent layers: what it does with mamba states is followed by the law."""
+
+from __future__ import annotations
+
+import pytest
+from test_sglang_server import NORMAL, SESSIONS, asks, sent, turn
+
+from conformance.driver.protocol import Json
+
+SMALL = ["--page-size", "1", "--max-total-tokens", "24", "--context-length", "18", "--max-running-requests", "3"]
+FLAGS = [*SMALL, "--attention-backend", "triton", "--max-mamba-cache-size", "9", NORMAL]
+# More requests than there are rows and states for, which share beginnings: states are copied, donated and evicted.
+CROWD = [
+    *(asks(0, 5, 6), asks(1, 6, 3, fork=3), turn(3), asks(2, 7, 5), asks(3, 4, 6, fork=0), turn(2)),
+    *(asks(4, 7, 2, fork=5), {"op": "abort", "request": 1}, asks(5, 8, 4), turn(9)),
+    *(asks(6, 6, 5, fork=3), asks(7, 7, 4), asks(8, 9, 4, fork=0), turn(60), {"op": "flush"}, turn(2)),
+]
+# A session of two turns, another request beside it, and its end.
+TURNS = [
+    *({"op": "open", "session": 1}, turn(), asks(0, 2, 2, session=1), turn(9)),
+    *(asks(1, 4, 2, fork=2), asks(2, 1, 2, session=1), turn(9), {"op": "close", "session": 1}, turn(9)),
+]
+STATES = {"state_group_begin", "state_group_end", "state_match", "state_admit", "state_copy", "state_donate"}
+
+
+def config(*more: str, model: str = "recurrent", sessions: int = 0) -> Json:
+    return {"model": model, "flags": [*FLAGS, *more, *([SESSIONS] if sessions else [])], "sessions": sessions}
+
+
+@pytest.mark.engine
+def test_states_of_a_server_are_followed_by_the_law() -> None:
+    chunks = ("--chunked-prefill-size", "4", "--enable-mixed-chunk")
+    for said in sent((config(), CROWD), (config(*chunks), CROWD)):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert said["batches"] > 10
+        assert said["done"].keys() >= STATES
+        assert {"state_evict", "evict_leaf_and_state"} & said["done"].keys()
+
+
+@pytest.mark.engine
+def test_states_of_sessions_are_followed_by_the_law() -> None:
+    (said,) = sent((config(sessions=1), TURNS))
+    assert not {"law", "error", "refused"} & said.keys(), said
+    assert {"state_save", "state_restore", "state_close", "close"} <= said["done"].keys()
+
+
+@pytest.mark.engine
+def test_overlap_without_track_buffers_is_refused() -> None:
+    overlapped = config("--mamba-radix-cache-strategy", "no_buffer")
+    overlapped["flags"].remove(NORMAL)
+    (said,) = sent((overlapped, CROWD))
+    assert "no_buffer do not support overlap schedule" in said["refused"]
+
+
+KEEPS_STATE = """
+    states = __import__("importlib").import_module("sglang.srt.mem_cache.allocator.mamba").MambaSlotAllocator
+    states.free = lambda self, index: None
+"""
+COPIES_NOTHING = """
+    rows = __import__("importlib").import_module("sglang.srt.mem_cache.memory_pool").HybridReqToTokenPool
+    rows.copy_mamba_state = lambda self, sources, targets: None
+"""
+FREES_APART = """
+    scheduler = __import__("importlib").import_module("sglang.srt.managers.scheduler").Scheduler
+    real = scheduler.get_next_batch_to_run
+    def get_next_batch_to_run(self, *args, real=real, **kwargs):
+        self.req_to_token_pool.mamba_allocator.alloc(1)
+        return real(self, *args, **kwargs)
+    scheduler.get_next_batch_to_run = get_next_batch_to_run
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("plant", "law"), [(KEEPS_STATE, "states.no_leak"), (COPIES_NOTHING, "reads_own_content")], ids=["keeps", "copies"]
+)
+def test_a_server_that_is_wrong_about_its_states_is_found(plant: str, law: str) -> None:
+    (said,) = sent((config(), CROWD), plant=plant)
+    assert said.get("law") == law, said
+
+
+@pytest.mark.engine
+def test_a_state_slot_that_is_taken_apart_from_all_watched_calls_is_no_verdict() -> None:
+    (said,) = sent((config(), CROWD), plant=FREES_APART)
+    assert "MambaSlotAllocator.alloc was called where the law follows no call" in said["error"]
