@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from driven import NEWEST, driven
+from driven import NEWEST, between, driven
 
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import EngineError, Json
+from conformance.engines.sglang.releases.server_parts import Releases
 from conformance.engines.sglang.server import page
+from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.sockets import Socket
+from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.stems.server.run import GOES_ON
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
@@ -60,9 +65,9 @@ def turn(times: int = 1) -> Json:
     return {"op": "turn", "times": times}
 
 
-def sent(*runs: tuple[Json, list[Json]], plant: str = "") -> list[Any]:
-    """How runs on the newest release end. ``plant``: code that changes the release before."""
-    found: list[Any] = driven(NEWEST, DRIVE.replace("PLANT", plant), json.dumps(runs))
+def sent(*runs: tuple[Json, list[Json]], plant: str = "", release: str = NEWEST) -> list[Any]:
+    """How runs on a release end. ``plant``: code that changes the release before."""
+    found: list[Any] = driven(release, DRIVE.replace("PLANT", plant), json.dumps(runs))
     return found
 
 
@@ -103,6 +108,60 @@ def test_what_clients_send_is_followed_by_the_law() -> None:
         assert said["batches"] > 10
         assert {"admit", "extend", "decode", "continue_prefill", "insert_leaf", "free_rest"} <= said["done"].keys()
     assert mixed["done"]["extend"] > overlapped["done"]["extend"], "a prompt is computed in chunks"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("release", between("0.5.19", "0.5.21"))
+def test_older_releases_are_followed(release: str) -> None:
+    lpm = ("--schedule-policy", "lpm")
+    for said in sent((config(*lpm), USUAL), (config(NORMAL, sessions=1), TURNS), release=release):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert {"admit", "extend", "decode", "insert_leaf"} <= said["done"].keys()
+
+
+class Fake:
+    """A release whose modules have these names."""
+
+    label = "fake"
+
+    def __init__(self, modules: dict[str, set[str]]) -> None:
+        self._modules = {name: SimpleNamespace(**dict.fromkeys(names)) for name, names in modules.items()}
+
+    def has(self, name: str) -> bool:
+        """The package itself, too."""
+        return not name or name in self._modules
+
+    def module(self, name: str) -> Any:
+        """The module."""
+        return self._modules.setdefault(name, SimpleNamespace())
+
+
+def stood_in(modules: dict[str, set[str]]) -> dict[str, Any]:
+    """What stands in the module ``groups`` of such a release: of two names, ``old`` marks the releases that have it."""
+    fake: Any = Fake(modules)
+    marked = Releases("groups", "old")
+    rows = [
+        StandInRow("groups", "new", lambda _: 1, "", "", marked._replace(lacking=True)),
+        StandInRow("groups", "inner", lambda _: 2, "", "", marked),
+        StandInRow("groups", "kind", lambda _: 3, "", "", Releases("kinds")),
+    ]
+    put_in_place(Place(fake, lambda _: Socket(), type, ServerClock(int)), rows)
+    return dict(vars(fake.module("groups")))
+
+
+def test_a_name_that_some_releases_have_is_still_asked_of_all() -> None:
+    assert stood_in({"groups": {"new"}}) == {"new": 1}
+    assert stood_in({"groups": {"old", "inner"}}) == {"old": None, "inner": 2}
+    assert stood_in({"groups": {"new", "kind"}, "kinds": set()}) == {"new": 1, "kind": 3}
+    neither: tuple[tuple[str, dict[str, set[str]]], ...] = (
+        ("new", {"groups": set()}),
+        ("inner", {"groups": {"old"}}),
+        ("kind", {"groups": {"new"}, "kinds": set()}),
+    )
+    for missing, modules in neither:
+        with pytest.raises(EngineError, match=f"fake: {missing} is to be stood in for; groups has no such name"):
+            stood_in(modules)
 
 
 @pytest.mark.engine

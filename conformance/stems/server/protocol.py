@@ -13,6 +13,7 @@ from conformance.driver.protocol import Engine, Json
 from conformance.stems.cache.protocol import CacheSnapshot
 
 POLL = "poll"
+NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
 
 
@@ -20,7 +21,7 @@ class ServerPass(NamedTuple):
     """What a forward pass computes of a request: the tokens from ``start`` up to ``end`` of its text.
 
     ``row``: the engine's number of its row. ``tokens``: the token ids that are computed. ``slots``: where their KV
-    cache is written.
+    cache is written. ``samples``: a token follows; else the engine puts ``NOT_SAMPLED`` in its place.
     """
 
     request: int
@@ -29,6 +30,7 @@ class ServerPass(NamedTuple):
     end: int
     tokens: tuple[int, ...]
     slots: tuple[int, ...]
+    samples: bool = True
 
 
 class ServedRequest(NamedTuple):

@@ -18,7 +18,7 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import POLL, Pause, ServerEngine, ServerEvent, ServerPass
+from conformance.stems.server.protocol import NOT_SAMPLED, POLL, Pause, ServerEngine, ServerEvent, ServerPass
 from spec.cache_state import CacheState
 
 COMPUTES_OWN = "pass_computes_own_tokens"
@@ -229,8 +229,8 @@ class ServerRun:
         for one in event.passes:
             known = self.calls.requests[one.request]
             self._computes_own(one, known)
-            if one.end >= len(known.tokens):
-                known.sampled = [token(n, known.fork) for n in range(len(known.tokens), one.end + 1)]
+            if (at := one.end - len(known.tokens)) >= 0:
+                known.sampled[at:] = [token(one.end, known.fork) if one.samples else NOT_SAMPLED]
             self.calls.passes.computed[one.request] = one.start
             done.append((one.request, known, one.end))
         self.calls.passes.launch(done)
@@ -239,7 +239,7 @@ class ServerRun:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
         of the row.
         """
-        text = [known.tokens[n] if n < len(known.tokens) else token(n, known.fork) for n in range(one.start, one.end)]
+        text = known.text[one.start : one.end]
         view = self.calls.view(one.request)
         told = []
         if list(one.tokens) != text:

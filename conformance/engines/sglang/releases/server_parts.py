@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
+
+# The ranks of a scheduler's process that is alone, as a launcher gives them to it.
+SPAWN_RANKS = {"world_rank": 0, "dp_rank": None, "gpu_id": 0}
+RANKS = {
+    "gpu_id": 0,
+    "tp_rank": 0,
+    "moe_ep_rank": 0,
+    "pp_rank": 0,
+    "attn_cp_rank": 0,
+    "moe_dp_rank": 0,
+    "dp_rank": None,
+}
 
 
 def modules_with(name: str) -> list[Any]:
@@ -48,6 +61,46 @@ def part(thing: Any, names: str) -> Any:
 def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
     """Those of these calls that an object has."""
     return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+
+
+class Releases(NamedTuple):
+    """Some releases: those whose ``module`` has ``name``, and with ``lacking`` the others. An empty ``name``: those
+    that have the module; each release has the module without a name, its package.
+    """
+
+    module: str = ""
+    name: str = ""
+    lacking: bool = False
+
+    def include(self, imported: Imported) -> bool:
+        """A release is one of them."""
+        there = imported.has(self.module) and (not self.name or has_name(imported.module(self.module), self.name))
+        return there is not self.lacking
+
+    def text(self) -> str:
+        """Which they are, for a reader."""
+        thing = f"`{self.name}` of `{self.module}`" if self.name else f"`{self.module}`"
+        return f"with{'out' if self.lacking else ''} {thing}"
+
+
+ALL = Releases()
+
+
+def publish(runtime: Any, settings: Any) -> None:
+    """Publishes the configuration of a scheduler's process, and its ranks where the release publishes these."""
+    ranks = {"ranks": runtime.SpawnRanks(**SPAWN_RANKS)} if hasattr(runtime, "SpawnRanks") else {}
+    runtime.publish(settings, role="scheduler", **ranks)
+
+
+def new_scheduler(imported: Imported, settings: Any, ports: Any) -> Any:
+    """A ``Scheduler``, with its ranks where the release does not publish these."""
+    cls = imported.module("managers.scheduler").Scheduler
+    asked = list(inspect.signature(cls.__init__).parameters)[len(("self", "settings", "ports")) :]
+    if unknown := sorted({*asked} - RANKS.keys()):
+        raise EngineError(
+            f"sglang {imported.label}: its scheduler asks for {', '.join(unknown)}, which nobody gives it"
+        )
+    return cls(settings, ports, **{name: RANKS[name] for name in asked})
 
 
 def published_fields(thing: Any) -> dict[str, Any]:

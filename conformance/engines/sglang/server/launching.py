@@ -19,7 +19,7 @@ from unittest import mock
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
-from conformance.engines.sglang.releases.server_parts import published_fields
+from conformance.engines.sglang.releases.server_parts import new_scheduler, publish, published_fields
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -63,11 +63,10 @@ class Launcher:
             self._put(self._read(*self._fresh()))
             settings, variables = self._resolved(model, flags, environment)
             os.environ.update(variables)
-            ranks = self._runtime.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
-            self._runtime.publish(settings, role="scheduler", ranks=ranks)
+            publish(self._runtime, settings)
             gc.freeze()  # the release collects all objects before it sizes its pools
             try:
-                scheduler = self._imported.module("managers.scheduler").Scheduler(settings, _ports())
+                scheduler = new_scheduler(self._imported, settings, _ports())
             except Exception as error:
                 label = f"sglang {self._imported.label}"
                 raise EngineError(f"{label}: {_method(error)} of its scheduler fails: {line_of(error)}") from error

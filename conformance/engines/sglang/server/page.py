@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from conformance.driver.cache_folder import checkout
+from conformance.engines.sglang.releases.server_parts import ALL, Releases
 from conformance.engines.sglang.server.launching import ALWAYS
 from conformance.engines.sglang.server.standing_in import EVERYWHERE, ROWS
 from conformance.engines.sglang.server.watching import CHANGING, TELLING, WATCHED
@@ -19,8 +20,11 @@ HERE = Path(__file__).parent
 
 def page() -> str:
     """The document."""
-    rows = [f"| `{r.module}` | `{r.name}` | {r.reason} | {r.differs} |" for r in ROWS]
-    calls = [(one.kind, " or ".join(f"`{name}` of `{module}`" for module, name in one.places)) for one in WATCHED]
+    rows = [f"| `{r.module}` | `{r.name}`{_only(r.only)} | {r.reason} | {r.differs} |" for r in ROWS]
+    calls = [
+        (one.kind, " or ".join(f"`{name}` of `{module}`" for module, name in one.places) + _only(one.only))
+        for one in WATCHED
+    ]
     calls += [
         (kind, f"`{name}` of the scheduler's `{thing}`")
         for thing, kinds in TELLING.items()
@@ -39,6 +43,10 @@ def page() -> str:
             changing="; ".join(changing),
         )
     )
+
+
+def _only(releases: Releases) -> str:
+    return "" if releases == ALL else f" (in releases {releases.text()})"
 
 
 def main() -> int:

@@ -45,9 +45,10 @@ def passes_of(batch: Any) -> list[ServerPass]:
     ends, rows = batch.seq_lens.tolist(), batch.req_pool_indices.tolist()
     starts = [end - 1 for end in ends] if batch.forward_mode.is_decode() else list(batch.extend_prefix_lens_cpu)
     tokens, slots, at, found = batch.input_ids.tolist(), batch.out_cache_loc.tolist(), 0, []
+    samples = not batch.is_prefill_only
     for name, row, start, end in zip(batch.rids, rows, starts, ends, strict=True):
         upto = at + end - start
-        found.append(ServerPass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto])))
+        found.append(ServerPass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto]), samples))
         at = upto
     if at != len(tokens):
         raise EngineError(f"a batch has {len(tokens)} tokens, and its requests {at}")

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import has_name, modules_with
+from conformance.engines.sglang.releases.server_parts import ALL, Releases, has_name, modules_with
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
@@ -29,6 +29,7 @@ IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_ru
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
+BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
 
@@ -51,6 +52,7 @@ class Place:
 class StandInRow(NamedTuple):
     """One name of the release that is set. ``module``: where the release reads it. ``value`` makes what stands there.
     ``reason``: why it cannot be the release's own. ``differs``: in what way what stands there is easier or harder.
+    ``only``: the releases that must have the name; the others are as if the row were not there.
     """
 
     module: str
@@ -58,6 +60,7 @@ class StandInRow(NamedTuple):
     value: Callable[[Place], Any]
     reason: str
     differs: str
+    only: Releases = ALL
 
 
 class ModelFiles(SimpleNamespace):
@@ -152,19 +155,47 @@ def _groups(place: Place) -> Callable[..., None]:
     process have no network.
     """
     runtime = place.imported.module("runtime_context")
-    real = place.imported.module("distributed.bootstrap").init_parallel_runtime
+    real = place.imported.module(BOOTSTRAP).init_parallel_runtime
 
     def init(**given: Any) -> None:
         stamps = runtime.get_parallel()._stamp
         if not place.groups:
             before = dict(stamps)
-            torch.distributed.init_process_group(ALONE, store=FakeStore(), rank=0, world_size=1)
-            with mock.patch.object(torch.distributed, "new_group", _group_alone):
-                real(**given)
+            _first_groups(real, given)
             place.groups.update({name: each for name, each in stamps.items() if before.get(name) is not each})
         stamps.update(place.groups)
 
     return init
+
+
+def _groups_of_runner(place: Place) -> Callable[..., None]:
+    """As ``_groups``, of a release whose model runner makes the groups: ``initialize_model_parallel`` of it."""
+    real = place.imported.module(BOOTSTRAP).initialize_model_parallel
+
+    def init(**given: Any) -> None:
+        if not place.groups:
+            _first_groups(real, given)
+            place.groups["made"] = True
+
+    return init
+
+
+def _environment_of_runner(place: Place) -> Callable[..., None]:
+    real = place.imported.module(BOOTSTRAP).init_distributed_environment
+
+    def init(**given: Any) -> None:
+        if not place.groups:
+            _first_groups(real, given)
+
+    return init
+
+
+def _first_groups(real: Callable[..., None], given: dict[str, Any]) -> None:
+    """A call of the release that makes groups, where there is no network."""
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(ALONE, store=FakeStore(), rank=0, world_size=1)
+    with mock.patch.object(torch.distributed, "new_group", _group_alone):
+        real(**given)
 
 
 def _group_alone(ranks: Any = None, *_: Any, backend: str = "", **__: Any) -> Any:
@@ -174,9 +205,12 @@ def _group_alone(ranks: Any = None, *_: Any, backend: str = "", **__: Any) -> An
 
 
 _NEW_GROUP = torch.distributed.new_group
+TWICE = "a second server of a process finds the groups of the first"
+ONCE = "the first server's call is the release's; its one process talks to nobody"
+IN_RUNNER = Releases(BOOTSTRAP, "init_torch_distributed")
+IN_SCHEDULER = IN_RUNNER._replace(lacking=True)
 NO_CLASSES, NO_MODEL = "it asks for classes of transformers", "the code of a model needs transformers"
-OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config",
-                "glm5_next_config")  # fmt: skip
+OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config")
 NO_PACKAGE = "it needs a package that is not installed"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
@@ -199,6 +233,9 @@ ROWS: tuple[StandInRow, ...] = (
     ),
     StandInRow(EVERYWHERE, "hybrid_gdn_config", _states, NO_CLASSES, "the small model's states"),
     *(StandInRow(EVERYWHERE, name, _none, NO_CLASSES, "no model of this kind") for name in OTHER_STATES),
+    StandInRow(
+        EVERYWHERE, "glm5_next_config", _none, NO_CLASSES, "no model of this kind", Releases("configs.glm5_next")
+    ),
     StandInRow(
         "configs.load_config",
         "orjson",
@@ -223,13 +260,9 @@ ROWS: tuple[StandInRow, ...] = (
         "the release's class; forward reads and writes shadow memory, sample takes the tokens of the run, no graph is "
         "captured",
     ),
-    StandInRow(
-        "distributed.bootstrap",
-        "init_parallel_runtime",
-        _groups,
-        "a second server of a process finds the groups of the first",
-        "the first server's call is the release's; its one process talks to nobody",
-    ),
+    StandInRow(BOOTSTRAP, "init_parallel_runtime", _groups, TWICE, ONCE, IN_SCHEDULER),
+    StandInRow(BOOTSTRAP, "init_distributed_environment", _environment_of_runner, TWICE, ONCE, IN_RUNNER),
+    StandInRow(BOOTSTRAP, "initialize_model_parallel", _groups_of_runner, TWICE, ONCE, IN_RUNNER),
     StandInRow(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
     StandInRow(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as of the receiver"),
     StandInRow(
@@ -256,7 +289,7 @@ def put_in_place(place: Place, rows: Sequence[StandInRow] = ROWS) -> None:
     """Sets every name of the table, once in a process. ``EngineError`` where the release has not one of them."""
     for name in IMPORTED:
         place.imported.module(name)
-    for row in rows:
+    for row in [row for row in rows if row.only.include(place.imported)]:
         found = _modules(place, row)
         if not found:
             where = "no module" if row.module == EVERYWHERE else row.module

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import calls, function, modules_with, part
+from conformance.engines.sglang.releases.server_parts import ALL, Releases, calls, function, modules_with, part
 
 
 class WatchedFunction(NamedTuple):
@@ -22,12 +22,13 @@ class WatchedFunction(NamedTuple):
 
     ``kind``: what it does, as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the
     session, in its arguments. ``places``: its module and name, in the newest release first; a method has the name of
-    its class before a dot.
+    its class before a dot. ``only``: the releases that must have it; in others it is not watched.
     """
 
     kind: str
     whom: Callable[..., tuple[Any, ...]]
     places: tuple[tuple[str, str], ...]
+    only: Releases = ALL
 
 
 def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
@@ -35,6 +36,10 @@ def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 def _request(req: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return (req,)
+
+
+def _second(_: Any, req: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (req,)
 
 
@@ -56,6 +61,12 @@ WATCHED: tuple[WatchedFunction, ...] = (
         "matched",
         _request,
         ((COMMON, "match_kv_cache"), ("managers.schedule_batch", "Req.init_next_round_input")),
+    ),
+    WatchedFunction(
+        "matched",
+        _second,
+        (("managers.schedule_policy", "match_prefix_for_req"),),
+        Releases(COMMON, "match_kv_cache", lacking=True),  # there the order of the queue has a match of its own
     ),
     WatchedFunction("extended", _batch, ((ALLOCATION, "alloc_for_extend"), (COMMON, "alloc_for_extend"))),
     WatchedFunction("decoded", _batch, ((ALLOCATION, "alloc_for_decode"), (COMMON, "alloc_for_decode"))),
@@ -163,7 +174,7 @@ def watch_functions(imported: Imported) -> None:
 
     ``EngineError`` names the one that the release has not.
     """
-    for one in WATCHED:
+    for one in [one for one in WATCHED if one.only.include(imported)]:
         home, name, real = function(imported, one.places)
         watched = _watched(real, one)
         setattr(home, name, watched)
