@@ -259,7 +259,10 @@ def check(
     ] = None,
     examples: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of random runs for each stem; by default 200, or what the budget allows."),
+        typer.Option(
+            min=1,
+            help="Number of random runs for each stem; by default 200, 25 of servers, or what the budget allows.",
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Go on until each stem has done this many operations.")] = 0,
     seed: Seed = None,
@@ -450,6 +453,10 @@ def events(
 
 @app.command()
 def engines(
+    stems: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[stem]...", help="Only these stems; of others the documents keep what they say."),
+    ] = None,
     newest: Annotated[
         bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
     ] = False,
@@ -465,7 +472,7 @@ def engines(
         raise typer.Exit(latest.run(json))
     from slotproof.commands import engines as releases
 
-    raise typer.Exit(releases.run(json))
+    raise typer.Exit(releases.run(json, stems or ()))
 
 
 @app.command()

@@ -21,7 +21,7 @@ OPTIONS = {
     "source": "Folder with the engine's source code. Its code is executed.",
     "base": "Only what breaks here and holds there fails: a folder, a git revision or a release.",
     "release": "Release of the engine.",
-    "examples": "Random runs for each stem; by default 200, or what the budget allows.",
+    "examples": "Random runs for each stem; by default 200, 25 of servers, or what the budget allows.",
     "budget": "Time for each stem, for example 20s.",
 }
 HOLDS, BROKEN, USAGE = 0, 1, 3

@@ -28,6 +28,7 @@ from conformance.search.ran import Ran
 from conformance.stems import exclusions
 from conformance.stems.found import law_of
 from conformance.stems.machine import Sink, TimeIsUp
+from conformance.stems.stem_registry import ROOMS
 from conformance.telling.tell import tell
 from conformance.traces import known, trace_files
 from conformance.traces.compare import Status
@@ -114,12 +115,12 @@ class Alone:
     def _drawn(self) -> Result:
         """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
         asked, seed = self.asked, self.asked["seed"]
-        result = self._check(asked["examples"] or 200, seed)
+        result = self._check(asked["examples"] or ROOMS[self.stem].runs, seed)
         number = seed or 0
         more = asked["examples"] is None and asked["seconds"] is not None
         while result.law is None and result.runs and not result.cut_short and (more or result.steps < asked["steps"]):
             number += 1
-            result = self._check(asked["examples"] or 200, number)
+            result = self._check(asked["examples"] or ROOMS[self.stem].runs, number)
         return result
 
     def _check(self, examples: int, seed: int | None) -> Result:

@@ -21,7 +21,8 @@ class Room(NamedTuple):
 
     ``protocol``: what an engine implements. ``reads``: the call that reads an engine. ``never_lacking``: calls that no
     engine can lack. ``abilities``: what ``lacks`` may name beside calls. ``ends``: the laws that break by the end of
-    the engine itself, after which nothing can be driven on: this is the harm.
+    the engine itself, after which nothing can be driven on: this is the harm. ``runs``: how many are drawn where
+    nobody says how many.
     """
 
     machine: type[StemMachine]
@@ -36,3 +37,4 @@ class Room(NamedTuple):
     never_lacking: frozenset[str] = frozenset()
     abilities: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
+    runs: int = 200

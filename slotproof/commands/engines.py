@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 from conformance.driver.naming import UsageError
@@ -16,31 +17,41 @@ from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.search.enough import NOT_ENOUGH
 from conformance.search.replay import row, rows_elsewhere
+from conformance.stems.stem_registry import ROOMS
 from conformance.traces import trace_files
 from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
 from slotproof.console.codes import FAILED, USAGE
-from slotproof.console.screen import TableOfRows, broken, progress, say, show, table, write_json
+from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
 from slotproof.pages.documents import FINDINGS, needed_checkout, write
-from slotproof.pages.kept_findings import packed, stems_of_traces
+from slotproof.pages.kept_findings import packed, stems_of_traces, unpacked
+
+LACKS_STEM = "no stem of this engine"  # how a check says that a release has not one of the named stems
 
 
-def run(json: Path | None) -> int:
-    """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them."""
+def run(json: Path | None, stems: Sequence[str] = ()) -> int:
+    """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them.
+    ``stems``: only these, where some are named; what is known of others stays.
+    """
     needed_checkout("engines")
-    names, own = trace_files.names(), registry.load(registry.own().name)
+    choose(stems, list(ROOMS), "stem")
+    stem_of, own = stems_of_traces(), registry.load(registry.own().name)
+    names = [name for name in trace_files.names() if not stems or stem_of[name] in stems]
     checks: list[Json] = []
     found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
     releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
     # Each release needs processes of its own; the threads wait for them.
     with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         task = bar.add_task("releases", total=len(releases))
-        for checked, rows in pool.map(lambda one: (_checked(*one), rows_elsewhere(names, *one)), releases):
+        for checked, rows in pool.map(lambda one: (_checked(*one, stems), rows_elsewhere(names, *one)), releases):
             checks += checked
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
             bar.advance(task)
-    write_json(FINDINGS, {"checks": [_lasting(c) for c in checks], **packed(found, stems_of_traces())})
+    lasting = [_lasting(c) for c in checks]
+    if stems:
+        lasting, found = _beside(jsonlib.loads(FINDINGS.read_text(encoding="utf-8")), lasting, found, stem_of)
+    write_json(FINDINGS, {"checks": lasting, **packed(found, stem_of)})
     write_json(json, {"checks": checks, "traces": found})
     show(_verdicts(checks))
     few = [c for c in checks if c["verdict"] == NOT_ENOUGH]
@@ -53,16 +64,32 @@ def run(json: Path | None) -> int:
     return write(check_only=False)
 
 
+def _beside(
+    kept: Json, checks: Sequence[Json], found: dict[str, list[Json]], stem_of: dict[str, str]
+) -> tuple[list[Json], dict[str, list[Json]]]:
+    """What was found, and what the file says of everything else. Traces that are no more are left out."""
+    new = {(check["subject"], check["release"], check["stem"]): check for check in checks}
+    every = []
+    for of_release, group in groupby(kept["checks"], key=lambda check: (check["subject"], check["release"])):
+        every += [new.pop((*of_release, check["stem"]), check) for check in group]
+        every += [new.pop(key) for key in [*new] if key[:2] == of_release]
+    still = {**kept, "traces": {name: rows for name, rows in kept["traces"].items() if name in stem_of}}
+    both = unpacked(still, stem_of) | found
+    return [*every, *new.values()], {name: both[name] for name in sorted(both)}
+
+
 def _lasting(checked: Json) -> Json:
     """What of a check is the same each time: not the law that was found first, and not the time."""
     return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
 
 
-def _checked(engine: str, release: str) -> list[Json]:
+def _checked(engine: str, release: str, stems: Collection[str]) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
-        command = [sys.executable, "-m", "slotproof", "check", engine, "--release", release, "--json", str(out)]
+        command = [sys.executable, "-m", "slotproof", "check", engine, *stems, "--release", release, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if stems and LACKS_STEM in done.stderr:
+            return []
         if not out.exists():
             raise _failed(f"{engine} {release}", done)
         results = jsonlib.loads(out.read_text(encoding="utf-8"))["results"]

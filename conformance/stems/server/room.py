@@ -23,4 +23,5 @@ ROOM = Room(
     never_lacking=frozenset({"generate", "abort", "go_on"}),
     abilities=frozenset({"counts_missing"}),
     ends=frozenset({GOES_ON}),
+    runs=25,
 )
