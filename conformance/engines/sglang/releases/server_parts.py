@@ -38,6 +38,15 @@ def function(imported: Imported, places: Sequence[tuple[str, str]]) -> tuple[Any
     raise EngineError(f"sglang {imported.label} has no {names}, by which a server is watched")
 
 
+def has_function(imported: Imported, places: Sequence[tuple[str, str]]) -> bool:
+    """Whether the release has a function or method at one of these places (see ``function``)."""
+    try:
+        function(imported, places)
+    except EngineError:
+        return False
+    return True
+
+
 def part(thing: Any, names: str) -> Any:
     """What an object has by an attribute of an attribute, with dots between their names; ``None`` where it has not."""
     for name in names.split("."):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import calls, function, modules_with, part
+from conformance.engines.sglang.releases.server_parts import calls, function, has_function, modules_with, part
 
 
 class WatchedFunction(NamedTuple):
@@ -28,6 +28,7 @@ class WatchedFunction(NamedTuple):
     kind: str
     whom: Callable[..., tuple[Any, ...]]
     places: tuple[tuple[str, str], ...]
+    always: bool = True  # every release has it
 
 
 def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
@@ -35,6 +36,10 @@ def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 def _request(req: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return (req,)
+
+
+def _second(_: Any, req: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (req,)
 
 
@@ -47,6 +52,8 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
+BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
+PROCESSOR = "SchedulerBatchResultProcessor"
 COMMON, ALLOCATION = "mem_cache.common", "mem_cache.allocation"
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
@@ -61,6 +68,9 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("decoded", _batch, ((ALLOCATION, "alloc_for_decode"), (COMMON, "alloc_for_decode"))),
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
     WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
+    WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_prealloc_at_boundary"),)),
+    WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"),), always=False),
+    WatchedFunction("tracks", _second, ((RESULTS, f"{PROCESSOR}.mamba_lazy_post_decode_at_boundary"),)),
 )
 # While a batch has state slots set aside, a request that is not admitted gives back its copy of a state by this call;
 # the end of the group tells it.
@@ -164,6 +174,8 @@ def watch_functions(imported: Imported) -> None:
     ``EngineError`` names the one that the release has not.
     """
     for one in WATCHED:
+        if not one.always and not has_function(imported, one.places):
+            continue
         home, name, real = function(imported, one.places)
         watched = _watched(real, one)
         setattr(home, name, watched)
