@@ -43,7 +43,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     # Each release needs processes of its own; the threads wait for them.
     with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         task = bar.add_task("releases", total=len(releases))
-        for checked, rows in pool.map(lambda one: (_checked(*one, stems), rows_elsewhere(names, *one)), releases):
+        for checked, rows in pool.map(lambda one: (_checked(one[0], one[1], stems), rows_elsewhere(names, *one)), releases):
             checks += checked
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
@@ -83,7 +83,7 @@ def _lasting(checked: Json) -> Json:
     return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
 
 
-def _checked(engine: str, release: str, stems: Collection[str]) -> list[Json]:
+def _checked(engine: str, release: str, stems: Sequence[str]) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
         command = [sys.executable, "-m", "slotproof", "check", engine, *stems, "--release", release, "--json", str(out)]

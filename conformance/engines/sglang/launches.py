@@ -10,7 +10,7 @@ from conformance.stems.launches import MODEL, SESSIONS, LaunchChoice, Launches, 
 
 PLAIN = LaunchChoice("plain")
 SIZES = ((1, 16), (1, 24), (4, 8), (2, 12), (1, 40), (4, 12))  # each: tokens of a page, and pages
-STATES_A_ROW = 3  # an engine of a model with recurrent layers has no more rows than it has so many states for
+STATES_A_ROW = 5  # an engine of a model with recurrent layers has no more rows than it has so many states for
 
 
 def _size(page: int, pages: int) -> LaunchChoice:
@@ -36,8 +36,10 @@ def _sessions(count: int) -> LaunchChoice:
 OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
 # A request is aborted that waits for 24 turns of the loop, or runs for 6.
 HURRY = LaunchChoice("short", environment=(("REQ_WAITING_TIMEOUT", "3"), ("REQ_RUNNING_TIMEOUT", "0.75")))
+# A model with recurrent layers whose requests track their states at each fourth token.
+TRACKED = LaunchChoice("tracked", ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4"))
 LAUNCHES = Launches(
-    models=(LaunchChoice("windowed"), LaunchChoice("full"), LaunchChoice("sliding"), LaunchChoice("recurrent")),
+    models=(*map(LaunchChoice, ("windowed", "full", "sliding", "recurrent")), TRACKED),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
     options=(
         ("size", tuple(_size(*size) for size in SIZES)),
@@ -49,6 +51,8 @@ LAUNCHES = Launches(
         ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
         ("time limits", (PLAIN, HURRY)),
+        _flag("few states", "--max-mamba-cache-size", "9"),
+        _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
     ),
     never=frozenset(
         {
@@ -59,6 +63,9 @@ LAUNCHES = Launches(
             # step begins when the one before it has ended.
             *(pair(MODEL, "recurrent", "size", _size(*size).name) for size in SIZES if size[0] > 1),
             pair(MODEL, "recurrent", "overlap", "on"),
+            # A second track that comes and goes needs track buffers of two slots, which overlapping steps have.
+            *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in ("windowed", "full", "sliding", "recurrent")),
+            pair("overlap", "off", "lazy tracks", "lazy tracks"),
         }
     ),
     avoided={"session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)})},

@@ -241,6 +241,12 @@ class CacheRun:
             lock_ref_state.ROOT,
         )
 
+    def follow_tracks(self) -> None:
+        """Explains which tracks requests that run write next, and which slots of track buffers came and went."""
+        if self.stateful and self.law.state.states.buffered:
+            for request in self.calls.row_of:
+                self.states.follow_tracks(request)
+
     def resume_row(self, request: int, session: int) -> None:
         """Explains that a session's row goes on, with its states."""
         row, long = self.rows.slot(session) - 1, len(self.calls.requests[request].tokens)

@@ -17,7 +17,19 @@ from conformance.stems.mamba_slots.projection import owner_names, project_states
 from conformance.stems.mamba_slots.protocol import NO_SLOTS, MambaSlotsSnapshot, SlotNames, Three
 from conformance.stems.requests.calls import RequestCalls
 from spec.finite import Seq
-from spec.mamba_slots_state import ABSENT, IDLE, OWN, ROLES, MambaSlotsState, across, has_two, kept, needed
+from spec.mamba_slots_state import (
+    ABSENT,
+    FIRST,
+    IDLE,
+    OWN,
+    ROLES,
+    SECOND,
+    MambaSlotsState,
+    across,
+    has_two,
+    kept,
+    needed,
+)
 
 
 class CacheStates:
@@ -172,6 +184,30 @@ class CacheStates:
         if self.state.doubled and not self.state.lazy:
             self.law.caller_step("state_track", self.of(request))
 
+    def tracks(self, request: int) -> tuple[int, ...]:
+        """The slots of the track buffer that the kernels write for a request."""
+        return self.seen.rows.get(request, NO_SLOTS)[FIRST:]
+
+    def follow_tracks(self, request: int) -> None:
+        """Explains what became of a request's track buffer since the last event: which track is written next, and the
+        second slot of a lazy one.
+        """
+        st, number = self.state, self.of(request)
+        shown = self.seen.requests.get(request, SlotNames())
+        if not has_two(st) or shown.slots[OWN] == ABSENT:
+            return
+        last = shown.slots[FIRST + 1 - shown.next]
+        if not st.lazy:
+            if shown.next != st.next(number):
+                self.law.caller_step("state_track", number)
+            return
+        if last and st.names(number, across(st, number)) == ABSENT:
+            self.second(request)
+        if shown.next != self.state.next(number):
+            self.step("state_turn_lazy", request)
+        if not last and self.state.names(number, across(self.state, number)) != ABSENT:
+            self.law.caller_step("state_give_second", number)
+
     def second(self, request: int) -> None:
         """Explains that a lazy track buffer got its second slot, or that none was free."""
         number = self.of(request)
@@ -189,7 +225,7 @@ class CacheStates:
         """
         turned = self._turned(request)
         if turned:
-            self.step("state_turn_lazy", request)
+            self._turn(self.of(request))
         for key in self.nodes.given():
             (was, now), number = self._newest(request), self.nodes.at[key]
             self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
@@ -197,20 +233,29 @@ class CacheStates:
                 self.step("state_swap", request, number)
         self.renew(request)
         if turned:
-            self.step("state_turn_lazy", request)
+            self._turn(self.of(request))
+
+    def _turn(self, number: int) -> None:
+        """The other track counts as the newest from now on."""
+        if self.state.lazy:
+            self.law.engine_step("state_turn_lazy", number)
+        else:
+            self.law.caller_step("state_track", number)
 
     def _turned(self, request: int) -> bool:
-        """A request that goes on gave away the track of its lazy buffer from before a tracking boundary."""
+        """A request that goes on gave away the track of its buffer from before a tracking boundary."""
         number = self.of(request)
         other = self._other_track(number)
-        return other != ABSENT and self.named(request)[across(self.state, number)] != other
+        return other != ABSENT and self.named(request)[self._other_role(number)] != other
+
+    def _other_role(self, number: int) -> int:
+        """The track of a buffer of two slots that is not the newest."""
+        return FIRST + SECOND - int(kept(self.state, number))
 
     def _other_track(self, number: int) -> int:
-        """The slot of a lazy buffer from before a tracking boundary; ABSENT where the request of this number has
-        none.
-        """
+        """The slot of a buffer from before a tracking boundary; ABSENT where the request of this number has none."""
         st = self.state
-        return int(st.table(number, across(st, number))) if st.lazy and has_two(st) else ABSENT
+        return int(st.table(number, self._other_role(number))) if has_two(st) else ABSENT
 
     def renew(self, request: int) -> None:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
@@ -237,7 +282,7 @@ class CacheStates:
         number = self.law.state.mine(row) - 1
         for key in self.nodes.given():
             if (other := self._other_track(number)) != ABSENT and self._slot(key) == other:
-                self.law.engine_step("state_turn_lazy", number)
+                self._turn(number)
             self.law.engine_step("state_donate", number, self.nodes.at[key])
         self.law.engine_step("state_release", number)
 

@@ -163,6 +163,10 @@ class RequestPasses:
         following = self.states.requests.get(request, SlotNames()).next
         self._write_state(request, 1 + following, self._prefixes(known, upto)[-1] if upto else EMPTY)
 
+    def tracks(self, request: int, known: RunRequest, slot: int, upto: int) -> None:
+        """A pass has written the state after ``upto`` tokens to a slot of the request's track buffer."""
+        self.shadow.write(STATES, [slot], [self._prefixes(known, upto)[-1] if upto else EMPTY], self.name(request))
+
     def _advance(self, request: int, prefixes: Sequence[int], now: int, upto: int) -> None:
         """A pass reads the state that the request has, and leaves in its place the state after the new tokens. A pass
         over the first tokens of a text reads no state.

@@ -21,7 +21,9 @@ class ServerPass(NamedTuple):
     """What a forward pass computes of a request: the tokens from ``start`` up to ``end`` of its text.
 
     ``row``: the engine's number of its row. ``tokens``: the token ids that are computed. ``slots``: where their KV
-    cache is written. ``samples``: a token follows; else the engine puts ``NOT_SAMPLED`` in its place.
+    cache is written. ``samples``: a token follows; else the engine puts ``NOT_SAMPLED`` in its place. ``tracked``: the
+    state slot of its track buffer to which a state is written, and the length of the text whose state it is; ``None``
+    where the pass writes none.
     """
 
     request: int
@@ -31,6 +33,7 @@ class ServerPass(NamedTuple):
     tokens: tuple[int, ...]
     slots: tuple[int, ...]
     samples: bool = True
+    tracked: tuple[int, int] | None = None
 
 
 class ServedRequest(NamedTuple):
@@ -57,7 +60,8 @@ class ServerEvent(NamedTuple):
     each), ``passed`` (a forward pass was launched), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
-    the requests of a batch), ``states_ended``, or ``poll`` (the server reads its messages next).
+    the requests of a batch), ``states_ended``, ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the
+    server reads its messages next).
     ``requests``: those it did it to, in order. ``passes``: of ``passed``. ``session``: of ``closed``. ``batch``: for
     ``poll``, how many requests were in the batch of the turn that ends there; its ``requests`` are all that the server
     has, and ``waiting`` are those of them that wait, in the order of the queue. ``wanted``: of ``states_begun``, how

@@ -175,6 +175,7 @@ class ServerRun:
             if event.kind == POLL:
                 self._polls(event)
                 return event
+            self.cache.follow_tracks()
             getattr(self, f"_{event.kind}")(event)
             admits = event.kind == "matched" or (admits and event.kind in PREEMPTS)
             midway = admits or event.kind in MIDWAY
@@ -234,6 +235,9 @@ class ServerRun:
             self.calls.passes.computed[one.request] = one.start
             done.append((one.request, known, one.end))
         self.calls.passes.launch(done)
+        for one in event.passes:
+            if one.tracked is not None:
+                self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
 
     def _computes_own(self, one: ServerPass, known: RunRequest) -> None:
         """Raises ``Finding`` if a pass computes other tokens than those of the text, or writes other slots than those
@@ -247,6 +251,8 @@ class ServerRun:
         if view.row != one.row or view.slots[one.start : one.end] != list(one.slots):
             told.append(f"it writes the slots {list(one.slots)} of row {one.row}, and the row has "
                         f"{view.slots[one.start : one.end]}, row {view.row}")  # fmt: skip
+        if one.tracked is not None and one.tracked[0] not in self.cache.states.tracks(one.request):
+            told.append(f"it tracks a state in state slot {one.tracked[0]}, which is not one of its row")
         if told:
             detail = f"request {one.request}, tokens {one.start} to {one.end - 1}: {'; '.join(told)}"
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)
@@ -296,6 +302,9 @@ class ServerRun:
 
     def _group_ended(self, _: ServerEvent) -> None:
         self.law.caller_step("free_group_end")
+
+    def _tracks(self, _: ServerEvent) -> None:
+        """Track buffers got or gave back slots: that is followed after every event."""
 
     def _states_begun(self, event: ServerEvent) -> None:
         """State slots were set aside for the requests that wait."""

@@ -51,6 +51,15 @@ def function(imported: Imported, places: Sequence[tuple[str, str]]) -> tuple[Any
     raise EngineError(f"sglang {imported.label} has no {names}, by which a server is watched")
 
 
+def has_function(imported: Imported, places: Sequence[tuple[str, str]]) -> bool:
+    """Whether the release has a function or method at one of these places (see ``function``)."""
+    try:
+        function(imported, places)
+    except EngineError:
+        return False
+    return True
+
+
 def part(thing: Any, names: str) -> Any:
     """What an object has by an attribute of an attribute, with dots between their names; ``None`` where it has not."""
     for name in names.split("."):
@@ -64,8 +73,8 @@ def calls(thing: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
 
 
 class Releases(NamedTuple):
-    """Some releases: those whose ``module`` has ``name``, and with ``lacking`` the others. An empty ``name``: those
-    that have the module; each release has the module without a name, its package.
+    """Some releases: those whose ``module`` has ``name`` (see ``function``), and with ``lacking`` the others. An empty
+    ``name``: those that have the module; each release has the module without a name, its package.
     """
 
     module: str = ""
@@ -74,7 +83,7 @@ class Releases(NamedTuple):
 
     def include(self, imported: Imported) -> bool:
         """A release is one of them."""
-        there = imported.has(self.module) and (not self.name or has_name(imported.module(self.module), self.name))
+        there = imported.has(self.module) and (not self.name or has_function(imported, ((self.module, self.name),)))
         return there is not self.lacking
 
     def text(self) -> str:

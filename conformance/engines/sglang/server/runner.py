@@ -44,12 +44,28 @@ def passes_of(batch: Any) -> list[ServerPass]:
     """What a forward pass computes of each request of its batch, as the scheduler has said."""
     ends, rows = batch.seq_lens.tolist(), batch.req_pool_indices.tolist()
     starts = [end - 1 for end in ends] if batch.forward_mode.is_decode() else list(batch.extend_prefix_lens_cpu)
-    tokens, slots, at, found = batch.input_ids.tolist(), batch.out_cache_loc.tolist(), 0, []
-    samples = not batch.is_prefill_only
+    samples, tracked = not batch.is_prefill_only, _tracked(batch, starts, ends)
+    tokens, slots, at = batch.input_ids.tolist(), batch.out_cache_loc.tolist(), 0
+    found: list[ServerPass] = []
     for name, row, start, end in zip(batch.rids, rows, starts, ends, strict=True):
         upto = at + end - start
-        found.append(ServerPass(int(name), row, start, end, tuple(tokens[at:upto]), tuple(slots[at:upto]), samples))
+        done = tuple(tokens[at:upto]), tuple(slots[at:upto])
+        found.append(ServerPass(int(name), row, start, end, *done, samples, tracked.get(len(found))))
         at = upto
     if at != len(tokens):
         raise EngineError(f"a batch has {len(tokens)} tokens, and its requests {at}")
     return found
+
+
+def _tracked(batch: Any, starts: list[int], ends: list[int]) -> dict[int, tuple[int, int]]:
+    """The states that a pass writes to track buffers, by the place of the request in the batch: the state slot, and the
+    length of the text whose state it is.
+    """
+    if batch.mamba_track_mask is None:
+        return {}
+    if batch.forward_mode.is_decode():
+        upto = ends
+    else:
+        upto = [start + more for start, more in zip(starts, batch.mamba_track_aligned_lens().tolist(), strict=True)]
+    slots = batch.mamba_track_indices.tolist()
+    return {at: (slots[at], upto[at]) for at, tracks in enumerate(batch.mamba_track_mask.tolist()) if tracks}

@@ -28,6 +28,7 @@ from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
 ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
+TENSOR = "torch.Tensor"  # the name is a method of a tensor
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
@@ -146,6 +147,15 @@ def _states(place: Place) -> Callable[[Any], Any]:
     return states
 
 
+def _platform(_: Place) -> Callable[[], Any]:
+    """A platform whose kernels write the states that are tracked."""
+    return lambda: StandIn(is_cuda=True, is_xpu=False)
+
+
+def _itself(_: Place) -> Callable[..., torch.Tensor]:
+    return lambda tensor, *_, **__: tensor
+
+
 def _none(_: Place) -> Callable[..., None]:
     return lambda *_, **__: None
 
@@ -237,6 +247,15 @@ ROWS: tuple[StandInRow, ...] = (
         EVERYWHERE, "glm5_next_config", _none, NO_CLASSES, "no model of this kind", Releases("configs.glm5_next")
     ),
     StandInRow(
+        "arg_groups.mamba_hook",
+        "get_platform",
+        _platform,
+        "no kernel of a CPU writes a tracked state",
+        "states are tracked in shadow memory",
+        Releases("arg_groups.mamba_hook"),
+    ),
+    StandInRow(TENSOR, "pin_memory", _itself, "without a device no memory is pinned", "the tensor itself"),
+    StandInRow(
         "configs.load_config",
         "orjson",
         lambda _: SimpleNamespace(loads=json.loads),
@@ -304,5 +323,7 @@ def put_in_place(place: Place, rows: Sequence[StandInRow] = ROWS) -> None:
 def _modules(place: Place, row: StandInRow) -> list[Any]:
     if row.module == EVERYWHERE:
         return modules_with(row.name)
+    if row.module == TENSOR:
+        return [torch.Tensor]
     module = place.imported.module(row.module)
     return [module] if has_name(module, row.name) else []

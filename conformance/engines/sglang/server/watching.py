@@ -52,6 +52,9 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 
 
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
+BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
+PROCESSOR = "SchedulerBatchResultProcessor"
+UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
 COMMON, ALLOCATION = "mem_cache.common", "mem_cache.allocation"
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
@@ -72,6 +75,9 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("decoded", _batch, ((ALLOCATION, "alloc_for_decode"), (COMMON, "alloc_for_decode"))),
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
     WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
+    WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_prealloc_at_boundary"),)),
+    WatchedFunction("tracks", _batch, ((BATCH, UNDO),), Releases(BATCH, UNDO)),
+    WatchedFunction("tracks", _second, ((RESULTS, f"{PROCESSOR}.mamba_lazy_post_decode_at_boundary"),)),
 )
 # While a batch has state slots set aside, a request that is not admitted gives back its copy of a state by this call;
 # the end of the group tells it.
