@@ -7,6 +7,7 @@ here, or in ``serving`` for the code that serves requests, ``records`` for their
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import logging
@@ -45,6 +46,9 @@ ANSWERS = {
     # and the bookkeeping has no text.
     "transformers.PreTrainedTokenizerBase.clean_up_tokenization": None,
     "transformers.utils.import_utils.is_torch_fx_available": None,
+    # `sglang.srt.managers.tokenizer_manager` sets this policy when it is imported, which schedulers of older releases
+    # do to ask how tensors of pictures travel. Nothing here runs a loop of asyncio.
+    "uvloop.EventLoopPolicy": asyncio.DefaultEventLoopPolicy,
 }
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
