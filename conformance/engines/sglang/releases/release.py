@@ -326,6 +326,19 @@ class Release:
         holders = [holder for holder in (tree, getattr(tree, "tree_core", None)) if holder is not None]
         return any(getattr(holder, name, None) is not None for holder in holders for name in EVENTS)
 
+    def kind_of(self, tree: Any) -> str:
+        """The kind of a tree that a server has built."""
+        name = type(tree).__name__
+        found = next((kind for kind, (known, _) in TREES.items() if known == name), None)
+        if found is None:
+            raise EngineError(f"sglang {self.imported.label}: a server has built a {name}, which cannot be read")
+        return found
+
+    @staticmethod
+    def tree_of(session_cache: Any) -> Any:
+        """The tree that requests reach through a cache: the cache itself, or what it keeps sessions for."""
+        return getattr(session_cache, "inner", session_cache)
+
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""
         if kind in ONE_LOCK:

@@ -33,7 +33,8 @@ class ServerReader:
         allocator = scheduler.token_to_kv_pool_allocator
         self.all_sliding = bool(scheduler.is_hybrid_swa) and not scheduler.full_tokens_per_layer
         self.windowed = bool(scheduler.is_hybrid_swa) and not self.all_sliding
-        self._kind = "pure_swa" if self.all_sliding else "unified"
+        self._inner = release.tree_of(self.tree)
+        self._kind = release.kind_of(self._inner)
         self.components = ("full", "swa") if self.windowed else ("full",)
         if scheduler.is_hybrid_ssm:
             raise EngineError("a server of a model with states cannot be read yet")
@@ -43,13 +44,13 @@ class ServerReader:
 
     def begin(self) -> None:
         """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
-        self._tree = TreeReader(self._release.nodes(self.tree, self._kind, self.components), self.components, None)
+        self._tree = TreeReader(self._release.nodes(self._inner, self._kind, self.components), self.components, None)
         self._windows = Windows(int(self._scheduler.sliding_window_size or 0))
 
     @property
     def ran(self) -> dict[str, str]:
         """What runs: the core of a unified tree."""
-        return {} if self.all_sliding else {"core": cores.of(self.tree)}
+        return {"core": cores.of(self.tree)} if self._kind == "unified" else {}
 
     def shape(self, config: Json) -> Json:
         """A configuration of the stem ``cache`` for what the server has built."""
