@@ -107,8 +107,15 @@ class ServerReader:
         return {who: hold for who, hold in found.items() if hold is not None}
 
     def _holder(self, request: Any) -> Any:
-        """Who has the lock of a request: the slot of its session, where the request runs on its record."""
-        return next((slot for slot in self._slots.values() if records.shared(request, slot)), request)
+        """Who has the lock of a request: the slot of its session, where the request runs on its record. In older
+        releases it runs on a copy of the record, and names an object that is no node of the tree.
+        """
+        found = next((slot for slot in self._slots.values() if records.shared(request, slot)), None)
+        if found is not None:
+            return found
+        slot = None if request.session is None else self._slots.get(request.session.session_id)
+        borrows = slot is not None and records.row(slot) == records.row(request) is not None
+        return slot if borrows and not self._tree.path(records.locked_node(request)) else request
 
     def _hold(self, holder: Any) -> LockHold | None:
         node = records.locked_node(holder)

@@ -107,7 +107,7 @@ def _backends(place: Place) -> Callable[..., Any]:
         """A backend of attention that computes nothing."""
 
         def __init__(self, runner: Any) -> None:
-            vars(self).update(attention_fields(place.imported, runner))
+            self.__dict__.update(attention_fields(place.imported, runner))
 
     def build(*, model_runner: Any) -> Any:
         one, other = Backend(model_runner), Backend(model_runner)
