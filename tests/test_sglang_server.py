@@ -111,7 +111,7 @@ def test_what_clients_send_is_followed_by_the_law() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("release", between("0.5.19", "0.5.21"))
+@pytest.mark.parametrize("release", between("0.5.16", "0.5.21"))
 def test_older_releases_are_followed(release: str) -> None:
     lpm = ("--schedule-policy", "lpm")
     for said in sent((config(*lpm), USUAL), (config(NORMAL, sessions=1), TURNS), release=release):

@@ -40,10 +40,14 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     checks: list[Json] = []
     found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
     releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
+
+    def both(engine: str, release: str) -> tuple[list[Json], list[Json]]:
+        return _checked(engine, release, stems), rows_elsewhere(names, engine, release)
+
     # Each release needs processes of its own; the threads wait for them.
     with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         task = bar.add_task("releases", total=len(releases))
-        for checked, rows in pool.map(lambda one: (_checked(one[0], one[1], stems), rows_elsewhere(names, *one)), releases):
+        for checked, rows in pool.map(lambda one: both(*one), releases):
             checks += checked
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
@@ -83,7 +87,7 @@ def _lasting(checked: Json) -> Json:
     return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
 
 
-def _checked(engine: str, release: str, stems: Sequence[str]) -> list[Json]:
+def _checked(engine: str, release: str, stems: Sequence[str] = ()) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
         command = [sys.executable, "-m", "slotproof", "check", engine, *stems, "--release", release, "--json", str(out)]

@@ -7,6 +7,7 @@ here, or in ``serving`` for the code that serves requests, ``records`` for their
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import logging
@@ -45,6 +46,9 @@ ANSWERS = {
     # and the bookkeeping has no text.
     "transformers.PreTrainedTokenizerBase.clean_up_tokenization": None,
     "transformers.utils.import_utils.is_torch_fx_available": None,
+    # `sglang.srt.managers.tokenizer_manager` sets this policy when it is imported, which schedulers of older releases
+    # do to ask how tensors of pictures travel. Nothing here runs a loop of asyncio.
+    "uvloop.EventLoopPolicy": asyncio.DefaultEventLoopPolicy,
 }
 # Where a class may be, the newest place first.
 ALLOCATOR = ("mem_cache.allocator",)
@@ -321,6 +325,19 @@ class Release:
         """The tree, or its core, keeps a queue of KV events; other trees say nothing of what they cache."""
         holders = [holder for holder in (tree, getattr(tree, "tree_core", None)) if holder is not None]
         return any(getattr(holder, name, None) is not None for holder in holders for name in EVENTS)
+
+    def kind_of(self, tree: Any) -> str:
+        """The kind of a tree that a server has built."""
+        name = type(tree).__name__
+        found = next((kind for kind, (known, _) in TREES.items() if known == name), None)
+        if found is None:
+            raise EngineError(f"sglang {self.imported.label}: a server has built a {name}, which cannot be read")
+        return found
+
+    @staticmethod
+    def tree_of(session_cache: Any) -> Any:
+        """The tree that requests reach through a cache: the cache itself, or what it keeps sessions for."""
+        return getattr(session_cache, "inner", session_cache)
 
     def nodes(self, tree: Any, kind: str, components: tuple[str, ...]) -> Nodes:
         """The nodes of a tree, to read them."""

@@ -11,6 +11,7 @@ from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 
 # The ranks of a scheduler's process that is alone, as a launcher gives them to it.
+BY_WORKER = "set_global_server_args_for_scheduler"  # how the worker of some releases publishes
 SPAWN_RANKS = {"world_rank": 0, "dp_rank": None, "gpu_id": 0}
 RANKS = {
     "gpu_id": 0,
@@ -95,10 +96,26 @@ class Releases(NamedTuple):
 ALL = Releases()
 
 
-def publish(runtime: Any, settings: Any) -> None:
-    """Publishes the configuration of a scheduler's process, and its ranks where the release publishes these."""
-    ranks = {"ranks": runtime.SpawnRanks(**SPAWN_RANKS)} if hasattr(runtime, "SpawnRanks") else {}
-    runtime.publish(settings, role="scheduler", **ranks)
+def resolve(imported: Imported, settings: Any) -> None:
+    """Resolves the settings of a server; older releases have done so when they were made."""
+    if hasattr(settings, "resolve_once"):
+        settings.resolve_once()
+    elif not hasattr(settings, "_handle_load_format"):
+        raise EngineError(f"sglang {imported.label}: ServerArgs has no resolve_once, by which settings are resolved")
+
+
+def publish(imported: Imported, settings: Any) -> None:
+    """Publishes the configuration of a scheduler's process, and its ranks where the release publishes these. Where the
+    process publishes nothing before it makes its scheduler, the scheduler's worker will.
+    """
+    runtime = imported.module("runtime_context")
+    if hasattr(runtime, "publish"):
+        ranks = {"ranks": runtime.SpawnRanks(**SPAWN_RANKS)} if hasattr(runtime, "SpawnRanks") else {}
+        runtime.publish(settings, role="scheduler", **ranks)
+    elif not has_name(imported.module("managers.tp_worker"), BY_WORKER) and not has_name(
+        imported.module("model_executor.model_runner"), BY_WORKER
+    ):
+        raise EngineError(f"sglang {imported.label}: runtime_context has no publish, and its worker no {BY_WORKER}")
 
 
 def new_scheduler(imported: Imported, settings: Any, ports: Any) -> Any:
@@ -110,6 +127,13 @@ def new_scheduler(imported: Imported, settings: Any, ports: Any) -> Any:
             f"sglang {imported.label}: its scheduler asks for {', '.join(unknown)}, which nobody gives it"
         )
     return cls(settings, ports, **{name: RANKS[name] for name in asked})
+
+
+def attention_fields(imported: Imported, runner: Any) -> dict[str, Any]:
+    """The fields that a model runner gives to its backends of attention."""
+    if imported.has("mem_cache.kv_index_translator"):
+        return {"kv_index_translator": runner.kv_index_translator}
+    return {}
 
 
 def published_fields(thing: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from unittest import mock
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
-from conformance.engines.sglang.releases.server_parts import new_scheduler, publish, published_fields
+from conformance.engines.sglang.releases.server_parts import new_scheduler, publish, published_fields, resolve
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -63,7 +63,7 @@ class Launcher:
             self._put(self._read(*self._fresh()))
             settings, variables = self._resolved(model, flags, environment)
             os.environ.update(variables)
-            publish(self._runtime, settings)
+            publish(self._imported, settings)
             gc.freeze()  # the release collects all objects before it sizes its pools
             try:
                 scheduler = new_scheduler(self._imported, settings, _ports())
@@ -92,7 +92,7 @@ class Launcher:
             with _quiet():
                 arguments = self._imported.module("server_args")
                 found = arguments.prepare_server_args(["--model-path", str(MODELS / model), *ALWAYS, *flags])
-            found.resolve_once()
+            resolve(self._imported, found)
         except (ValueError, AssertionError, NotImplementedError, SystemExit) as error:
             raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error
         return found

@@ -36,7 +36,8 @@ class ServerReader:
         allocator = scheduler.token_to_kv_pool_allocator
         self.all_sliding = bool(scheduler.is_hybrid_swa) and not scheduler.full_tokens_per_layer
         self.windowed = bool(scheduler.is_hybrid_swa) and not self.all_sliding
-        self._kind = "pure_swa" if self.all_sliding else "unified"
+        self._inner = release.tree_of(self.tree)
+        self._kind = release.kind_of(self._inner)
         self.stateful = bool(scheduler.is_hybrid_ssm)
         self.components = ("full", *(["swa"] if self.windowed else []), *(["mamba"] if self.stateful else []))
         self._states: Any = release.state_slots(self.rows) if self.stateful else None
@@ -49,14 +50,14 @@ class ServerReader:
     def begin(self) -> None:
         """The tree is new: it was built, or emptied. Its nodes get numbers from 0 on."""
         self._tree = TreeReader(
-            self._release.nodes(self.tree, self._kind, self.components), self.components, self._states
+            self._release.nodes(self._inner, self._kind, self.components), self.components, self._states
         )
         self._windows = Windows(int(self._scheduler.sliding_window_size or 0))
 
     @property
     def ran(self) -> dict[str, str]:
         """What runs: the core of a unified tree."""
-        return {} if self.all_sliding else {"core": cores.of(self.tree)}
+        return {"core": cores.of(self.tree)} if self._kind == "unified" else {}
 
     def shape(self, config: Json) -> Json:
         """A configuration of the stem ``cache`` for what the server has built."""
@@ -136,8 +137,15 @@ class ServerReader:
         return {who: hold for who, hold in found.items() if hold is not None}
 
     def _holder(self, request: Any) -> Any:
-        """Who has the lock of a request: the slot of its session, where the request runs on its record."""
-        return next((slot for slot in self._slots.values() if records.shared(request, slot)), request)
+        """Who has the lock of a request: the slot of its session, where the request runs on its record. In older
+        releases it runs on a copy of the record, and names an object that is no node of the tree.
+        """
+        found = next((slot for slot in self._slots.values() if records.shared(request, slot)), None)
+        if found is not None:
+            return found
+        slot = None if request.session is None else self._slots.get(request.session.session_id)
+        borrows = slot is not None and records.row(slot) == records.row(request) is not None
+        return slot if borrows and not self._tree.path(records.locked_node(request)) else request
 
     def _hold(self, holder: Any) -> LockHold | None:
         node = records.locked_node(holder)

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
-from conformance.engines.sglang.releases.server_parts import ALL, Releases, has_name, modules_with
+from conformance.engines.sglang.releases.server_parts import ALL, Releases, attention_fields, has_name, modules_with
 from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
@@ -108,11 +108,16 @@ def _backends(place: Place) -> Callable[..., Any]:
         """A backend of attention that computes nothing."""
 
         def __init__(self, runner: Any) -> None:
-            self.kv_index_translator = runner.kv_index_translator
+            self.__dict__.update(attention_fields(place.imported, runner))
 
     def build(*, model_runner: Any) -> Any:
         one, other = Backend(model_runner), Backend(model_runner)
-        return StandIn(attn_backend=one, decode_attn_backend=other, decode_attn_backend_group=None)
+        name = model_runner.server_args.attention_backend  # older releases keep it
+        names = {
+            "prefill_attention_backend_str": name,
+            "decode_attention_backend_str": name,
+        }  # older releases keep them
+        return StandIn(attn_backend=one, decode_attn_backend=other, decode_attn_backend_group=None, **names)
 
     return build
 
@@ -224,7 +229,14 @@ OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config",
 NO_PACKAGE = "it needs a package that is not installed"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
-    StandInRow(EVERYWHERE, "resolve_hf_gguf_reference", _none, "it asks a hub for the model", "the model is on no hub"),
+    StandInRow(
+        EVERYWHERE,
+        "resolve_hf_gguf_reference",
+        _none,
+        "it asks a hub for the model",
+        "the model is on no hub",
+        Releases("model_loader.gguf_name_maps"),
+    ),
     StandInRow(EVERYWHERE, "get_generation_config", _none, NO_PACKAGE, "a model without one"),
     StandInRow(EVERYWHERE, "get_hf_text_config", lambda _: lambda files: files, NO_PACKAGE, "a model of text alone"),
     StandInRow(

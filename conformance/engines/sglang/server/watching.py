@@ -55,7 +55,7 @@ STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
 UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
-COMMON, ALLOCATION = "mem_cache.common", "mem_cache.allocation"
+COMMON = "mem_cache.common"
 WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("arrived", _message, (("managers.scheduler", "Scheduler.handle_generate_request"),)),
     WatchedFunction("flushed", _nobody, (("managers.scheduler", "Scheduler.flush_cache"),)),
@@ -63,7 +63,7 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction(
         "matched",
         _request,
-        ((COMMON, "match_kv_cache"), ("managers.schedule_batch", "Req.init_next_round_input")),
+        ((COMMON, "match_kv_cache"), (BATCH, "Req.init_next_round_input")),
     ),
     WatchedFunction(
         "matched",
@@ -71,8 +71,8 @@ WATCHED: tuple[WatchedFunction, ...] = (
         (("managers.schedule_policy", "match_prefix_for_req"),),
         Releases(COMMON, "match_kv_cache", lacking=True),  # there the order of the queue has a match of its own
     ),
-    WatchedFunction("extended", _batch, ((ALLOCATION, "alloc_for_extend"), (COMMON, "alloc_for_extend"))),
-    WatchedFunction("decoded", _batch, ((ALLOCATION, "alloc_for_decode"), (COMMON, "alloc_for_decode"))),
+    WatchedFunction("extended", _batch, ((BATCH, "ScheduleBatch.prepare_for_extend"),)),
+    WatchedFunction("decoded", _batch, ((BATCH, "ScheduleBatch.prepare_for_decode"),)),
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
     WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
     WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_prealloc_at_boundary"),)),
