@@ -20,11 +20,19 @@ TURNS = [
     *({"op": "open", "session": 1}, turn(), asks(0, 2, 2, session=1), turn(9)),
     *(asks(1, 4, 2, fork=2), asks(2, 1, 2, session=1), turn(9), {"op": "close", "session": 1}, turn(9)),
 ]
+TRACKED = ["--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4"]
+LAZY = ["--mamba-radix-cache-strategy", "extra_buffer_lazy", "--mamba-track-interval", "4"]
 STATES = {"state_group_begin", "state_group_end", "state_match", "state_admit", "state_copy", "state_donate"}
 
 
 def config(*more: str, model: str = "recurrent", sessions: int = 0) -> Json:
     return {"model": model, "flags": [*FLAGS, *more, *([SESSIONS] if sessions else [])], "sessions": sessions}
+
+
+def tracking(*more: str, sessions: int = 0) -> Json:
+    """A server whose requests track their states, with steps that overlap."""
+    found = config(*more, "--max-mamba-cache-size", "15", model="tracked", sessions=sessions)
+    return found | {"flags": [flag for flag in found["flags"] if flag != NORMAL]}
 
 
 @pytest.mark.engine
@@ -53,6 +61,21 @@ def test_overlap_without_track_buffers_is_refused() -> None:
     assert "no_buffer do not support overlap schedule" in said["refused"]
 
 
+@pytest.mark.engine
+def test_tracked_states_are_followed_by_the_law() -> None:
+    one = config(*TRACKED, "--max-mamba-cache-size", "15", model="tracked")
+    single, doubled, lazy, session = sent(
+        (one, CROWD), (tracking(*TRACKED), CROWD), (tracking(*LAZY), CROWD), (tracking(*TRACKED, sessions=1), TURNS)
+    )
+    for said in (single, doubled, lazy, session):
+        assert not {"law", "error", "refused"} & said.keys(), said
+    for said in (single, doubled, lazy):
+        assert said["done"].keys() >= {"state_match", "state_swap", "state_donate"}
+    assert "state_track" in doubled["done"]
+    assert {"state_second", "state_give_second"} <= lazy["done"].keys()
+    assert {"state_save", "state_restore", "state_close"} <= session["done"].keys()
+
+
 KEEPS_STATE = """
     states = __import__("importlib").import_module("sglang.srt.mem_cache.allocator.mamba").MambaSlotAllocator
     states.free = lambda self, index: None
@@ -78,6 +101,29 @@ FREES_APART = """
 def test_a_server_that_is_wrong_about_its_states_is_found(plant: str, law: str) -> None:
     (said,) = sent((config(), CROWD), plant=plant)
     assert said.get("law") == law, said
+
+
+DONATES_THE_OTHER_TRACK = """
+    rows = __import__("importlib").import_module("sglang.srt.mem_cache.memory_pool").HybridReqToTokenPool
+    rows.get_mamba_ping_pong_keep_idx = lambda self, req: 1 - req.kv.mamba_last_track_idx
+"""
+FREES_SECOND_TRACK_TWICE = """
+    name = "sglang.srt.managers.scheduler_components.batch_result_processor"
+    results = __import__("importlib").import_module(name).SchedulerBatchResultProcessor
+    def frees(self, req, batch, track_idx):
+        slot = req.kv.mamba_ping_pong_track_buffer[1 - track_idx]
+        batch.req_to_token_pool.mamba_allocator.free(slot.unsqueeze(0))
+    results.mamba_lazy_post_decode_at_boundary = frees
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("plant", "flags"), [(DONATES_THE_OTHER_TRACK, TRACKED), (FREES_SECOND_TRACK_TWICE, LAZY)], ids=["donates", "frees"]
+)
+def test_a_server_that_is_wrong_about_tracked_states_is_found(plant: str, flags: list[str]) -> None:
+    (said,) = sent((tracking(*flags), CROWD), plant=plant)
+    assert "law" in said, said
 
 
 @pytest.mark.engine

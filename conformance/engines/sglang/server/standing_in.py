@@ -87,6 +87,18 @@ class EmptyModel(torch.nn.Module):
         raise EngineError(f"the empty model was asked to compute ({pp_proxy_tensors})")
 
 
+class UnpinnedTorch:
+    """The module ``torch`` on a machine without a device: a tensor that is to be pinned is an ordinary one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def tensor(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        """``torch.tensor``."""
+        del pin_memory
+        return torch.tensor(*args, **kwargs)
+
+
 def _files(_: Place) -> Callable[..., ModelFiles]:
     def get_config(path: Any, *_: Any, **__: Any) -> ModelFiles:
         return ModelFiles(**json.loads((Path(path) / "config.json").read_text(encoding="utf-8")))
@@ -226,6 +238,7 @@ IN_RUNNER = Releases(BOOTSTRAP, "init_torch_distributed")
 IN_SCHEDULER = IN_RUNNER._replace(lacking=True)
 NO_CLASSES, NO_MODEL = "it asks for classes of transformers", "the code of a model needs transformers"
 OTHER_STATES = ("qwen3_next_config", "hybrid_lightning_config", "mamba2_config", "kimi_linear_config")
+NO_PINNING = "without a device no memory is pinned"
 NO_PACKAGE = "it needs a package that is not installed"
 ROWS: tuple[StandInRow, ...] = (
     StandInRow(EVERYWHERE, "get_config", _files, NO_PACKAGE, "the fields of the file of a small model"),
@@ -266,7 +279,10 @@ ROWS: tuple[StandInRow, ...] = (
         "states are tracked in shadow memory",
         Releases("arg_groups.mamba_hook"),
     ),
-    StandInRow(TENSOR, "pin_memory", _itself, "without a device no memory is pinned", "the tensor itself"),
+    StandInRow(TENSOR, "pin_memory", _itself, NO_PINNING, "the tensor itself"),
+    StandInRow(
+        "managers.schedule_batch", "torch", lambda _: UnpinnedTorch(), NO_PINNING, "a new tensor is an ordinary one"
+    ),
     StandInRow(
         "configs.load_config",
         "orjson",
