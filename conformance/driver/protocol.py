@@ -46,7 +46,7 @@ class EngineError(Exception):
     """An engine cannot be found, downloaded or loaded. The message is one line that says why."""
 
 
-class NotBuilt(EngineError):
+class NotBuilt(Exception):
     """What was edited of an engine is not what would run, so there is no verdict. The message says what to build."""
 
 

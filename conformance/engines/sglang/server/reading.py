@@ -9,6 +9,7 @@ from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, text
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
+from conformance.engines.sglang.releases.nodes import is_handle
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import sorts_freed_pages
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
@@ -119,8 +120,8 @@ class ServerReader:
 
     def _hold(self, holder: Any) -> LockHold | None:
         node = records.locked_node(holder)
-        if node is None or not self._tree.number(node):
-            return None
+        if not is_handle(node) or not self._tree.number(node):
+            return None  # the turn of a session that is gone names what is no node of a tree
         nodes = self._tree.path(node)
         if not self.windowed or records.window_released(holder):
             return LockHold(self._tree.number(node), None, text(nodes))
