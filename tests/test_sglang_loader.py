@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,10 +16,13 @@ from pathlib import Path
 import pytest
 from driven import NEWEST, sampled
 
-from conformance.driver.protocol import EngineError
+from conformance.driver.protocol import EngineError, NotBuilt
 from conformance.engines import registry, wheels
 from conformance.engines.sglang.releases import download
+from conformance.search.connection import Subject
 from conformance.traces import known, trace_files
+from slotproof.checks.unbuilt import must_be_as_before
+from slotproof.console import codes
 
 ENGINE = "0.5.12"
 FAKE = {
@@ -495,6 +499,60 @@ def test_a_rust_core_that_cannot_run_is_said(tmp_path: Path, case: str) -> None:
         core, torch_version = rest[0].split()
         assert core == "python", "the release would try to build its core"
         assert first.endswith(f"; torch {torch_version} ran")
+
+
+CRATE = "rust/sglang-radix-tree"
+
+
+def committed(folder: Path, more: dict[str, str]) -> Path:
+    """A git checkout with the source of a Rust core and these files; the Python is below ``python``."""
+    rusty(folder / "python", {name: text for name, text in more.items() if name.startswith("sglang/")})
+    (folder / CRATE / "src").mkdir(parents=True)
+    (folder / CRATE / "src" / "lib.rs").write_text("// first")
+    for words in (("init", "-qb", "main"), ("add", "-A"), (*AS_NOBODY, "commit", "-qm", "first")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder
+
+
+AS_NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+
+
+def test_an_edited_rust_core_that_is_not_built_is_no_verdict(tmp_path: Path) -> None:
+    root = committed(tmp_path, {})
+    words = [sys.executable, "-m", "slotproof", "check", "sglang", "allocator", "--examples", "1"]
+    said = [*words, "--source", str(root / "python")]
+    (root / CRATE / "src" / "lib.rs").write_text("// second")
+    edited = subprocess.run(said, capture_output=True, text=True, check=False)
+    assert edited.returncode == codes.FAILED, edited.stderr
+    assert f"core not built: {root / CRATE} was edited (src/lib.rs)" in edited.stderr
+    chosen = subprocess.run([*said, "--option", "core=python"], capture_output=True, text=True, check=False)
+    assert "core not built" not in chosen.stderr
+
+
+def test_what_is_not_built_is_compared_with_the_base(tmp_path: Path) -> None:
+    root, before = committed(tmp_path / "now", {}), committed(tmp_path / "before", {})
+    crate, hello = root / CRATE, {"unbuilt": [str(root / CRATE)]}
+    subject = Subject("sglang", source=root / "python")
+    bases = (None, Subject("sglang", "0.5.23"), Subject("sglang", source=before / "python"))
+    for base in bases:
+        must_be_as_before(subject, hello, base)
+    (crate / "new.rs").touch()
+    for base in bases:
+        with pytest.raises(NotBuilt, match=r"was edited \(new.rs\)"):
+            must_be_as_before(subject, hello, base)
+        must_be_as_before(subject, {"unbuilt": []}, base)
+
+
+def test_a_core_that_is_older_than_its_source_is_not_built(tmp_path: Path) -> None:
+    root = committed(tmp_path, {HERE: ""})
+    crate, built = root / CRATE, root / "python" / HERE
+    code = """
+    from conformance.engines.sglang.releases import rust_core
+    print(*rust_core.unbuilt(attempt(sys.argv[1], "fake").imported))
+    """
+    for when, said in ((2_000_000_000, ""), (1_000_000_000, str(crate))):
+        os.utime(built, (when, when))
+        assert run_python(LOAD + code, str(root / "python")).stdout.strip() == said
 
 
 def test_a_release_without_a_rust_core_says_nothing_of_it(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ class Loaded:
     ``None`` then. ``roots``: the folders and files whose code is the engine's own, for who tells in which of its
     functions something went wrong. ``device``: where its tensors are. ``options``: the options that the user has set.
     ``notes``: sentences that the user must read beside the verdict, such as what of the engine is not judged.
-    ``kinds``: the kinds of trees that it declares; ``None``: see ``every_kind``.
+    ``kinds``: the kinds of trees that it declares; ``None``: see ``every_kind``. ``unbuilt``: folders of its source
+    that must be built before they run, and whose build is missing: nothing that was edited there is judged.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Loaded:
     options: Given = ()
     notes: tuple[str, ...] = ()
     kinds: Kinds | None = None
+    unbuilt: tuple[Path, ...] = ()
 
     @property
     def label(self) -> str:

@@ -70,6 +70,7 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
+    hello["unbuilt"] = [str(folder) for folder in loaded.unbuilt]
     hello["roots"] = [str(root) for root in loaded.roots]
     says = None if source is None else registry.release_of(wanted["engine"], source)
     return {**hello, "says": says, "stems": list(loaded.makers), "isolation": closed}, loaded

@@ -36,6 +36,7 @@ from conformance.traces.trace_files import LISTS
 from slotproof.checks import emit, remarks, weigh
 from slotproof.checks.again import Again
 from slotproof.checks.subjects import Base, base_of
+from slotproof.checks.unbuilt import must_be_as_before
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, progress
 
@@ -128,6 +129,7 @@ def _bench(options: CheckOptions) -> Iterator[Bench]:
                 beside.ready()
             except EngineError as error:
                 raise EngineError(f"the base cannot be loaded: {error}") from error
+        must_be_as_before(options.subject, subject.hello, None if base is None else base.subject)
         yield Bench(subject, beside, "" if base is None else base.why)
 
 

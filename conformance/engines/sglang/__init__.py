@@ -79,13 +79,17 @@ class SGLangPlugin:
         from conformance.engines.registry import Loaded
         from conformance.engines.sglang.driving.makers import makers
         from conformance.engines.sglang.releases import rust_core
+        from conformance.engines.sglang.releases.cores import PYTHON
 
         found = self._import(release, source)
         folder = None if source is None else source.resolve()
         roots = (found.imported.root / "sglang",)
         made = makers(found, device, options or {})
         notes = rust_core.prepare(found.imported)
-        return Loaded(self.name, release, made, self.own, source=folder, roots=roots, notes=notes, kinds=KINDS)
+        asked = (options or {}).get("core")
+        unbuilt = () if source is None or asked == PYTHON else rust_core.unbuilt(found.imported)
+        named: dict[str, Any] = {"source": folder, "roots": roots, "notes": notes, "kinds": KINDS, "unbuilt": unbuilt}
+        return Loaded(self.name, release, made, self.own, **named)
 
     def fetch(self, release: str) -> None:
         """Downloads a release, unless it is there."""

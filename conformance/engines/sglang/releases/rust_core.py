@@ -25,6 +25,7 @@ from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.cores import PYTHON, REGISTRY, RUST, RUST_PACKAGE, SWITCH
 
+CRATE = "sglang-radix-tree"  # the folder of its source below rust/ of a checkout
 _LOADER = f"{RUST_PACKAGE}.extension"
 _TORCH_RANGE = "rust_extensions.torch_build"
 _BUILD = "SGLANG_RUST_BUILD_MODE"
@@ -50,6 +51,17 @@ def prepare(imported: Imported) -> tuple[str, ...]:
         file = _shared_objects(imported)[0]
         raise EngineError(f"the Rust core {file} is damaged, fetch or build it again: {error}") from error
     return (f"the Rust core is here, and {torch_version}",)
+
+
+def unbuilt(imported: Imported) -> tuple[Path, ...]:
+    """The folder of the Rust core's source in a checkout, where the core is not built, or is older than the source."""
+    crate = imported.root.resolve().parent / "rust" / CRATE
+    if not imported.has(RUST_PACKAGE) or not crate.is_dir():
+        return ()
+    sources = [file for file in crate.rglob("*") if file.is_file() and "target" not in file.relative_to(crate).parts]
+    edited = max((file.stat().st_mtime for file in sources), default=0.0)
+    built = min((file.stat().st_mtime for file in _shared_objects(imported)), default=0.0)
+    return (crate,) if _missing(imported) or built < edited else ()
 
 
 def _missing(imported: Imported) -> str:

@@ -9,6 +9,7 @@ from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, slot_names, slots_in_row, text, tree_states
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
+from conformance.engines.sglang.releases.nodes import is_handle
 from conformance.engines.sglang.releases.release import Release
 from conformance.engines.sglang.releases.server_parts import sorts_freed_pages
 from conformance.engines.sglang.releases.states import track_buffers, watched_copies
@@ -149,8 +150,8 @@ class ServerReader:
 
     def _hold(self, holder: Any) -> LockHold | None:
         node = records.locked_node(holder)
-        if node is None or not self._tree.number(node):
-            return None
+        if not is_handle(node) or not self._tree.number(node):
+            return None  # the turn of a session that is gone names what is no node of a tree
         nodes = self._tree.path(node)
         state = self.stateful and bool(nodes) and nodes[0].parts["mamba"].slots is not None
         if not self.windowed or records.window_released(holder):
