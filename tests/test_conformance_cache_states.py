@@ -96,3 +96,18 @@ def test_a_state_that_is_evicted_under_its_holder_is_named() -> None:
     node = engine.handles[0].node
     engine.tree.entries[node].state, engine.locks.mamba[node] = None, 0
     found(lock, "state_evict")
+
+
+def test_a_row_that_gives_the_tree_nothing_new_may_have_given_the_track_from_before_a_boundary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang's ``donate_mamba_ping_pong_slot`` takes that track whether or not the tree had the state already."""
+    lock = stateful("lazy")
+    lock.do("admit", request=0, more=5)
+    run = run_of(lock)
+    steps: list[str] = []
+    monkeypatch.setattr(run.states, "_turned", lambda _: True)
+    monkeypatch.setattr(run.states, "_newest", lambda _: (1, 2))
+    monkeypatch.setattr(lock.law, "engine_step", lambda name, *_: steps.append(name))
+    run.share(0, run.calls.row_of[0])
+    assert steps == ["state_turn_lazy", "state_renew", "state_turn_lazy"]

@@ -118,7 +118,8 @@ class CacheStates:
 
     def share(self, request: int) -> None:
         """Explains what a request that goes on gave to nodes: a track, in exchange for a new one, or a copy of its
-        state.
+        state. Where the tree had the state already, it gave to no node and may have a new track all the same. In both
+        cases the track may be that of a lazy buffer from before a tracking boundary.
         """
         turned = self._turned(request)
         if turned:
@@ -128,7 +129,7 @@ class CacheStates:
             self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
             if was != now:
                 self.law.engine_step("state_swap", request, number)
-        self.renew(request)
+        self._renew(request)
         if turned:
             self.law.engine_step("state_turn_lazy", request)
 
@@ -142,7 +143,7 @@ class CacheStates:
         st = self.state
         return int(st.table(request, across(st, request))) if st.lazy and has_two(st) else ABSENT
 
-    def renew(self, request: int) -> None:
+    def _renew(self, request: int) -> None:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
         was, now = self._newest(request)
         if was != now and self.state.buffered:
