@@ -141,17 +141,13 @@ def turned_away_keeps_its_row() -> Any:
 
 
 def empty_prefix_gives_the_row_back() -> Any:
-    """Where no token of a session's row can be used, or less than the tree has of it, the row is given back, and the
-    turn is matched as a new one.
-    """
+    """Where no token of a session's row can be used, the row is given back, and the turn is matched as a new one."""
     from sglang.srt.session.streaming_session import StreamingSession
 
     def repaired(match: Callable[..., Any]) -> Any:
         def try_match_prefix(self: Any, params: Any) -> Any:
             slot = self.find_active_slot(params.req)
-            if slot is not None:
-                usable = min(slot.kv.kv_committed_len, len(params.key))
-            if slot is not None and (not usable or usable < slot.kv.cache_protected_len):
+            if slot is not None and not min(slot.kv.kv_committed_len, len(params.key)):
                 self.release_session(params.req.session.session_id)
             return match(self, params)
 
@@ -170,24 +166,6 @@ def only_computed_is_committed() -> Any:
             computed = kv.kv_committed_len
             saved = save(self, request)
             kv.kv_committed_len = min(computed, kv.kv_committed_len)
-            return saved
-
-        return try_cache_finished_req
-
-    return wrapped(StreamingSession, "try_cache_finished_req", repaired)
-
-
-def cut_window_goes() -> Any:
-    """A row that is cut to a length whose window has lost slots is cut to its part in the tree."""
-    from sglang.srt.session.streaming_session import StreamingSession
-
-    def repaired(save: Callable[..., Any]) -> Any:
-        def try_cache_finished_req(self: Any, request: Any) -> Any:
-            kv = request.kv
-            cursor = kv.max_evicted_seqlen
-            saved = save(self, request)
-            if cursor > kv.kv_committed_len - self.cache.sliding_window_size:
-                self._free_tail(kv, kv.cache_protected_len)
             return saved
 
         return try_cache_finished_req
@@ -257,8 +235,6 @@ REPAIRS: dict[str, Repair] = {
     "freed_window_goes_to_tree": freed_slots_stay_out_of_the_tree,
     "nested_state_group_forgets_unified": begin_ends_the_group,
     "one_token_retract": empty_prefix_gives_the_row_back,
-    "overshoot_cuts_window": cut_window_goes,
-    "prompt_fills_its_pages": empty_prefix_gives_the_row_back,
     "refused_checkpoint_loses_lock": checkpoint_gives_the_lock_back,
     "retract_lets_second_turn_in": only_an_end_ends,
     "second_retract_detaches": only_an_end_ends,

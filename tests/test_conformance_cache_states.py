@@ -11,6 +11,7 @@ from test_conformance_cache import engine_of, run_of, started
 from conformance.driver.lockstep import LockStep
 from conformance.driver.protocol import Json
 from conformance.stems.mamba_slots.rules import LAZY, NO_BUFFER, ONE, TWO
+from spec.mamba_slots_state import ABSENT, OWN
 
 KINDS = {"two": TWO, "lazy": LAZY, "one": ONE, "none": NO_BUFFER}
 
@@ -96,3 +97,34 @@ def test_a_state_that_is_evicted_under_its_holder_is_named() -> None:
     node = engine.handles[0].node
     engine.tree.entries[node].state, engine.locks.mamba[node] = None, 0
     found(lock, "state_evict")
+
+
+def test_a_row_that_gives_the_tree_nothing_new_may_have_given_the_track_from_before_a_boundary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang's ``donate_mamba_ping_pong_slot`` takes that track whether or not the tree had the state already."""
+    lock = stateful("lazy")
+    lock.do("admit", request=0, more=5)
+    run = run_of(lock)
+    steps: list[str] = []
+    monkeypatch.setattr(run.states, "_turned", lambda _: True)
+    monkeypatch.setattr(run.states, "_newest", lambda _: (1, 2))
+    monkeypatch.setattr(lock.law, "engine_step", lambda name, *_: steps.append(name))
+    run.share(0, run.calls.row_of[0])
+    assert steps == ["state_turn_lazy", "state_renew", "state_turn_lazy"]
+
+
+def test_a_request_gets_a_new_track_also_where_every_node_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = stateful("two")
+    lock.do("admit", request=0, more=5)
+    run = run_of(lock)
+    given: list[tuple[str, int]] = []
+    numbers = [int(number) for number in lock.law.state.tree.nodes.items()]
+    monkeypatch.setattr(run.states.nodes, "at", {(number,): number for number in numbers})
+    monkeypatch.setattr(run.states, "_newest", lambda _: (1, 2))
+    monkeypatch.setattr(lock.law, "engine_step", lambda name, _, spare, __: given.append((name, spare)))
+    run.states.share(0)
+    ((name, spare),) = given
+    assert (name, spare in numbers) == ("state_renew", True)
+    states = lock.law.state.states
+    assert states.names(states.first_node + spare, OWN) == ABSENT

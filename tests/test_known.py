@@ -73,7 +73,6 @@ SEEDS: dict[StrEnum, int] = {
     SessionTrimExclusion.CLOSE_RUNNING: 4,
     SessionTrimExclusion.RETRACT_TWICE: 7,
     SessionTrimExclusion.ONE_TOKEN: 3,
-    SessionTrimExclusion.WITHIN_TREE: 3,
     BlockCacheExclusion.RESET_IN_FLIGHT: 11,
 }
 

@@ -79,7 +79,7 @@ class CacheMachine(RequestRules):
         request = arguments["request"]
         if op not in ARRIVES or request in self.calls.requests:
             return breaks(self.run, self.exclude, op, request)
-        self.calls.arrive(**{name: value for name, value in arguments.items() if name != "chunk"})
+        self.calls.arrive(**{name: value for name, value in arguments.items() if name not in ("chunk", "unknown")})
         known = breaks(self.run, self.exclude, op, request)
         del self.calls.requests[request]
         return known

@@ -270,7 +270,7 @@ class CacheRun:
         if same and not self._locks_more(request, row):
             if self.stateful:
                 self.states.kept_for_want(row)
-                self.states.renew(request)
+                self.states.share(request)
             return
         self.law.engine_step("finish", row)
         self.tree.take(row, text)

@@ -221,7 +221,8 @@ class CacheStates:
 
     def share(self, request: int) -> None:
         """Explains what a request that goes on gave to nodes: a track, in exchange for a new one, or a copy of its
-        state.
+        state. Where the tree had the state already, it gave to no node and may have a new track all the same. In both
+        cases the track may be that of a lazy buffer from before a tracking boundary.
         """
         turned = self._turned(request)
         if turned:
@@ -231,7 +232,7 @@ class CacheStates:
             self.law.engine_step("state_copy", number, self._slot(key) if was == now else now)
             if was != now:
                 self.step("state_swap", request, number)
-        self.renew(request)
+        self._renew(request)
         if turned:
             self._turn(self.of(request))
 
@@ -257,11 +258,20 @@ class CacheStates:
         st = self.state
         return int(st.table(number, self._other_role(number))) if has_two(st) else ABSENT
 
-    def renew(self, request: int) -> None:
+    def _renew(self, request: int) -> None:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
         was, now = self._newest(request)
         if was != now and self.state.buffered:
-            self.step("state_renew", request, self.nodes.spare(), now)
+            self.step("state_renew", request, self._without_state(), now)
+
+    def _without_state(self) -> int:
+        """The number of a node whose owner has no state slot. A full tree has no number to spare, and then it is a node
+        of the tree.
+        """
+        first, numbers = self.state.first_node, self.law.state.tree.nodes.items()
+        bare = (n for n in numbers if self.state.names(first + n, OWN) == ABSENT)
+        number = next(bare, None)
+        return self.nodes.spare() if number is None else number
 
     def _newest(self, request: int) -> tuple[int, int]:
         """The slot of the newest state that the request can give away, in the law and as the engine shows it."""

@@ -200,10 +200,23 @@ class RequestCalls:
         return {session: row for session, row in {**running, **saved}.items() if session}
 
     def running(self, request: int) -> RunRequest:
+        """The request, which must run and go on. Raises ``Misuse`` if it does not run, or must leave next."""
+        known = self._leaving(request)
+        if self.has_no_answer(request):
+            raise Misuse(f"the answer of request {request} is unknown: it finishes or is retracted next")
+        return known
+
+    def _leaving(self, request: int) -> RunRequest:
         """The request, which must run. Raises ``Misuse`` if it does not."""
         if request not in self.row_of:
             raise Misuse(f"request {request} does not run")
         return self.requests[request]
+
+    def has_no_answer(self, request: int) -> bool:
+        """The prompt of a request that runs is computed, and the first token of its answer is not known: ``admit`` said
+        ``unknown``.
+        """
+        return not self.prefilling(request) and not self.requests[request].sampled
 
     def turns(self, session: int) -> list[int]:
         """The requests of a session, those that wait too."""
@@ -300,9 +313,20 @@ class RequestCalls:
 
     @operation
     def admit(
-        self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, chunk: int = 0, mark: int = 0
+        self,
+        request: int,
+        more: Tokens = 0,
+        session: int = 0,
+        fork: Tokens = 0,
+        chunk: int = 0,
+        mark: int = 0,
+        unknown: bool = False,
     ) -> Calls:
-        """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input)."""
+        """A request is admitted, and its first ``chunk`` pages are computed (0: all of its input).
+
+        ``unknown``: it leaves before the first token of its answer is known, so its prompt does not go to the tree. It
+        is retracted while an overlapping scheduler waits for the token, or wants no answer (``max_new_tokens`` is 0).
+        """
         known = self.arrive(request, more, session, fork, mark)
         most = chunk * self.page_size or len(known.tokens)
         answer = yield EngineCall("admit", lambda: self.engine.admit(request, known.session, list(known.tokens), most))
@@ -319,7 +343,10 @@ class RequestCalls:
             self.run.waits(request)
             return
         self.explain_begin(request, known, answer.prefix)
-        yield from self._prefilled(request, upto)
+        if unknown and upto == len(known.tokens):
+            self.grow("extend", request, upto)
+        else:
+            yield from self._prefilled(request, upto)
 
     @operation
     def admit_tail(self, request: int, more: Tokens = 0, session: int = 0, fork: Tokens = 0, mark: int = 0) -> Calls:
@@ -497,7 +524,9 @@ class RequestCalls:
             self.engine.cache(request, sampled)
 
         yield EngineCall("cache", send)
-        known.sampled += [] if sampled is None else [sampled]
+        if sampled is not None:
+            known.sampled.append(sampled)
+            known.least = 1
         self.explain_shared(request, row)
 
     def explain_shared(self, request: int, row: int) -> None:
@@ -557,7 +586,9 @@ class RequestCalls:
             return
         for request, one in zip(requests, sampled, strict=True):
             self.grow("decode", request, self.tokens(self.row_of[request]) + 1)
-            self.requests[request].sampled.append(one)
+            known = self.requests[request]
+            known.least = len(known.sampled)
+            known.sampled.append(one)
 
     @operation
     def reserve(self, request: int, more: Tokens, slide: bool = False) -> Calls:
@@ -619,6 +650,7 @@ class RequestCalls:
             raise Misuse("a verified draft has one token at least")
         accepted = known.next(count)
         self.law.caller_step("commit", row, in_pages(self.computed(request) + count, self.page_size))
+        known.least = len(known.sampled)
         known.sampled += accepted
         self.passes.verified(request, known, count)
         yield EngineCall("commit", lambda: self.engine.commit(request, list(accepted)))
@@ -626,6 +658,8 @@ class RequestCalls:
     def _slide(self, requests: Sequence[int]) -> Calls:
         for request in requests:
             yield EngineCall("slide", partial(self.engine.slide, request))
+            known = self.requests[request]
+            known.least = len(known.sampled)
             self.run.follow_tree()
             self.explain_window(request)
 
@@ -651,18 +685,39 @@ class RequestCalls:
     def finish(self, request: int, sent: Tokens | None = None) -> Calls:
         """A request ends. ``sent`` tokens of its answer reached the caller (``None``: all).
 
-        An engine looks for the end of an answer in each step. So the tokens behind a cut were sampled in the last step,
-        and no checkpoint has put them into the tree.
+        A scheduler looks for the end of an answer with each result: SGLang 0.5.23 in
+        ``SchedulerBatchResultProcessor.process_batch_result_prefill`` and ``process_batch_result_decode``
+        (``managers/scheduler_components/batch_result_processor.py``), which add the new tokens and then call
+        ``Req.update_finish_state`` (``managers/schedule_batch.py``). So the tokens behind a cut are those of one step:
+        drafts behind the end, or the step that had begun before the end was known. No checkpoint has put them into the
+        tree, and no window has moved by them, since ``ScheduleBatch.maybe_evict_swa`` moves it by ``Req.seqlen``, which
+        counts the tokens that are known. An engine that offers ``long_cut`` is sent longer cuts, too.
         """
-        known = self.running(request)
+        known = self._leaving(request)
         out = len(known.sampled) if sent is None else sent
-        if self.prefilling(request) or not 0 <= out <= len(known.sampled):
-            raise Misuse("sent must be between 0 and the length of the answer")
+        self._may_end_at(known, request, out)
         if len(known.tokens) + out < known.cached:
             raise Misuse(f"the first {known.cached} tokens of the request are in the tree: sent must not end before")
         yield EngineCall("finish", lambda: self.engine.finish(request, out))
         self.passes.ended(request)
         self.explain_left(request, known.tokens + known.sampled[:out])
+
+    def _may_end_at(self, known: RunRequest, request: int, sent: int) -> None:
+        """Raises ``Misuse`` unless the answer of a request may be ``sent`` tokens long when the request leaves."""
+        if self.prefilling(request):
+            raise Misuse("a prompt that is not computed has no answer")
+        least = self.shortest(known)
+        if not least <= sent <= len(known.sampled):
+            raise Misuse(
+                f"sent must be {least} to {len(known.sampled)}: a scheduler puts a prompt into the tree, moves "
+                "a window and begins a step only with tokens that it knows, and that have not ended the answer"
+            )
+
+    def shortest(self, known: RunRequest) -> int:
+        """How long the answer of a request is at least when it leaves. Engines that offer ``long_cut`` promise more
+        than schedulers ask for: they cut any part of an answer off.
+        """
+        return 0 if self.offers("long_cut") else known.least
 
     @operation
     def abort(self, request: int) -> Calls:
@@ -676,10 +731,16 @@ class RequestCalls:
 
     @operation
     def retract(self, request: int, sent: Tokens | None = None) -> Calls:
-        """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all)."""
-        known = self.running(request)
+        """A request gives up its row and waits. ``sent`` tokens of its answer are in its input then (``None``: all).
+
+        A scheduler puts a prompt into the tree when it has sampled the first token, and this token stays: SGLang 0.5.23
+        in one step, ``SchedulerBatchResultProcessor.process_batch_result_prefill``, which adds the token and then calls
+        ``checkpoint_kv_cache``. A request that is retracted before (``Req.is_retracted``) gets neither.
+        """
+        known = self._leaving(request)
         out = len(known.sampled) if sent is None else sent
-        if self.prefilling(request) or not len(known.sampled) - 1 <= out <= len(known.sampled):
+        self._may_end_at(known, request, out)
+        if out < len(known.sampled) - 1:
             raise Misuse("sent must be the whole answer, or all but its last token")
         again = RunRequest(known.session, known.tokens + known.sampled[:out], known.fork, mark=known.mark)
         self._may_arrive(again)

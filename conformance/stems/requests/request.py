@@ -14,7 +14,9 @@ class RunRequest:
     ``session``: 0 if it has none. ``tokens``: its input, as token ids. ``fork``: the position from which on its text
     differs from that of other forks. ``sampled``: its answer so far. ``mark``: what else its computation depends on,
     such as a LoRA adapter or a salt; 0 for nothing. Each token id of its text has the mark in its high part (``MARK``).
-    ``cached``: as many tokens of its text are in the tree by a checkpoint.
+    ``cached``: as many tokens of its text are in the tree by a checkpoint. ``least``: its answer is at least so long.
+    With so many tokens of it a scheduler has put the prompt into the tree, moved the window or begun a step, and the
+    answer had not ended before.
     """
 
     session: int
@@ -23,6 +25,7 @@ class RunRequest:
     sampled: list[int] = field(default_factory=list)
     mark: int = 0
     cached: int = 0
+    least: int = 0
 
     @property
     def text(self) -> list[int]:

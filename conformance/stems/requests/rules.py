@@ -22,9 +22,7 @@ from conformance.stems.configs import WINDOWED
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.calls import BadCall, RequestCalls
 from conformance.stems.session_trim.exclusions import SessionTrimExclusion as Exclusion
-from conformance.stems.session_trim.projection import lengths_of
 from spec import session_trim_state as noun
-from spec.lengths import in_pages
 
 REQUESTS, SESSIONS, ROWS = 3, 2, 3
 CONFIG = {
@@ -160,8 +158,8 @@ class RequestRules(StemMachine):
     @property
     def answering(self) -> list[int]:
         """The requests that run and have the first token of their answer, without those that the engine turned away."""
-        turned_away = self.calls.turned_away
-        return [r for r in self.calls.row_of if not self.calls.prefilling(r) and r not in turned_away]
+        turned_away, known = self.calls.turned_away, self.calls.requests
+        return [r for r in self.calls.row_of if known[r].sampled and r not in turned_away]
 
     @property
     def decoding(self) -> list[int]:
@@ -205,22 +203,10 @@ class RequestRules(StemMachine):
         known = len(self.calls.texts.get(session, []))
         more = min(self.tokens(more), self.most - known)
         nothing = self.excludes(Exclusion.NO_NEW_TOKEN) and not more
-        if not self.free or more < 0 or not known + more or self.within_tree(session, known + more) or nothing:
+        if not self.free or more < 0 or not known + more or nothing:
             return None
         asked = {"request": self.free[0], "more": more, "session": session, "fork": self.tokens(3) * fork}
         return asked if session or drawn % 5 != 4 else {**asked, "mark": 1}
-
-    def within_tree(self, session: int, long: int) -> bool:
-        """The tree has the whole input, of ``long`` tokens, of a session's turn, and that is a known difference."""
-        return self.excludes(Exclusion.WITHIN_TREE) and bool(session) and long <= self.calls.held(session)
-
-    def cuts_window(self, request: int, to: int) -> bool:
-        """The request would go on at ``to`` tokens, whose window is gone already, and the engine is known to overlook
-        that.
-        """
-        row = self.calls.row_of[request]
-        there = noun.resumable(self.run.rows, row, in_pages(to, self.calls.page_size))
-        return self.excludes(Exclusion.CUT_INTO_WINDOW) and not there
 
     def settle(self, request: int) -> None:
         """Accepts the draft of a session's turn before it leaves, if the engine is known to keep draft slots then."""
@@ -253,7 +239,9 @@ class RequestRules(StemMachine):
         """
         if self.run is None:
             return
-        if drawn % 4 != 3:
+        if drawn == 10:
+            self.arrive_in_passing(more, session, fork, drawn)
+        elif drawn % 4 != 3:
             self.arrive_now(more, session, fork, chunk, drawn)
         elif self.offers("look") and (asked := self.new(more, session, fork, drawn)) is not None:
             self.do("look", **asked)
@@ -263,6 +251,20 @@ class RequestRules(StemMachine):
         asked = self.new(more, session, fork, drawn)
         if asked is not None:
             self.do("admit", **asked, chunk=chunk)
+
+    def arrive_in_passing(self, more: int, session: int, fork: int, drawn: int) -> None:
+        """A new request is admitted, and leaves before the first token of its answer is known."""
+        asked = self.new(more, session, fork, drawn)
+        if asked is None or self.excludes(Exclusion.OVERLAP) or self.excludes(Exclusion.OVERSHOOT):
+            return
+        request = asked["request"]
+        self.do("admit", **asked, unknown=True)
+        if request not in self.calls.row_of:
+            return
+        if fork % 2 or not self.may_retract(request, len(self.calls.requests[request].tokens)):
+            self.do("finish", request=request)
+        else:
+            self.do("retract", request=request)
 
     @rule(more=lengths, pages=st.integers(0, 3), session=sessions, fork=forks, drawn=picks)
     @precondition(started)
@@ -434,11 +436,8 @@ class RequestRules(StemMachine):
         """A request ends, and the last ``lost`` tokens of its answer do not reach the caller."""
         self.settle(request)
         known = self.calls.requests[request]
-        sent = max(0, known.cached - len(known.tokens), len(known.sampled) - lost)
-        if not lost or (known.session and self.cuts_window(request, len(known.tokens) + sent)):
-            self.do("finish", request=request)
-        else:
-            self.do("finish", request=request, sent=sent)
+        sent = max(self.calls.shortest(known), known.cached - len(known.tokens), len(known.sampled) - lost)
+        self.do("finish", request=request, **({"sent": sent} if lost else {}))
 
     @rule(drawn=picks, unknown=st.booleans())
     @some("answering")
@@ -446,15 +445,16 @@ class RequestRules(StemMachine):
         """A request gives up its row. ``unknown``: an overlapping scheduler does not know its last token yet."""
         request = self.answering[drawn % len(self.answering)]
         self.settle(request)
-        known, held = self.calls.requests[request], lengths_of(self.run.rows, self.calls.row_of[request]).protected
+        known = self.calls.requests[request]
+        unknown = unknown and self.calls.shortest(known) < len(known.sampled) and not self.excludes(Exclusion.OVERLAP)
         sent = len(known.sampled) - unknown
-        long = len(known.tokens) + sent
-        within = bool(known.session) and long <= held and self.excludes(Exclusion.WITHIN_TREE)
-        fits = 0 < long <= self.most
-        left_out = within or self.forgets(request, long) or (unknown and self.excludes(Exclusion.OVERLAP))
-        left_out = left_out or self.before_window(request)
-        if fits and not left_out and not self.cuts_window(request, long - 1) and self.offers("retract"):
+        if self.may_retract(request, len(known.tokens) + sent):
             self.do("retract", request=request, **({"sent": sent} if unknown else {}))
+
+    def may_retract(self, request: int, long: int) -> bool:
+        """The request can be retracted, with an input of ``long`` tokens then, and that is no known difference."""
+        left_out = self.forgets(request, long) or self.before_window(request)
+        return 0 < long <= self.most and not left_out and self.offers("retract")
 
     def before_window(self, request: int) -> bool:
         """A retract of this request is a known difference: each of its layers has a window, which nothing has left."""

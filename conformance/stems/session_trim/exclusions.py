@@ -12,8 +12,6 @@ class SessionTrimExclusion(StrEnum):
     """What runs of ``session_trim`` and ``cache`` avoid."""
 
     NO_NEW_TOKEN = "session_trim.no_new_token"  # a turn that adds no token to its session's text
-    WITHIN_TREE = "session_trim.within_tree"  # a session's turn whose whole input the tree has
-    CUT_INTO_WINDOW = "session_trim.cut_into_window"  # a cut below what the SWA cursor allows
     DRAFT_TAIL = "session_trim.draft_tail"  # draft slots that are left when a turn leaves its row
     RETRACT = "session_trim.retract"  # a retract of a session's turn
     RETRACT_TWICE = "session_trim.retract_twice"  # a second retract of one turn

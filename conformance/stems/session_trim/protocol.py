@@ -106,11 +106,13 @@ class SessionTrimEngine(Engine, Protocol):
     one pool, whose snapshot is ``SwaMappingSnapshot.without_swa``; ``size_swa`` and ``window`` mean nothing; no cursor
     moves in ``slide``; and ``lacks`` names ``admit_tail`` and ``release_swa``.
 
-    Beside calls, ``lacks`` may name four abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
-    ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs), and ``share_prefix`` (a
-    request reads the tree's pages of its prefix). An engine without ``share_prefix`` copies the prefix into pages of
-    the row, whose ``protected`` is 0; it needs memory for them, and says in ``SessionTrimSnapshot.copies`` what it has
-    copied. Such an engine is driven with models without sliding-window layers.
+    Beside calls, ``lacks`` may name five abilities: ``abort_chunked`` (an abort between two chunks of a prompt),
+    ``close_waiting`` and ``close_running`` (a close while a turn of the session waits or runs), ``long_cut`` (``sent``
+    leaves more of an answer out than its last step, which no scheduler does, see ``RequestCalls.finish``), and
+    ``share_prefix`` (a request reads the tree's pages of its prefix). An engine without ``share_prefix`` copies the
+    prefix into pages of the row, whose ``protected`` is 0; it needs memory for them, and says in
+    ``SessionTrimSnapshot.copies`` what it has copied. Such an engine is driven with models without sliding-window
+    layers.
     """
 
     def look(self, request: int, session: int, tokens: list[int]) -> int:
@@ -166,8 +168,11 @@ class SessionTrimEngine(Engine, Protocol):
         """Inserts the computed part of the prompt into the tree, as far as the engine does that
         (``cache_unfinished_req``).
 
-        Sent after each ``admit`` and ``chunk`` that was granted. ``sampled``: the first token of the answer after the
-        last chunk, ``None`` after any other chunk. The engine may move the window of the row before it inserts.
+        Sent after each ``admit`` and ``chunk`` that was granted, unless the request leaves before the first token of
+        its answer is known: then ``finish`` with no token of an answer, or ``retract``, comes next.
+
+        ``sampled``: the first token of the answer after the last chunk, ``None`` after any other chunk. The engine may
+        move the window of the row before it inserts.
         """
 
     def decode(self, requests: list[int], sampled: list[int]) -> bool:

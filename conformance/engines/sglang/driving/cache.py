@@ -117,6 +117,7 @@ class DrivenCache:
             "counts_missing": self.counts_missing,
             "bad": False,
             "compact": False,
+            "long_cut": False,  # no scheduler cuts off more of an answer than its last step
             "admit_tail": self.memory.release.supports_tails(self.memory.components),
             "checkpoint": self.memory.release.serving.checkpoints_answers,
             **self.undoing.offers,
@@ -244,6 +245,8 @@ class DrivenCache:
     def finish(self, request: int, sent: int) -> None:
         """The answer is as long as was asked for; decoding may have run past that."""
         known = self._leaves(request)
+        if request in self.prefilling:  # no answer is wanted: the result of the prefill ends it, and has a token
+            known.output_ids.append(0)
         known.sampling_params.max_new_tokens = self.resumed.get(request, 0) + sent
         self.scheduler.finish(known)
         self._forget(request)

@@ -15,7 +15,7 @@ from sglang.srt.managers.io_struct import OpenSessionReqInput, SessionParams, To
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -53,24 +53,23 @@ def batch_of(request: Req) -> ScheduleBatch:
     return ScheduleBatch.init_new([request], rows, allocator, cache, model, False, SpeculativeAlgorithm.NONE)
 
 
-def admit(request: Req, sampled: int) -> None:
-    """Matches and prefills a request as the scheduler does. Its answer goes on with the token ``sampled``."""
+def admit(request: Req) -> None:
+    """Matches and prefills a request as the scheduler does. The result of the prefill is not processed yet."""
     request.init_next_round_input(cache)
     request.extend_end = len(request.origin_input_ids) + len(request.output_ids)
     request.lock = cache.lock(request.last_node)
     batch_of(request).prepare_for_extend()
-    request.output_ids.append(sampled)
-    checkpoint_kv_cache(request, cache)
 
 
 first = turn("first", [1], longest=0)
-admit(first, sampled=50)
+admit(first)
+first.output_ids.append(50)  # the result has a token, which is not wanted
 first.update_finish_state()  # its longest answer is reached
 release_kv_cache(first, cache, checkpoint=True)
 second = turn("second", [])
 refused = ""
 try:
-    admit(second, sampled=51)
+    admit(second)
 except AssertionError as error:
     refused = str(error)
 assert not refused, f"the admission of the second turn stops the server by the assertion '{refused}'"
