@@ -181,6 +181,13 @@ def test_a_server_is_chosen_option_by_option_and_a_refused_pair_is_not() -> None
     assert configuration(TWO.chosen({MODEL: 1, "pages": 1})) == plain | {"model": "odd"}
 
 
+def test_a_pair_in_which_a_known_difference_is_met_is_avoided_where_it_is_excluded() -> None:
+    known = TWO._replace(never=frozenset(), avoided={"one.known": frozenset({pair(MODEL, "odd", "pages", "of 4")})})
+    asked = {MODEL: 1, "pages": 1}
+    assert known.chosen(asked)["pages"].name == known.chosen(asked, ["another.known"])["pages"].name == "of 4"
+    assert known.chosen(asked, ["one.known"])["pages"].name == "of 1"
+
+
 def test_a_server_of_each_model_is_tried_with_each_choice_of_sessions() -> None:
     tried = [configuration(chosen) for chosen in TWO.probes()]
     assert [(one["model"], one["sessions"]) for one in tried] == [("small", 0), ("small", 1), ("odd", 0), ("odd", 1)]

@@ -10,14 +10,18 @@ import pytest
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import Misuse
+from conformance.driver.trace import Trace
+from conformance.search.harm import harm
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
 from conformance.stems.server import run as server
+from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
 from conformance.stems.server.run import ServerRun
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
+from conformance.traces.harm_found import rank_of
 
 PAGES, ROWS = 4, 2
 Script = Iterator[ServerEvent | Exception]
@@ -135,14 +139,57 @@ def test_no_message_may_stop_a_server() -> None:
     assert caught.value.law == server.GOES_ON
 
 
+def test_the_end_of_a_server_is_its_harm() -> None:
+    """Nothing can be driven on; where another law breaks, the run goes on."""
+    steps = [{"op": "generate", "request": 0, "tokens": [1, 2], "longest": 2}, {"op": "turn", "times": 2}]
+    trace = Trace("server", CONFIG, steps)
+    ended = harm(trace, 2, lambda _: Scripted(iter([STANDS, AssertionError("already has a slot")])))
+    assert (ended["ended"], rank_of(ended)) == (True, 1)
+    assert "has ended" in ended["sentence"]
+    goes_on = harm(trace, 2, lambda _: Scripted(repeat(IDLE), amiss=("2 tokens leak",)))
+    assert (goes_on["ended"], rank_of(goes_on)) == (False, 2)
+
+
+def test_what_a_known_difference_avoids_is_not_sent() -> None:
+    """A second turn while one is there; a lawful neighbour is a turn after it, or one of another session."""
+    arrived = ServerEvent("arrived", {1: WAITS._replace(session=1)})
+    here = ServerEvent(POLL, {0: WAITS, 1: WAITS}, waiting=[0, 1])
+    lock, avoid = begun(iter([arrived, here, IDLE])), frozenset({ServerExclusion.TURN_BESIDE_TURN})
+    run: Any = lock.run
+    assert may_ask_for_turn(run, avoid, 1)
+    lock.do("open", session=1)
+    lock.do("generate", request=1, tokens=[1, 2], longest=2, session=1)
+    assert not may_ask_for_turn(run, avoid, 1), "it is on its way"
+    lock.do("turn")
+    assert not may_ask_for_turn(run, avoid, 1), "it waits"
+    assert may_ask_for_turn(run, avoid, 2)
+    assert may_ask_for_turn(run, frozenset(), 1), "nothing is excluded"
+    lock.do("turn")
+    assert may_ask_for_turn(run, avoid, 1)
+
+
+def test_priorities_are_said_unless_sessions_are_preempted() -> None:
+    run: Any = begun(repeat(IDLE)).run
+    assert may_say_priority(run, frozenset())
+    assert not may_say_priority(run, frozenset({ServerExclusion.PREEMPTED_TURN}))
+    run.config = {**CONFIG, "sessions": 0}
+    assert may_say_priority(run, frozenset({ServerExclusion.PREEMPTED_TURN}))
+
+
 def test_what_no_client_sends_is_misuse() -> None:
     lock = begun(repeat(IDLE))
     for wrong in (
         {"op": "generate", "request": 0, "tokens": [1], "longest": 1},
         {"op": "generate", "request": 1, "tokens": [1], "longest": 0},
         {"op": "open", "session": 2},
+        {"op": "resume_memory"},
         {"op": "turn", "times": 0},
         {"op": "turn", "times": server.MOST_TURNS + 1},
     ):
         with pytest.raises(Misuse):
-            lock.do(**wrong)  # type: ignore[arg-type]
+            lock.do(**wrong)
+    lock.do("pause", mode="retract")
+    with pytest.raises(Misuse, match="paused"):
+        lock.do("generate", request=1, tokens=[1], longest=1)
+    lock.do("resume")
+    lock.do("generate", request=1, tokens=[1], longest=1)

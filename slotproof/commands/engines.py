@@ -54,7 +54,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
             bar.advance(task)
     lasting = [_lasting(c) for c in checks]
     if stems:
-        lasting, found = _beside(jsonlib.loads(FINDINGS.read_text(encoding="utf-8")), lasting, found, stem_of)
+        lasting, found = beside(jsonlib.loads(FINDINGS.read_text(encoding="utf-8")), lasting, found, stem_of)
     write_json(FINDINGS, {"checks": lasting, **packed(found, stem_of)})
     write_json(json, {"checks": checks, "traces": found})
     show(_verdicts(checks))
@@ -68,7 +68,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     return write(check_only=False)
 
 
-def _beside(
+def beside(
     kept: Json, checks: Sequence[Json], found: dict[str, list[Json]], stem_of: dict[str, str]
 ) -> tuple[list[Json], dict[str, list[Json]]]:
     """What was found, and what the file says of everything else. Traces that are no more are left out."""
