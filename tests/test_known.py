@@ -32,8 +32,9 @@ from conformance.stems.found import with_file
 from conformance.stems.lock_ref.exclusions import LockRefExclusion
 from conformance.stems.machine import Sink
 from conformance.stems.mamba_slots.exclusions import MambaSlotsExclusion
+from conformance.stems.server.exclusions import ServerExclusion
 from conformance.stems.session_trim.exclusions import SessionTrimExclusion
-from conformance.stems.stem_registry import STEMS
+from conformance.stems.stem_registry import ROOMS, STEMS
 from conformance.stems.swa_mapping.exclusions import SwaMappingExclusion
 from conformance.traces import known
 
@@ -153,9 +154,9 @@ def test_each_exclusion_leaves_something_out(stem: str, member: StrEnum) -> None
 
 def test_every_exclusion_is_looked_for_above() -> None:
     """Those of ``lock_ref`` and ``mamba_slots`` have a situation each beside the other tests of these stems; most
-    of ``block_cache`` change its configuration, see the next test.
+    of ``block_cache`` change its configuration, see the next test; those of ``server`` are in ``test_server_laws.py``.
     """
-    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *AVOIDED}
+    elsewhere = {*LockRefExclusion, *MambaSlotsExclusion, *ServerExclusion, *AVOIDED}
     assert {member for _, member in READ} | PAST.keys() | elsewhere == set(known_exclusions().values())
 
 
@@ -247,7 +248,7 @@ def test_each_name_is_that_of_one_exclusion() -> None:
     for enumeration in enumerations():
         stems = {member.value.split(".")[0] for member in enumeration}
         assert len(stems) == 1
-        assert stems <= set(STEMS)
+        assert stems <= set(ROOMS)
 
 
 def test_an_unknown_name_is_refused() -> None:

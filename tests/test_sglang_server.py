@@ -17,6 +17,7 @@ from conformance.engines.sglang.server.clock import ServerClock
 from conformance.engines.sglang.server.sockets import Socket
 from conformance.engines.sglang.server.standing_in import Place, StandInRow, put_in_place
 from conformance.stems.server.run import GOES_ON
+from conformance.traces import trace_files
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "16", "--context-length", "12", "--max-running-requests", "3"]
 FLAGS = [*SMALL, "--attention-backend", "triton"]
@@ -215,6 +216,17 @@ def test_flags_that_the_release_refuses_are_unsupported() -> None:
     bad["flags"] = [*bad["flags"], "--no-such-flag"]
     (said,) = sent((bad, USUAL))
     assert "refuses these flags" in said["refused"]
+
+
+@pytest.mark.engine
+def test_memory_is_given_back_once_the_last_batch_is_done() -> None:
+    """The lawful neighbour of a kept trace that stops a server."""
+    kept = trace_files.load("memory_released_after_answer_stops_server").trace
+    early, turns = list(kept.steps), [turn(3)]
+    later, more = [*early[:2], *turns, *early[2:]], [{"op": "resume_memory"}, asks(1, 3, 2), turn(6)]
+    stops, goes_on = sent((kept.config, early), (kept.config, [*later, *more]))
+    assert stops["law"] == GOES_ON
+    assert ("law" not in goes_on, goes_on["left"], goes_on["batches"]) == (True, 0, 3)
 
 
 # Launches one server of flags that are not known, and one of flags that are: what each was launched with.
