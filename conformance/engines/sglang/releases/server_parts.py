@@ -146,3 +146,9 @@ def published_fields(thing: Any) -> dict[str, Any]:
 def sorts_freed_pages(allocator: Any) -> bool:
     """The allocator keeps what is freed apart, and sorts it in before it is handed out."""
     return bool(getattr(allocator, "need_sort", False))
+
+
+def says_tracked_lengths(imported: Imported) -> bool:
+    """A forward pass says, since 0.5.20, of which length of a text the states are that it tracks."""
+    module, name = "model_executor.forward_batch_info", "ForwardBatch.mamba_track_aligned_lens"
+    return has_function(imported, ((module, name),))

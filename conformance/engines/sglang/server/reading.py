@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from conformance.driver.protocol import Json
+from conformance.driver.protocol import Json, Unsupported
 from conformance.engines.adapters import PairAdapter, PoolAdapter
 from conformance.engines.sglang.driving.reading import TreeReader, slot_names, slots_in_row, text, tree_states
 from conformance.engines.sglang.driving.windows import Windows
 from conformance.engines.sglang.releases import cores, records
 from conformance.engines.sglang.releases.nodes import is_handle
 from conformance.engines.sglang.releases.release import Release
-from conformance.engines.sglang.releases.server_parts import sorts_freed_pages
+from conformance.engines.sglang.releases.server_parts import says_tracked_lengths, sorts_freed_pages
 from conformance.engines.sglang.releases.states import track_buffers, watched_copies
 from conformance.stems.cache.protocol import CacheSnapshot, LockHold
 from conformance.stems.lock_ref.protocol import LockRefSnapshot
@@ -40,6 +40,8 @@ class ServerReader:
         self._inner = release.tree_of(self.tree)
         self._kind = release.kind_of(self._inner)
         self.stateful = bool(scheduler.is_hybrid_ssm)
+        if self.stateful and not says_tracked_lengths(release.imported):
+            raise Unsupported(f"sglang {release.imported.label}: its passes do not say which states they track")
         self.components = ("full", *(["swa"] if self.windowed else []), *(["mamba"] if self.stateful else []))
         self._states: Any = release.state_slots(self.rows) if self.stateful else None
         self.buffers = track_buffers(self.rows)
