@@ -127,4 +127,4 @@ def test_a_request_gets_a_new_track_also_where_every_node_number_is_taken(monkey
     ((name, spare),) = given
     assert (name, spare in numbers) == ("state_renew", True)
     states = lock.law.state.states
-    assert states.names(states.first_node + spare, OWN) == ABSENT
+    assert states.table(states.first_node + spare, OWN) == ABSENT

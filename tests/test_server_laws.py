@@ -17,7 +17,7 @@ from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
 from conformance.stems.machine import Sink
 from conformance.stems.server import run as server
-from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority
+from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority, may_update_weights
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
 from conformance.stems.server.rules import ServerMachine
 from conformance.stems.server.run import ServerRun
@@ -168,6 +168,17 @@ def test_what_a_known_difference_avoids_is_not_sent() -> None:
     assert may_ask_for_turn(run, frozenset(), 1), "nothing is excluded"
     lock.do("turn")
     assert may_ask_for_turn(run, avoid, 1)
+
+
+def test_new_weights_are_loaded_on_a_paused_server_unless_that_stops_it() -> None:
+    run: Any = begun(repeat(IDLE)).run
+    avoid = frozenset({ServerExclusion.UPDATE_WHILE_PAUSED})
+    assert not may_update_weights(run, frozenset()), "a request is on its way"
+    run.paused = True
+    assert may_update_weights(run, frozenset())
+    assert not may_update_weights(run, avoid)
+    run.coming.clear()
+    assert may_update_weights(run, avoid)
 
 
 def test_priorities_are_said_unless_sessions_are_preempted() -> None:

@@ -16,9 +16,9 @@ from jinja2 import Environment
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.protocol import Json
 from conformance.engines import registry
+from conformance.stems.found import law_of
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
-from proofs.registry import hints_of
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
@@ -79,7 +79,7 @@ class KeptFinding:
     @property
     def sentence(self) -> str:
         """The law in English; empty where no invariant of the stem is broken, but an answer or a transition."""
-        law = hints_of(self.kept.trace.stem).stem.invariants.get(self.gravest["law"])
+        law = law_of(self.kept.trace.stem).invariants.get(self.gravest["law"])
         return law.sentence if law else ""
 
     @property

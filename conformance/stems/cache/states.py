@@ -269,7 +269,7 @@ class CacheStates:
         of the tree.
         """
         first, numbers = self.state.first_node, self.law.state.tree.nodes.items()
-        bare = (n for n in numbers if self.state.names(first + n, OWN) == ABSENT)
+        bare = (n for n in numbers if self.state.table(first + n, OWN) == ABSENT)
         number = next(bare, None)
         return self.nodes.spare() if number is None else number
 

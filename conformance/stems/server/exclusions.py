@@ -14,6 +14,7 @@ class ServerExclusion(StrEnum):
     TURN_BESIDE_TURN = "server.turn_beside_turn"  # a session's turn while another one of it is on the server
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
     RELEASE_AFTER_ANSWER = "server.release_after_answer"  # memory given back in the turn after the last answer
+    UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
 
 
 EXCLUSIONS = ServerExclusion
@@ -27,6 +28,11 @@ def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int)
 def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may say how urgent its request is."""
     return ServerExclusion.PREEMPTED_TURN not in exclude or not run.config["sessions"]
+
+
+def may_update_weights(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may load new weights now."""
+    return run.quiet or (run.paused and ServerExclusion.UPDATE_WHILE_PAUSED not in exclude)
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:

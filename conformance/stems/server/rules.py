@@ -13,7 +13,12 @@ from conformance.driver.protocol import Json
 from conformance.stems.launches import configuration
 from conformance.stems.machine import StemMachine, started
 from conformance.stems.requests.request import token
-from conformance.stems.server.exclusions import may_ask_for_turn, may_say_priority, turns_before_release
+from conformance.stems.server.exclusions import (
+    may_ask_for_turn,
+    may_say_priority,
+    may_update_weights,
+    turns_before_release,
+)
 from conformance.stems.server.run import ServerRun
 
 RESUMES = 8  # of 24 draws: how many leave a paused server paused
@@ -87,7 +92,7 @@ class ServerMachine(StemMachine):
             self.do("close", session=opened[length % len(opened)])
         elif pick == 5 and not begun.paused:
             self.do("pause", mode="retract" if length % 2 else "in_place")
-        elif pick == 6 and (begun.paused or begun.quiet):
+        elif pick == 6 and may_update_weights(begun, self.exclude):
             self.do("update_weights")
         elif pick == 7 and begun.quiet:
             if turns := turns_before_release(self.exclude):
