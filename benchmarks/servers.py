@@ -83,7 +83,7 @@ class Client:
         session = rng.choice(opened) if opened and rng.random() < 0.6 else 0
         first, count = len(self.run.calls.texts.get(session, [])) if session else 0, rng.randrange(1, 12)
         stop = {"stop": first + count + rng.randrange(4)} if rng.random() < 0.2 else {}
-        stop |= {"priority": rng.choice((0, FAR, -FAR))} if rng.random() < 0.7 else {}
+        stop |= {"priority": rng.choice((FAR, 2 * FAR, 0))} if rng.random() < 0.7 else {}
         tokens = [token(first + n, fork) for n in range(count)]
         longest = rng.randrange(1, 9)
         self.lock.do(

@@ -110,9 +110,8 @@ class ServerMachine(StemMachine):
         longest = max(1, self.begun.longest - SPARE)
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
         stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
-        more = (
-            {"priority": (0, FAR, -FAR)[length % 3]} if pick % 4 and may_say_priority(self.begun, self.exclude) else {}
-        )
+        urgent = pick % 4 and may_say_priority(self.begun, self.exclude)
+        more = {"priority": (FAR, 2 * FAR, 0)[length % 3]} if urgent else {}
         known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}
         self.do("generate", **known, **stop, **more)
         self.number += 1
