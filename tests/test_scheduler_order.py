@@ -87,7 +87,7 @@ def test_what_schedulers_send_is_lawful_on_ours(what: str) -> None:
 
 @pytest.mark.engine
 def test_what_schedulers_send_is_lawful_on_the_newest_release(tmp_path: Path) -> None:
-    """These calls are beside two that were once called findings of this release."""
+    """Two calls that no scheduler sends, much like these, were once called findings of this release."""
     have(NEWEST)
     files = []
     for number, (config, steps) in enumerate(LAWFUL.values()):

@@ -130,11 +130,11 @@ class Fake:
         self._modules = {name: SimpleNamespace(**dict.fromkeys(names)) for name, names in modules.items()}
 
     def has(self, name: str) -> bool:
-        """The package itself, too."""
+        """Whether it has a module; without a name this is the package itself."""
         return not name or name in self._modules
 
     def module(self, name: str) -> Any:
-        """The module."""
+        """The module of this name."""
         return self._modules.setdefault(name, SimpleNamespace())
 
 

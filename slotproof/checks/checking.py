@@ -44,6 +44,7 @@ SCHEMA = 1
 DEFAULT_BUDGET, MINIMUM_BUDGET, MAXIMUM_BUDGET = 60.0, 5.0, 86_400.0  # seconds
 ENDING = 5.0  # seconds of the budget that are kept for the end of the command
 RETRIES = 3  # how often a stem is tried again after the engine has killed its process
+STEM_OF_ENGINE = "stem of this engine"  # what a name of a stem must be, in the words of an error
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def report_of(options: CheckOptions) -> Json:
     registry.must_have(options.subject.engine, options.subject.options)
     with _bench(options) as bench:
         hello = bench.subject.hello
-        stems = choose(options.stems, hello["stems"], "stem of this engine")
+        stems = choose(options.stems, hello["stems"], STEM_OF_ENGINE)
         loaded = time.monotonic()
         deadline = None if options.budget is None else loaded + options.budget - ENDING
         again = Again(options.subject.engine, options.subject.options, kept=options.again)

@@ -19,14 +19,13 @@ from conformance.search.enough import NOT_ENOUGH
 from conformance.search.replay import row, rows_elsewhere
 from conformance.stems.stem_registry import ROOMS
 from conformance.traces import trace_files
+from slotproof.checks.checking import STEM_OF_ENGINE
 from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
 from slotproof.console.codes import FAILED, USAGE
 from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
 from slotproof.pages.documents import FINDINGS, needed_checkout, write
 from slotproof.pages.kept_findings import packed, stems_of_traces, unpacked
-
-LACKS_STEM = "no stem of this engine"  # how a check says that a release has not one of the named stems
 
 
 def run(json: Path | None, stems: Sequence[str] = ()) -> int:
@@ -41,13 +40,13 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     found = {name: [as_json(row(trace_files.load(name), own))] for name in names}
     releases = [(plugin.name, release) for plugin in registry.released() for release in plugin.releases]
 
-    def both(engine: str, release: str) -> tuple[list[Json], list[Json]]:
-        return _checked(engine, release, stems), rows_elsewhere(names, engine, release)
+    def shown(one: tuple[str, str]) -> tuple[list[Json], list[Json]]:
+        return _checked(*one, stems=stems), rows_elsewhere(names, *one)
 
     # Each release needs processes of its own; the threads wait for them.
     with progress() as bar, ThreadPoolExecutor(os.cpu_count()) as pool:
         task = bar.add_task("releases", total=len(releases))
-        for checked, rows in pool.map(lambda one: both(*one), releases):
+        for checked, rows in pool.map(shown, releases):
             checks += checked
             for name, one in zip(names, rows, strict=True):
                 found[name].append(as_json(one))
@@ -87,12 +86,12 @@ def _lasting(checked: Json) -> Json:
     return {key: checked[key] for key in ("subject", "release", "stem", "verdict", "known", "ran")}
 
 
-def _checked(engine: str, release: str, stems: Sequence[str] = ()) -> list[Json]:
+def _checked(engine: str, release: str, stems: Sequence[str]) -> list[Json]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "check.json"
         command = [sys.executable, "-m", "slotproof", "check", engine, *stems, "--release", release, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if stems and LACKS_STEM in done.stderr:
+        if stems and f"no {STEM_OF_ENGINE}" in done.stderr:  # the release has not one of them
             return []
         if not out.exists():
             raise _failed(f"{engine} {release}", done)

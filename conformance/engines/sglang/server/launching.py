@@ -45,7 +45,7 @@ class Launcher:
     """Starts servers of one imported release. One process can have several; each runs in its own published context.
 
     What the release made of launch flags is kept: the next server of these flags gets a copy. To parse them takes the
-    release three times as long as to make the server, and one finding is shrunk with hundreds of equal servers.
+    release longer than to make the server, and one finding is shrunk with hundreds of equal servers.
     """
 
     def __init__(self, imported: Imported) -> None:

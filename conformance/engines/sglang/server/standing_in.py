@@ -39,8 +39,8 @@ class Place:
     """What the stand-ins of one process refer to.
 
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
-    class. ``clock``: the time of the server that runs. ``groups``: the parallel groups of this process, empty before
-    the first server.
+    class. ``clock``: the time of the server that runs. ``groups``: the parallel groups of this process, or
+    the names of the calls that have made them; empty before the first server.
     """
 
     imported: Imported
@@ -124,11 +124,9 @@ def _backends(place: Place) -> Callable[..., Any]:
 
     def build(*, model_runner: Any) -> Any:
         one, other = Backend(model_runner), Backend(model_runner)
-        name = model_runner.server_args.attention_backend  # older releases keep it
-        names = {
-            "prefill_attention_backend_str": name,
-            "decode_attention_backend_str": name,
-        }  # older releases keep them
+        # Older releases keep the names of the backends beside them.
+        kept = ("prefill_attention_backend_str", "decode_attention_backend_str")
+        names = dict.fromkeys(kept, model_runner.server_args.attention_backend)
         return StandIn(attn_backend=one, decode_attn_backend=other, decode_attn_backend_group=None, **names)
 
     return build
@@ -195,26 +193,20 @@ def _groups(place: Place) -> Callable[..., None]:
     return init
 
 
-def _groups_of_runner(place: Place) -> Callable[..., None]:
-    """As ``_groups``, of a release whose model runner makes the groups: ``initialize_model_parallel`` of it."""
-    real = place.imported.module(BOOTSTRAP).initialize_model_parallel
+def _of_runner(name: str) -> Callable[[Place], Callable[..., None]]:
+    """As ``_groups``, for a release whose model runner makes the groups by a function of this name."""
 
-    def init(**given: Any) -> None:
-        if not place.groups:
-            _first_groups(real, given)
-            place.groups["made"] = True
+    def value(place: Place) -> Callable[..., None]:
+        real = getattr(place.imported.module(BOOTSTRAP), name)
 
-    return init
+        def init(**given: Any) -> None:
+            if name not in place.groups:
+                _first_groups(real, given)
+                place.groups[name] = True
 
+        return init
 
-def _environment_of_runner(place: Place) -> Callable[..., None]:
-    real = place.imported.module(BOOTSTRAP).init_distributed_environment
-
-    def init(**given: Any) -> None:
-        if not place.groups:
-            _first_groups(real, given)
-
-    return init
+    return value
 
 
 def _first_groups(real: Callable[..., None], given: dict[str, Any]) -> None:
@@ -308,8 +300,10 @@ ROWS: tuple[StandInRow, ...] = (
         "captured",
     ),
     StandInRow(BOOTSTRAP, "init_parallel_runtime", _groups, TWICE, ONCE, IN_SCHEDULER),
-    StandInRow(BOOTSTRAP, "init_distributed_environment", _environment_of_runner, TWICE, ONCE, IN_RUNNER),
-    StandInRow(BOOTSTRAP, "initialize_model_parallel", _groups_of_runner, TWICE, ONCE, IN_RUNNER),
+    *(
+        StandInRow(BOOTSTRAP, name, _of_runner(name), TWICE, ONCE, IN_RUNNER)
+        for name in ("init_distributed_environment", "initialize_model_parallel")
+    ),
     StandInRow(RECEIVER, "zmq", lambda _: RECEIVER_ZMQ, NO_PACKAGE, "an empty queue hands control back to the run"),
     StandInRow(CHANNELS, "zmq", lambda _: CHANNELS_ZMQ, NO_PACKAGE, "as of the receiver"),
     StandInRow(
