@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from conformance.driver.cache_folder import cache_folder
 from conformance.driver.naming import UsageError
 from conformance.driver.printable import printable
-from conformance.driver.protocol import EngineError, NotBuilt
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
 from slotproof.console import codes, output, version
@@ -534,7 +534,7 @@ def run() -> int:
         return app(args=_with_values(sys.argv[1:] or ["--help"]), standalone_mode=False) or codes.HOLDS
     except TyperException as error:
         return _complain(_message(error))
-    except NotBuilt as error:
+    except codes.NotBuilt as error:
         return _complain(str(error), codes.FAILED)
     except (EngineError, UsageError) as error:
         return _complain(str(error))

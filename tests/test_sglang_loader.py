@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from driven import NEWEST, sampled
 
-from conformance.driver.protocol import EngineError, NotBuilt
+from conformance.driver.protocol import EngineError
 from conformance.engines import registry, wheels
 from conformance.engines.sglang.releases import download
 from conformance.search.connection import Subject
@@ -538,7 +538,7 @@ def test_what_is_not_built_is_compared_with_the_base(tmp_path: Path) -> None:
         must_be_as_before(subject, hello, base)
     (crate / "new.rs").touch()
     for base in bases:
-        with pytest.raises(NotBuilt, match=r"was edited \(new.rs\)"):
+        with pytest.raises(codes.NotBuilt, match=r"was edited \(new.rs\)"):
             must_be_as_before(subject, hello, base)
         must_be_as_before(subject, {"unbuilt": []}, base)
 

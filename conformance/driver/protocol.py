@@ -46,10 +46,6 @@ class EngineError(Exception):
     """An engine cannot be found, downloaded or loaded. The message is one line that says why."""
 
 
-class NotBuilt(Exception):
-    """What was edited of an engine is not what would run, so there is no verdict. The message says what to build."""
-
-
 class Unsupported(Exception):
     """The engine does not support this configuration, or has no such call in it. The message is one line that says
     why.

@@ -8,10 +8,11 @@ import filecmp
 import os
 from pathlib import Path
 
-from conformance.driver.protocol import Json, NotBuilt
+from conformance.driver.protocol import Json
 from conformance.search.connection import Subject
 from slotproof.checks.revisions import git
 from slotproof.checks.subjects import MAIN
+from slotproof.console.codes import NotBuilt
 
 
 def must_be_as_before(subject: Subject, hello: Json, base: Subject | None) -> None:

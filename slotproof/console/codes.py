@@ -17,3 +17,7 @@ EXPLAINED = (
     "engine or a trace cannot be loaded; 4 there is no verdict, since too little was done, since an edited part of the "
     "engine is not built, or since Slotproof itself failed, which says where its report is; 130 Ctrl-C."
 )
+
+
+class NotBuilt(Exception):
+    """What was edited of an engine is not what would run, so there is no verdict. The message says what to build."""
