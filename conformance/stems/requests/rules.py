@@ -239,7 +239,7 @@ class RequestRules(StemMachine):
         """
         if self.run is None:
             return
-        if drawn == 10:
+        if drawn == 11:  # in place of a look, so that as many requests arrive and stay
             self.arrive_in_passing(more, session, fork, drawn)
         elif drawn % 4 != 3:
             self.arrive_now(more, session, fork, chunk, drawn)
