@@ -214,6 +214,7 @@ class ServerRun:
                 self.calls.passes.begin(request, asked, known.prefix)
                 self.calls.explain_begin(request, asked, known.prefix)
             self.calls.grow("extend", request, self.calls.view(request).lengths.allocated)
+        self.cache.follow_tracks()  # a batch says at once which tracks it writes
 
     def _decoded(self, event: ServerEvent) -> None:
         """A batch got a slot for one token each. Windows have moved before."""
