@@ -205,7 +205,7 @@ STREAMS = """
     parents = (Publisher, "stored", lambda self, tokens, after, origin: stored(
         self, tokens, after and Block(after.digest, 7), origin))
     tombstones = (Tree, "_take_swa", buries)
-    full, windowed = ("both", "cache", ("full",), 1), ("slotproof", "cache", ("full", "swa"), 1)
+    full, windowed = ("both", "cache", ("full",), 1), ("slotproof", "cache", ("full", "swa"), 3)
     wrong = [(full, removals), (full, parents), (windowed, removals), (windowed, parents), (windowed, tombstones)]
     checks.shrink = lambda found, trace, *_, **__: (found, trace)  # the law that is broken is enough here
     said = []
