@@ -3,7 +3,7 @@
 Random clients send messages to servers of drawn flags until ``--batches`` turns with a batch were judged. Printed are
 the turns with a batch of each option and of the rarest pair of options, what broke a law, the transitions that were
 never taken, and how many judged turns a second were made on one processor. A run ends with the first law that breaks in
-it.
+it; clients avoid what is known of the release.
 """
 
 from __future__ import annotations
@@ -18,78 +18,44 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
 from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines import registry
+from conformance.search.judge import excluded, listed_of
 from conformance.stems.launches import LaunchChoice, Launches, configuration
-from conformance.stems.requests.request import token
-from conformance.stems.server.rules import FAR
+from conformance.stems.server.client import LEAST, MOST, Client, Drawn
 from conformance.stems.server.run import ServerRun
 from conformance.stems.stem_registry import start
 
 TURNS = 60  # of a run
 
 
-def drawn(rng: random.Random, launches: Launches, plain: Collection[str]) -> dict[str, LaunchChoice]:
+def server(
+    rng: random.Random, launches: Launches, plain: Collection[str], exclude: Collection[StrEnum]
+) -> dict[str, LaunchChoice]:
     """The choices of a server. ``plain``: the options that stay plain."""
     numbers = {name: rng.randrange(len(choices)) for name, choices in launches.every.items()}
-    return launches.chosen(numbers | dict.fromkeys(plain, 0))
+    return launches.chosen(numbers | dict.fromkeys(plain, 0), exclude)
 
 
-class Client:
-    """A random client of one server."""
+def messages(rng: random.Random) -> list[Drawn]:
+    """What clients send before the server's next turns."""
+    numbers = [*zip(LEAST, MOST, strict=True)]
+    return [Drawn._make(rng.randint(*ends) for ends in numbers) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
 
-    def __init__(self, lock: LockStep, rng: random.Random) -> None:
-        self.lock, self.rng, self.number = lock, rng, 0
-        self.run: ServerRun = lock.run  # type: ignore[assignment]
 
-    def go(self) -> None:
-        """Sends something, and lets the server make some turns."""
-        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3))):
-            self.sends()
-        self.lock.do("turn", times=70 if self.rng.random() < 0.03 else self.rng.choice((1, 1, 2)))
-
-    def sends(self) -> None:
-        """One message."""
-        rng, run, opened = self.rng, self.run, sorted(self.run.sessions)
-        kind, most = rng.random(), run.config["sessions"]
-        if run.released:
-            self.lock.do("resume_memory")
-        elif run.paused and kind < 0.6:
-            self.lock.do("resume")
-        elif kind < 0.75 and not run.paused:
-            self._asks(opened)
-        elif kind < 0.85 and self.number:
-            self.lock.do("abort", request=rng.randrange(max(0, self.number - 4), self.number))
-        elif kind < 0.92 and len(opened) < most:
-            more = {"turns": rng.randrange(8, 60)} if rng.random() < 0.2 else {}
-            self.lock.do("open", session=next(s for s in range(1, most + 1) if s not in opened), **more)
-        elif kind < 0.95 and opened:
-            self.lock.do("close", session=rng.choice(opened))
-        elif kind < 0.96:
-            self.lock.do("flush")
-        elif kind < 0.97 and run.quiet:
-            self.lock.do("release_memory")
-        elif kind < 0.98 and (run.paused or run.quiet):
-            self.lock.do("update_weights")
-        elif not run.paused:
-            self.lock.do("pause", mode=rng.choice(("retract", "in_place")))
-
-    def _asks(self, opened: list[int]) -> None:
-        rng, fork = self.rng, self.rng.randrange(6)
-        session = rng.choice(opened) if opened and rng.random() < 0.6 else 0
-        first, count = len(self.run.calls.texts.get(session, [])) if session else 0, rng.randrange(1, 12)
-        stop = {"stop": first + count + rng.randrange(4)} if rng.random() < 0.2 else {}
-        stop |= {"priority": rng.choice((FAR, 2 * FAR, 0))} if rng.random() < 0.7 else {}
-        tokens = [token(first + n, fork) for n in range(count)]
-        longest = rng.randrange(1, 9)
-        self.lock.do(
-            "generate", request=self.number, tokens=tokens, longest=longest, session=session, fork=fork, **stop
-        )
-        self.number += 1
+def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> None:
+    """One run: random clients and the turns of their server."""
+    client, run = Client(lock.do, exclude), lock.run
+    assert isinstance(run, ServerRun)
+    for _ in range(TURNS):
+        for drawn in messages(rng):
+            client.send(run, drawn)
+        lock.do("turn", times=70 if rng.random() < 0.03 else rng.choice((1, 1, 2)))
 
 
 @dataclass
@@ -144,6 +110,7 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("--batches", type=int, default=2000)
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--plain", nargs="*", default=[], help="options that are not drawn, such as sessions")
+    asked.add_argument("--unlisted", action="store_true", help="avoid no known difference of the release")
     asked.add_argument("--profile", action="store_true", help="print where the time goes")
     return asked.parse_args()
 
@@ -154,21 +121,20 @@ def main() -> int:
     logging.disable()  # a server tells of each request that it refuses
     loaded = registry.load(given.engine, release=given.release)
     launches = (loaded.kinds or registry.every_kind()).launches
+    exclude = () if given.unlisted else excluded("server", listed_of({"engine": given.engine, "listed": given.release}))
     tally = Tally(by_pair=Counter(dict.fromkeys(pairs(launches), 0)))
     seed, begun = given.seed * 1_000_000, time.process_time()
     while tally.batches < given.batches:
         seed += 1
         rng = random.Random(seed)
-        chosen = drawn(rng, launches, given.plain)
+        chosen = server(rng, launches, given.plain, exclude)
         try:
             lock = start("server", loaded.makers["server"], configuration(chosen))
         except Unsupported:
             continue
-        client = Client(lock, rng)
         with profile if given.profile else nullcontext():
             try:
-                for _ in range(TURNS):
-                    client.go()
+                drive(lock, rng, exclude)
             except (Finding, EngineError) as error:
                 law = error.law if isinstance(error, Finding) else "no verdict"
                 tally.broken[law].append(f"seed {seed}: {str(getattr(error, 'detail', error))[:100]}")

@@ -1,0 +1,100 @@
+"""What clients of a server send, from drawn numbers: one client for runs that Hypothesis draws and for benchmarks.
+
+Clients do what they like: they send prompts that share beginnings, abort at any moment, and send a session's turn
+before its last one has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from conformance.driver.protocol import Json
+from conformance.stems.requests.request import token
+from conformance.stems.server.exclusions import (
+    may_ask_for_turn,
+    may_say_priority,
+    may_update_weights,
+    turns_before_release,
+)
+from conformance.stems.server.run import ServerRun
+
+RESUMES = 8  # of 24 draws: how many leave a paused server paused
+FAR = 20  # so far apart in priority, one request takes the place of another
+SPARE = 5  # a server keeps so many tokens of its longest text free
+
+
+class Drawn(NamedTuple):
+    """The drawn numbers of one message, each from 0 or 1 to the number that ``MOST`` has for it.
+
+    ``pick``: which message. ``length``: of the prompt, in tokens. ``answer``: the longest answer, in tokens. ``fork``:
+    which text, so that texts of different numbers share no token.
+    """
+
+    pick: int
+    length: int
+    answer: int
+    fork: int
+
+
+LEAST = Drawn(pick=0, length=1, answer=1, fork=0)
+MOST = Drawn(pick=23, length=14, answer=9, fork=6)
+
+
+@dataclass
+class Client:
+    """A client of one server.
+
+    ``do`` sends an operation with its arguments. ``exclude``: the known differences to avoid. ``number``: the number of
+    the next request.
+    """
+
+    do: Callable[..., object]
+    exclude: Collection[StrEnum] = ()
+    number: int = 0
+
+    def send(self, run: ServerRun, drawn: Drawn) -> None:
+        """One message. A paused server, and one that has given its memory back, hears of few things."""
+        pick, length, answer, _ = drawn
+        closed = [n for n in range(1, run.config["sessions"] + 1) if n not in run.sessions]
+        opened, known = sorted(run.sessions), sorted(run.here)
+        if run.released:
+            self.do("resume_memory")
+        elif run.paused and pick > RESUMES:
+            self.do("resume")
+        elif pick == 0 and known:
+            self.do("abort", request=known[length % len(known)])
+        elif pick == 1:
+            self.do("flush")
+        elif pick in (2, 3) and closed:
+            self.do("open", session=closed[0], **({"turns": 8 * length} if answer == 1 else {}))
+        elif pick == 4 and opened:
+            self.do("close", session=opened[length % len(opened)])
+        elif pick == 5 and not run.paused:
+            self.do("pause", mode="retract" if length % 2 else "in_place")
+        elif pick == 6 and may_update_weights(run, self.exclude):
+            self.do("update_weights")
+        elif pick == 7 and run.quiet:
+            if turns := turns_before_release(self.exclude):
+                self.do("turn", times=turns)
+            self.do("release_memory")
+        elif not run.paused:
+            self._generate(run, drawn)
+
+    def _generate(self, run: ServerRun, drawn: Drawn) -> None:
+        pick, length, answer, fork = drawn
+        opened = sorted(run.sessions)
+        session = opened[length % len(opened)] if opened and pick % 2 else 0
+        if not may_ask_for_turn(run, self.exclude, session):
+            session = 0
+        first = len(run.calls.texts.get(session, [])) if session else 0
+        longest = max(1, run.longest - SPARE)
+        tokens = [token(first + n, fork) for n in range(min(length, longest))]
+        stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
+        urgent = pick % 4 and may_say_priority(run, self.exclude)
+        more = {"priority": (FAR, 2 * FAR, 0)[length % 3]} if urgent else {}
+        known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}
+        self.do("generate", **known, **stop, **more)
+        self.number += 1
