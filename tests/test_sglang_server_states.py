@@ -25,13 +25,13 @@ LAZY = ["--mamba-radix-cache-strategy", "extra_buffer_lazy", "--mamba-track-inte
 STATES = {"state_group_begin", "state_group_end", "state_match", "state_admit", "state_copy", "state_donate"}
 
 
-def config(*more: str, model: str = "recurrent", sessions: int = 0) -> Json:
-    return {"model": model, "flags": [*FLAGS, *more, *([SESSIONS] if sessions else [])], "sessions": sessions}
+def config(*more: str, sessions: int = 0) -> Json:
+    return {"model": "recurrent", "flags": [*FLAGS, *more, *([SESSIONS] if sessions else [])], "sessions": sessions}
 
 
 def tracking(*more: str, sessions: int = 0) -> Json:
     """A server whose requests track their states, with steps that overlap."""
-    found = config(*more, "--max-mamba-cache-size", "15", model="tracked", sessions=sessions)
+    found = config(*more, "--max-mamba-cache-size", "15", sessions=sessions)
     return found | {"flags": [flag for flag in found["flags"] if flag != NORMAL]}
 
 
@@ -63,7 +63,7 @@ def test_overlap_without_track_buffers_is_refused() -> None:
 
 @pytest.mark.engine
 def test_tracked_states_are_followed_by_the_law() -> None:
-    one = config(*TRACKED, "--max-mamba-cache-size", "15", model="tracked")
+    one = config(*TRACKED, "--max-mamba-cache-size", "15")
     single, doubled, lazy, session = sent(
         (one, CROWD), (tracking(*TRACKED), CROWD), (tracking(*LAZY), CROWD), (tracking(*TRACKED, sessions=1), TURNS)
     )

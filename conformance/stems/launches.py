@@ -17,13 +17,15 @@ MODEL, SESSIONS = "model", "sessions"
 
 class LaunchChoice(NamedTuple):
     """One choice of an option. ``flags``: what it adds to the launch flags. ``environment``: the variables that it
-    sets. ``sessions``: how many streaming sessions clients open at a time.
+    sets. ``sessions``: how many streaming sessions clients open at a time. ``model``: of a choice of a model, the
+    model's own name where it is not the choice's.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     sessions: int = 0
+    model: str = ""
 
 
 Pair = frozenset[tuple[str, str]]  # two options with the name of a choice of each
@@ -78,7 +80,7 @@ def configuration(chosen: Mapping[str, LaunchChoice]) -> Json:
     """The configuration of a server with these choices."""
     environment = dict(variable for choice in chosen.values() for variable in choice.environment)
     found: Json = {
-        "model": chosen[MODEL].name,
+        "model": chosen[MODEL].model or chosen[MODEL].name,
         "flags": [flag for choice in chosen.values() for flag in choice.flags],
         "sessions": chosen[SESSIONS].sessions,
     }

@@ -36,8 +36,9 @@ def _sessions(count: int) -> LaunchChoice:
 OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
 # A request is aborted that waits for 24 turns of the loop, or runs for 6.
 HURRY = LaunchChoice("short", environment=(("REQ_WAITING_TIMEOUT", "3"), ("REQ_RUNNING_TIMEOUT", "0.75")))
-# A model with recurrent layers whose requests track their states at each fourth token.
-TRACKED = LaunchChoice("tracked", ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4"))
+# The model with recurrent layers, where requests track their states at each fourth token.
+TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4")
+TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, ("windowed", "full", "sliding", "recurrent")), TRACKED),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
