@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import copy
 import html
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import machine_engine
 import pytest
+from driven import sampled
 from jsonschema import Draft202012Validator
 from junit2htmlreport.parser import Junit
 
@@ -259,8 +261,9 @@ def test_nothing_is_printed_before_the_files(
     assert (tmp_path / "r.xml").exists(), "a file that cannot be written keeps no other from being written"
 
 
-@pytest.mark.parametrize("stdout", ["> /dev/full", ">&-", "| true"])
-@pytest.mark.parametrize("form", ["text", "github"])
+@pytest.mark.parametrize(
+    ("stdout", "form"), sampled(itertools.product(("> /dev/full", ">&-", "| true"), ("text", "github")), 3)
+)
 def test_the_report_is_complete_whatever_standard_output_is(stdout: str, form: str, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     words = ["check", "ours", "allocator", "--examples", "1", "--format", form, "--json", str(out)]

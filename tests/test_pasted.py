@@ -157,11 +157,11 @@ def test_the_cases_are_of_every_kind_of_finding() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("part", sampled(range(3), 3))  # each test that is pasted imports a release
+@pytest.mark.parametrize("part", sampled(range(6), 6))  # each test that is pasted imports a release
 def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(part: int, tmp_path: Path) -> None:
     for release in ("0.5.12", "0.5.14"):
         have(release)
-    text, cases = "", CASES[part::3]
+    text, cases = "", CASES[part::6]
     for name, bad, good in cases:
         trace, (law, kind) = trace_files.load(name).trace, broken(name, bad)
         text += as_test(trace, law, kind, "sglang", bad) + "\n\n"

@@ -15,11 +15,10 @@ from conformance.search.harm import harm
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.lock_ref.protocol import LockRefSnapshot, NodePart, NodeSnapshot
-from conformance.stems.machine import Sink
 from conformance.stems.server import run as server
+from conformance.stems.server.client import LEAST, Client
 from conformance.stems.server.exclusions import ServerExclusion, may_ask_for_turn, may_say_priority, may_update_weights
 from conformance.stems.server.protocol import POLL, ServedRequest, ServerEvent
-from conformance.stems.server.rules import ServerMachine
 from conformance.stems.server.run import ServerRun
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
@@ -190,15 +189,14 @@ def test_priorities_are_said_unless_sessions_are_preempted() -> None:
 
 
 def test_a_server_makes_some_turns_before_it_gives_its_memory_back_where_it_must() -> None:
-    """The rule of the machine, on a server that has nothing to do."""
-    released = 7  # the draw by which memory is given back
-    for avoid, sent in ((frozenset(), ["release_memory"]), (ServerExclusion, ["turn", "release_memory"])):
-        machine: Any = type("Drawn", (ServerMachine,), {"exclude": avoid})()
+    """On a server that has nothing to do."""
+    released = LEAST._replace(pick=7)
+    for avoid, sent in (([], ["release_memory"]), ([*ServerExclusion], ["turn", "release_memory"])):
         config = {**CONFIG, "sessions": 0}
-        machine.lock = LockStep(ServerRun(Scripted(repeat(IDLE)), config), config)
-        machine.run, machine.number, machine.sink = machine.lock.run, 0, Sink()
-        machine._send(released, 1, 1, 0)
-        assert [step["op"] for step in machine.lock.trace.steps] == sent
+        run = ServerRun(Scripted(repeat(IDLE)), config)
+        lock = LockStep(run, config)
+        Client(lock.do, avoid).send(run, released)
+        assert [step["op"] for step in lock.trace.steps] == sent
 
 
 def test_what_no_client_sends_is_misuse() -> None:

@@ -121,7 +121,7 @@ def test_the_oldest_release_conforms_where_one_step_is_in_flight() -> None:
     assert unsupported == {*states, "two windows"}
 
 
-@pytest.mark.parametrize("release", releases(RELEASES[0], "0.22.1", "0.24.0", RELEASES[-1]))
+@pytest.mark.parametrize("release", releases("0.22.1", RELEASES[-1]))
 def test_findings_are_where_they_were_found(release: str) -> None:
     script = """
         findings = json.loads(sys.argv[2])
@@ -277,7 +277,7 @@ TRANSFERS = """
 """
 
 
-@pytest.mark.parametrize("release", ["0.15.1", RELEASES[-1]])
+@pytest.mark.parametrize("release", sampled([RELEASES[-1], "0.15.1"], 2))
 def test_transfers_are_driven(release: str) -> None:
     told = answer(release, TRANSFERS, "1", "30")
     assert told["law"] is None, told["detail"]
