@@ -36,6 +36,12 @@ def _sessions(count: int) -> LaunchChoice:
 OFTEN = LaunchChoice("in each step", environment=(("SWA_EVICTION_INTERVAL", "1"),))
 # A request is aborted that waits for 24 turns of the loop, or runs for 6.
 HURRY = LaunchChoice("short", environment=(("REQ_WAITING_TIMEOUT", "3"), ("REQ_RUNNING_TIMEOUT", "0.75")))
+# Drafts of three tokens, of which the first is known. A model with recurrent layers is given none: no pass of a draft
+# writes its states here.
+DRAFTS = (
+    *("--speculative-algorithm", "STANDALONE", "--speculative-num-steps", "2"),
+    *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3"),
+)
 # The model with recurrent layers, where requests track their states at each fourth token.
 TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4")
 TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
@@ -52,6 +58,7 @@ LAUNCHES = Launches(
         ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
         ("time limits", (PLAIN, HURRY)),
+        _flag("drafts", *DRAFTS),
         _flag("few states", "--max-mamba-cache-size", "9"),
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
     ),
@@ -67,6 +74,7 @@ LAUNCHES = Launches(
             # A second track that comes and goes needs track buffers of two slots, which overlapping steps have.
             *(pair(MODEL, name, "lazy tracks", "lazy tracks") for name in ("windowed", "full", "sliding", "recurrent")),
             pair("overlap", "off", "lazy tracks", "lazy tracks"),
+            *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
         }
     ),
     avoided={"session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)})},

@@ -10,7 +10,7 @@ A step that ends between the allocation of its slots and their use has no pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from conformance.driver.forward import Pools, reads, write
 from conformance.driver.shadow import EMPTY, FULL, STATES, Shadow
@@ -86,14 +86,22 @@ class RequestPasses:
         """A pass over a draft has computed its tokens; ``count`` of them are accepted, and are tokens of the text."""
         self.launch([(request, known, self.computed.get(request, 0) + count)])
 
-    def launch(self, batch: Sequence[tuple[int, RunRequest, int]]) -> None:
-        """One forward pass: the slots of all new tokens are written, then each request reads what it needs."""
+    def launch(self, batch: Sequence[tuple[int, RunRequest, int]], written: Mapping[int, int] = {}) -> None:
+        """One forward pass: the slots of all new tokens are written, then each request reads what it needs.
+
+        ``written``: up to where the pass writes the slots of a request, where that is further: tokens of a draft that
+        are not accepted are no tokens of its text.
+        """
         shadow, pools = self.shadow, self._pools()
         done = []
         for request, known, upto in batch:
             prefixes, slots = self._prefixes(known, upto), self._slots(request, upto)
-            now, who = self.computed.get(request, 0), self.name(request)
-            write(shadow, who, prefixes, slots, now, upto, pools)
+            now, who, ahead = self.computed.get(request, 0), self.name(request), written.get(request, upto)
+            if ahead > upto:
+                guessed = shadow.texts.prefixes(range(-1, upto - ahead - 1, -1), prefixes[-1])
+                write(shadow, who, prefixes + guessed, self._slots(request, ahead), now, ahead, pools)
+            else:
+                write(shadow, who, prefixes, slots, now, upto, pools)
             prompt = min(len(known.tokens), now) if self.prompts else 0
             done.append((request, who, prefixes, slots, now, upto, prompt))
         for request, who, prefixes, slots, now, upto, prompt in done:

@@ -10,6 +10,7 @@ from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import POLL, ServerEvent
 from conformance.stems.server.run import ServerRun
 
+LONGEST = 3  # the tokens of an answer
 STRANGER = 5000  # the first fork of requests whose texts share nothing with any other
 
 
@@ -22,10 +23,13 @@ class OnwardServer:
         self.texts = [request.text for request in run.calls.requests.values()]
         self.known = dict(run.calls.requests)
         self.number = 1 + max(run.forks, default=0)
+        self.here = set(run.here)
+        self.last_turn: dict[int, int] = {}  # of each session, the turn that was sent last
         self.moves: dict[str, Callable[[], Move]] = {
             "begin": lambda: iter(()),
             "decode": self.turn,
             "again": self.again,
+            "turn": self.turn_of_session,
             "stranger": self.stranger,
         }
 
@@ -43,12 +47,31 @@ class OnwardServer:
         fork = STRANGER + self.number
         yield from self._comes([token(n, 0) + fork * 10_000 for n in range(6)], fork)
 
-    def _comes(self, tokens: list[int], fork: int) -> Move:
+    def turn_of_session(self) -> Move:
+        """The client of a session sends its next turn, where the last one has ended."""
+        busy = self.run.sessions_with_turns() | {s for s, number in self.last_turn.items() if number in self.here}
+        for session in sorted(self.run.sessions - busy):
+            before = self._text(session)
+            fork = STRANGER + self.number
+            self.last_turn[session] = self.number
+            yield from self._comes(before + [token(len(before), fork)], fork, session, len(before))
+
+    def _text(self, session: int) -> list[int]:
+        """The text of a session: its last turn with its answer."""
+        if session in self.last_turn:
+            last = self.known[self.last_turn[session]]
+            return last.tokens + last.sampled[:LONGEST]
+        return list(self.run.calls.texts.get(session, []))
+
+    def _comes(self, tokens: list[int], fork: int, session: int = 0, before: int = 0) -> Move:
+        """A request comes, of a session whose text has ``before`` tokens, and the server makes some turns."""
         number, self.number = self.number, self.number + 1
         self.run.forks[number] = fork
-        self.known[number] = RunRequest(0, tokens, fork)
-        send(self.run, lambda: self.engine.generate(number, 0, tokens, 3, fork, None, None))
-        yield f"a client sends request {number} with {len(tokens)} tokens", None
+        self.known[number] = RunRequest(session, tokens, fork)
+        self.here.add(number)
+        send(self.run, lambda: self.engine.generate(number, session, tokens[before:], LONGEST, fork, None, None))
+        of_session = f" of session {session}" if session else ""
+        yield f"a client sends request {number}{of_session} with {len(tokens)} tokens", None
         for _ in range(3):
             yield from self._turn()
 
@@ -58,6 +81,8 @@ class OnwardServer:
             event: ServerEvent = send(self.run, self.engine.go_on)
             kind = event.kind
             self._follow(event)
+            if kind == POLL:
+                self.here = set(event.requests)
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
 
@@ -73,4 +98,4 @@ class OnwardServer:
             self.passes.computed[one.request] = one.start
             done.append((one.request, asked, one.end))
         if done:
-            self.passes.launch(done)
+            self.passes.launch(done, {one.request: one.start + len(one.slots) for one in event.passes})

@@ -21,9 +21,11 @@ class ServerPass(NamedTuple):
     """What a forward pass computes of a request: the tokens from ``start`` up to ``end`` of its text.
 
     ``row``: the engine's number of its row. ``tokens``: the token ids that are computed. ``slots``: where their KV
-    cache is written. ``samples``: a token follows; else the engine puts ``NOT_SAMPLED`` in its place. ``tracked``: the
+    cache is written. ``samples``: a token follows; else the engine puts ``NOT_SAMPLED`` in its place. A pass that
+    verifies a draft has its first token alone in ``tokens``, and ``end`` is where the accepted ones end; what it
+    computes of the others goes to the rest of ``slots``. ``tracked``: the
     state slot of its track buffer to which a state is written, and the length of the text whose state it is; ``None``
-    where the pass writes none.
+    where the pass writes none. ``drafted``: it verifies a draft.
     """
 
     request: int
@@ -34,6 +36,12 @@ class ServerPass(NamedTuple):
     slots: tuple[int, ...]
     samples: bool = True
     tracked: tuple[int, int] | None = None
+    drafted: bool = False
+
+    @property
+    def sampled(self) -> range:
+        """The positions of the tokens that it samples."""
+        return range(self.start + 1 if self.drafted else self.end, self.end + 1)
 
 
 class ServedRequest(NamedTuple):
@@ -57,7 +65,8 @@ class ServerEvent(NamedTuple):
 
     ``kind``: ``arrived`` (requests came and wait), ``matched`` (a request that waits was matched), ``extended`` (the
     requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a slot for one token
-    each), ``passed`` (a forward pass was launched), ``cached`` (a request that goes on put tokens into the tree),
+    each), ``passed`` (a forward pass was launched), ``verified`` (the result of a pass over drafts
+    has come), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for
     the requests of a batch), ``states_ended``, ``tracks`` (track buffers got or gave back a slot), or ``poll`` (the

@@ -20,6 +20,7 @@ from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.server.protocol import NOT_SAMPLED, POLL, Pause, ServerEngine, ServerEvent, ServerPass
 from spec.cache_state import CacheState
+from spec.lengths import in_pages
 
 COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
@@ -55,6 +56,7 @@ class ServerRun:
         self.sessions: set[int] = set()  # those that a client has opened
         self.here: set[int] = set()  # the requests that the server has
         self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
+        self.verifying: dict[int, list[int]] = {}  # what passes have accepted of drafts, until it counts
         self.batches = 0  # the steps with a batch
         self.coming: set[int] = set()  # those that were sent since it polled
         self.paused = self.released = False
@@ -176,6 +178,7 @@ class ServerRun:
                 self._polls(event)
                 return event
             self.cache.follow_tracks()
+            self._follow_commits()
             getattr(self, f"_{event.kind}")(event)
             admits = event.kind == "matched" or (admits and event.kind in PREEMPTS)
             midway = admits or event.kind in MIDWAY
@@ -217,12 +220,18 @@ class ServerRun:
         self.cache.follow_tracks()  # a batch says at once which tracks it writes
 
     def _decoded(self, event: ServerEvent) -> None:
-        """A batch got a slot for one token each. Windows have moved before."""
+        """A batch got a slot for one token each, or slots for drafts where those that it has are too few. Windows have
+        moved before.
+        """
         for request in event.requests:
             self.calls.explain_window(request)
         self.cache.follow_tree()
         for request in event.requests:
-            self.calls.grow("decode", request, self.calls.view(request).lengths.allocated)
+            lengths = self.calls.view(request).lengths
+            if lengths.allocated == lengths.committed:
+                self.calls.grow("decode", request, lengths.allocated)
+            elif lengths.allocated > self.calls.tokens(self.calls.row_of[request]):
+                self.calls.grow("reserve", request, lengths.allocated)
 
     def _passed(self, event: ServerEvent) -> None:
         """A forward pass was launched."""
@@ -231,11 +240,14 @@ class ServerRun:
         for one in event.passes:
             known = self.calls.requests[one.request]
             self._computes_own(one, known)
-            if (at := one.end - len(known.tokens)) >= 0:
-                known.sampled[at:] = [token(one.end, known.fork) if one.samples else NOT_SAMPLED]
+            if (at := one.sampled.start - len(known.tokens)) >= 0:
+                known.sampled[at:] = [token(n, known.fork) if one.samples else NOT_SAMPLED for n in one.sampled]
+            coming = self.verifying.setdefault(one.request, [])
+            if ahead := max(0, one.end - self.calls.computed(one.request) - sum(coming)):
+                coming.append(ahead)
             self.calls.passes.computed[one.request] = one.start
             done.append((one.request, known, one.end))
-        self.calls.passes.launch(done)
+        self.calls.passes.launch(done, {one.request: one.start + len(one.slots) for one in event.passes})
         for one in event.passes:
             if one.tracked is not None:
                 self.calls.passes.tracks(one.request, self.calls.requests[one.request], *one.tracked)
@@ -247,16 +259,38 @@ class ServerRun:
         text = known.text[one.start : one.end]
         view = self.calls.view(one.request)
         told = []
-        if list(one.tokens) != text:
+        if list(one.tokens) != text[: 1 if one.drafted else None]:
             told.append(f"it computes the tokens {list(one.tokens)}, and the text has {text}")
-        if view.row != one.row or view.slots[one.start : one.end] != list(one.slots):
-            told.append(f"it writes the slots {list(one.slots)} of row {one.row}, and the row has "
-                        f"{view.slots[one.start : one.end]}, row {view.row}")  # fmt: skip
+        own = view.slots[one.start : one.start + len(one.slots)]
+        if view.row != one.row or own != list(one.slots):
+            told.append(f"it writes the slots {list(one.slots)} of row {one.row}, and row {view.row} has {own}")
         if one.tracked is not None and one.tracked[0] not in self.cache.states.tracks(one.request):
             told.append(f"it tracks a state in state slot {one.tracked[0]}, which is not one of its row")
         if told:
             detail = f"request {one.request}, tokens {one.start} to {one.end - 1}: {'; '.join(told)}"
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)
+
+    def _verified(self, _: ServerEvent) -> None:
+        """The result of a pass over drafts has come: ``_follow_commits`` tells it."""
+
+    def _follow_commits(self) -> None:
+        """The law's steps for what has come to count as computed, where a server drafts: what its passes have accepted,
+        in their order, and no more.
+        """
+        for request, counts in self.verifying.items():
+            view = self.cache.rows_seen.requests.get(request)
+            while view is not None and counts and view.lengths.committed >= self.calls.computed(request) + counts[0]:
+                upto = in_pages(self.calls.computed(request) + counts.pop(0), self.calls.page_size)
+                self.law.caller_step("commit", self.calls.row_of[request], upto)
+
+    def _counts_launched(self, request: int, session: int, launched: int) -> None:
+        """The law's step for a session that counts what is computed by passes in flight: so many tokens of a turn that
+        leaves. They write before any later pass does.
+        """
+        slot, now = self.cache.rows_seen.sessions.get(session), self.calls.computed(request)
+        upto = now if slot is None else min(slot.lengths.committed, now + launched)
+        if upto > now:
+            self.law.caller_step("commit", self.calls.row_of[request], in_pages(upto, self.calls.page_size))
 
     def _cached(self, event: ServerEvent) -> None:
         """A request that goes on put what it has computed into the tree."""
@@ -266,12 +300,15 @@ class ServerRun:
     def _left(self, event: ServerEvent) -> None:
         """A request gave up its row."""
         for request, known in event.requests.items():
+            launched = sum(self.verifying.pop(request, ()))
             if request not in self.calls.row_of:
                 self.cache.withdrawn(request)
                 continue
             asked = self.calls.requests[request]
-            answer = len(asked.sampled) if known.sent is None else known.sent
-            self.calls.explain_left(request, asked.tokens + asked.sampled[:answer])
+            answer = len(known.sampled) if known.sent is None else known.sent
+            text = asked.text[: len(known.tokens) + answer]  # the answer counts from before it was retracted
+            self._counts_launched(request, asked.session, launched)
+            self.calls.explain_left(request, text)
             if known.sent is None:
                 again = [*known.tokens, *known.sampled]
                 self.calls.requests[request] = RunRequest(asked.session, again, asked.fork)

@@ -59,7 +59,7 @@ class Servers:
         self.launcher = Launcher(imported)
         self.sockets: dict[str, Socket] = {}
         runner = partial(runner_class, logits=runtime, output=output, passes=self._passed)
-        place = Place(imported, self._socket, runner, ServerClock(self._turns))
+        place = Place(imported, self._socket, runner, ServerClock(self._turns), self._running)
         put_in_place(place)
         watch_functions(imported)
         self.now: SGLangServer | None = None
@@ -75,9 +75,12 @@ class Servers:
     def _turns(self) -> int:
         return 0 if self.now is None else self.now.turns
 
-    def _passed(self, passes: list[ServerPass]) -> list[int]:
+    def _running(self) -> SGLangServer:
         assert self.now is not None, "a server computes while it runs"
-        return self.now.passed(passes)
+        return self.now
+
+    def _passed(self, passes: list[ServerPass]) -> list[list[int]]:
+        return self._running().passed(passes)
 
 
 class SGLangServer:
@@ -225,11 +228,15 @@ class SGLangServer:
         here = {number: self._known(number) for number in self.requests}
         self._stop(ServerEvent(POLL, here, batch=batch, waiting=waiting))
 
-    def passed(self, passes: list[ServerPass]) -> list[int]:
-        """A forward pass was launched: for each request the token that it samples."""
+    def passed(self, passes: list[ServerPass]) -> list[list[int]]:
+        """A forward pass was launched: for each request the tokens that it samples, one unless it verifies a draft."""
         self._batch = len(passes)
         self._stop(ServerEvent("passed", {one.request: self._known(one.request) for one in passes}, passes))
-        return [token(one.end, self._forks[one.request]) for one in passes]
+        return [[token(at, self._forks[one.request]) for at in one.sampled] for one in passes]
+
+    def accepts(self, request: int, start: int, most: int) -> int:
+        """How much of a draft is accepted: one token at least, and any number up to all of them."""
+        return 1 + (start + self._forks[request]) % most
 
     def tell(self, kind: str, answer: Any, *whom: Any) -> None:
         """The server did something (``ServerWatch``)."""

@@ -23,6 +23,7 @@ from conformance.engines.sglang.releases.server_parts import new_scheduler, publ
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
+DRAFTS = "--speculative-algorithm"  # with this flag a server has a draft model, here one of the same layers
 SOCKETS = ("tokenizer", "scheduler_input", "detokenizer", "rpc", "metrics")
 MODELS = Path(__file__).parent / "models"
 
@@ -91,7 +92,9 @@ class Launcher:
         try:
             with _quiet():
                 arguments = self._imported.module("server_args")
-                found = arguments.prepare_server_args(["--model-path", str(MODELS / model), *ALWAYS, *flags])
+                paths = ["--model-path", str(MODELS / model)]
+                paths += ["--speculative-draft-model-path", str(MODELS / model)] if DRAFTS in flags else []
+                found = arguments.prepare_server_args([*paths, *ALWAYS, *flags])
             resolve(self._imported, found)
         except (ValueError, AssertionError, NotImplementedError, SystemExit) as error:
             raise Unsupported(f"the release refuses these flags: {line_of(error)}") from error

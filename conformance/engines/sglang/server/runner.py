@@ -11,9 +11,10 @@ from conformance.driver.protocol import EngineError
 from conformance.stems.server.protocol import ServerPass
 
 
-def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[ServerPass]], list[int]]) -> type:
+def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[ServerPass]], list[list[int]]]) -> type:
     """The release's ``ModelRunner`` without a device. ``logits``, ``output``: the release's types of what a forward
-    pass returns. ``passes`` is told what each pass computes, and says which token it samples for each request.
+    pass returns. ``passes`` is told what each pass computes, and says which tokens it samples for each request: here
+    one.
     """
 
     class Runner(base):  # type: ignore[misc]
@@ -28,7 +29,7 @@ def runner_class(base: Any, logits: Any, output: Any, passes: Callable[[list[Ser
         def forward(self, forward_batch: Any, **_: Any) -> Any:
             """One pass over a batch. First the states are copied that its requests begin with."""
             self._maybe_execute_deferred_mamba_cow_and_clear(forward_batch)
-            self.sampled = passes(passes_of(forward_batch))
+            self.sampled = [token for tokens in passes(passes_of(forward_batch)) for token in tokens]
             return output(logits_output=logits(next_token_logits=None), can_run_graph=False)
 
         def sample(self, _logits: Any, forward_batch: Any) -> torch.Tensor:

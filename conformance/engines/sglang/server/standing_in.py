@@ -23,6 +23,7 @@ from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.server_parts import ALL, Releases, attention_fields, has_name, modules_with
 from conformance.engines.sglang.server.clock import ServerClock
+from conformance.engines.sglang.server.drafting import Drafts, worker_class
 from conformance.engines.sglang.server.sockets import CHANNELS_ZMQ, RECEIVER_ZMQ, Socket
 
 IMPORTED = ("managers.scheduler", "managers.tp_worker", "model_executor.model_runner", "server_args")
@@ -30,6 +31,11 @@ ALONE = "fake"  # the backend of torch for groups that talk to nobody
 EVERYWHERE = "*"  # the name is set in each module of the release that has it
 TENSOR = "torch.Tensor"  # the name is a method of a tensor
 SCHEDULER, RUNNER = "managers.scheduler", "model_executor.model_runner"
+DRAFT_FLAGS = "arg_groups.speculative_hook"
+DRAFTING = (
+    ("speculative.eagle_worker_v2", "EAGLEWorkerV2"),
+    ("speculative.standalone_worker_v2", "StandaloneWorkerV2"),
+)
 BOOTSTRAP = "distributed.bootstrap"  # it makes the parallel groups
 RECEIVER, CHANNELS = "managers.scheduler_components.request_receiver", "managers.scheduler_components.ipc_channels"
 
@@ -39,14 +45,15 @@ class Place:
     """What the stand-ins of one process refer to.
 
     ``sockets`` is called with the name of a socket. ``runner`` makes the class that stands for ``ModelRunner`` of that
-    class. ``clock``: the time of the server that runs. ``groups``: the parallel groups of this process, or
-    the names of the calls that have made them; empty before the first server.
+    class. ``clock``: the time of the server that runs. ``drafts``: the server that runs. ``groups``: the parallel
+    groups of this process, or the names of the calls that have made them; empty before the first server.
     """
 
     imported: Imported
     sockets: Callable[[str], Socket]
     runner: Callable[[Any], type]
     clock: ServerClock
+    drafts: Callable[[], Drafts]
     groups: dict[str, Any] = field(default_factory=dict)
 
 
@@ -298,6 +305,25 @@ ROWS: tuple[StandInRow, ...] = (
         "a forward pass needs a device",
         "the release's class; forward reads and writes shadow memory, sample takes the tokens of the run, no graph is "
         "captured",
+    ),
+    StandInRow(
+        DRAFT_FLAGS,
+        "_disable_overlap_schedule_for_cpu",
+        _none,
+        "the release overlaps steps of drafts on devices alone",
+        "steps overlap as on a device",
+        Releases(DRAFT_FLAGS),
+    ),
+    *(
+        StandInRow(
+            module,
+            name,
+            lambda place: worker_class(place.imported, place.drafts),
+            "a draft model needs a device",
+            "the run says how much of each draft is accepted; a draft is a chain of tokens",
+            Releases(module),
+        )
+        for module, name in DRAFTING
     ),
     StandInRow(BOOTSTRAP, "init_parallel_runtime", _groups, TWICE, ONCE, IN_SCHEDULER),
     *(

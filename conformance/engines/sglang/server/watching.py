@@ -43,6 +43,10 @@ def _second(_: Any, req: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (req,)
 
 
+def _third(_: Any, __: Any, batch: Any, *___: Any, **____: Any) -> tuple[Any, ...]:
+    return tuple(batch.reqs)
+
+
 def _message(_: Any, message: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (message,)
 
@@ -54,6 +58,7 @@ def _nobody(*_: Any, **__: Any) -> tuple[Any, ...]:
 STATES_BEGUN, STATES_ENDED = "states_begun", "states_ended"
 BATCH, RESULTS = "managers.schedule_batch", "managers.scheduler_components.batch_result_processor"
 PROCESSOR = "SchedulerBatchResultProcessor"
+VERIFIED = f"{PROCESSOR}._resolve_spec_v2_tokens"
 UNDO = "ScheduleBatch.mamba_lazy_undo_prealloc_at_boundary"
 COMMON = "mem_cache.common"
 WATCHED: tuple[WatchedFunction, ...] = (
@@ -75,6 +80,7 @@ WATCHED: tuple[WatchedFunction, ...] = (
     WatchedFunction("decoded", _batch, ((BATCH, "ScheduleBatch.prepare_for_decode"),)),
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
     WatchedFunction("left", _request, ((COMMON, "release_kv_cache"),)),
+    WatchedFunction("verified", _third, ((RESULTS, VERIFIED),), Releases(RESULTS, VERIFIED)),
     WatchedFunction("tracks", _batch, ((BATCH, "ScheduleBatch.mamba_lazy_prealloc_at_boundary"),)),
     WatchedFunction("tracks", _batch, ((BATCH, UNDO),), Releases(BATCH, UNDO)),
     WatchedFunction("tracks", _second, ((RESULTS, f"{PROCESSOR}.mamba_lazy_post_decode_at_boundary"),)),
