@@ -26,7 +26,9 @@ settings.register_profile(
 settings.register_profile(
     "soak", max_examples=5_000, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "steady")
+SOAK = PROFILE == "soak"
+settings.load_profile(PROFILE)
 
 # Modules that keep what they have read of the law, and of other revisions of it.
 KEEPS = [*(f"proofs.difference.{name}" for name in ("beside", "compare", "loaded", "texts"))]
@@ -52,6 +54,15 @@ def memory_is_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
         if isinstance(value, _lru_cache_wrapper):
             value.cache_clear()
     gc.collect()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long is left to ``make soak``, unless it is asked for by its name or mark."""
+    if SOAK or config.option.markexpr or any("::" in word for word in config.args):
+        return
+    later = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=later)
+    items[:] = [item for item in items if item not in later]
 
 
 def pytest_collection_finish() -> None:

@@ -546,6 +546,7 @@ print(json.dumps(names))
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("release", "names"), [(LAUNCHED, ["alloc_extend_kernel", "alloc_decode_kernel"]), (RELEASES[-1], [])]
@@ -562,6 +563,7 @@ def replayed(kernels_on: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_traces_have_the_verdicts_that_they_have_in_triton() -> None:
     downloaded(LAUNCHED)

@@ -91,6 +91,7 @@ def test_kv_events_are_read_and_judged(form: str) -> None:
     assert not events.Rate("", 1, events.LIMIT).slow
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_scheduler_steps_are_judged_and_an_engine_without_a_scheduler_is_left_out() -> None:
     rates = [schedulers.measure(*one, operations=30) for one in schedulers.engines()]

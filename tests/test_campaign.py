@@ -486,6 +486,7 @@ def marked(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.soak
 def test_a_killed_campaign_goes_on_and_repeats_no_seed(tmp_path: Path) -> None:
     folder = tmp_path / "campaign"
     words = [sys.executable, "-m", "slotproof", "campaign", "toy", "--workers", "2", "-o", str(folder), "--for"]

@@ -98,6 +98,7 @@ def test_replay_on_ours(tmp_path: Path) -> None:
     assert (row["subject"], row["release"], row["verdict"]) == ("ours", None, CONFORMS)
 
 
+@pytest.mark.soak
 def test_faults_writes_what_the_design_names(tmp_path: Path) -> None:
     out = tmp_path / "f.json"
     done = slotproof("faults", "half_decode", "--json", str(out))

@@ -289,6 +289,7 @@ def test_ours_lack_nothing_of_a_release_without_a_reason(release: str) -> None:
     assert all(row["used_in"] for row in found["used"])
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_every_reason_is_of_a_class_of_the_newest_release() -> None:
     """A reason that nothing needs any more is taken off the list."""

@@ -103,7 +103,9 @@ ROUND, MOST_ROUNDS = 50, 12  # runs that are drawn with one seed, and seeds unti
 ALL_SLIDING = {"cache": {1: ("swa",)}}
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize(
+    "stem", [pytest.param(stem, marks=[pytest.mark.soak] if stem == "cache" else []) for stem in STEMS]
+)
 def test_ours_conforms(stem: str) -> None:
     """And every transition is done, and each that can be refused is refused too."""
     others = ENGINES_ALONE | OF_ROWS.get(stem, set()) | OF_TRANSFERS.get(stem, set())

@@ -391,6 +391,7 @@ def test_a_story_of_slots_says_what_changed() -> None:
 # The releases.
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(RELEASES))
 def test_a_release_shows_what_is_known_of_it(release: str) -> None:

@@ -140,6 +140,7 @@ def test_a_wrong_way_to_rest_is_not_proved(wrong: str, claim: str) -> None:
     assert "unsat" not in prover.solve(wanted.negated, prover.SolverLimits(z3=400_000, cvc5=60_000))
 
 
+@pytest.mark.soak
 def test_a_call_that_makes_another_measure_greater_is_no_way_to_rest() -> None:
     """Two calls that take turns could go on for ever: each makes a measure smaller that the other makes greater."""
     finish = next(descent for descent in DRAIN.descents if descent.name == "finish")

@@ -73,12 +73,14 @@ def test_a_call_that_hangs_is_a_finding(tmp_path: Path) -> None:
     assert row["detail"].endswith("in wait_for_ever")
 
 
+@pytest.mark.soak
 def test_a_call_that_hangs_is_known_where_the_base_hangs(tmp_path: Path) -> None:
     hangs = written(tmp_path / "hangs", "call")
     known: Any = checking.report_of(options(hangs, hangs))
     assert (known["new"], known["known"][0]["law"]) == ([], ANSWERED)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("mode", sampled(["maker", "module"], 2))
 def test_a_module_or_a_maker_that_hangs_while_it_is_loaded_is_an_error(mode: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as told:

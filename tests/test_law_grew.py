@@ -301,6 +301,7 @@ def on_a_release(release: str) -> None:
     print(json.dumps(answers))
 
 
+@pytest.mark.soak
 def test_the_old_law_refused_a_release_that_is_lawful() -> None:
     found = {row["name"]: row for row in driven(NEWEST, SCRIPT)}
     assert list(found) == [name for name, place in PLACES.items() if place.released]

@@ -305,6 +305,7 @@ REPLAY = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_kept_traces_show_the_same_with_every_law_at_every_judgement() -> None:
     """All traces in ``make soak``, and every eighth here."""

@@ -193,6 +193,7 @@ def test_the_search_ends_with_the_first_violation_and_finds_what_it_finds_withou
     assert not hunted(False, True).differences
 
 
+@pytest.mark.soak
 def test_a_check_of_an_engine_without_end_ends(bases: Callable[[str, str], tuple[Path, str]]) -> None:
     source, base = bases(
         "        pages = list(dict", "        while True:\n            pass\n        pages = list(dict"

@@ -81,6 +81,7 @@ def test_an_engine_names_the_stems_of_its_releases(plugin: Any) -> None:
     assert {check["stem"] for check in checks if check["subject"] == plugin.name} == {*plugin.stems}
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_a_release_whose_tree_has_moved_does_not_load(tmp_path: Path) -> None:
     source = tmp_path / "moved"

@@ -156,6 +156,7 @@ def test_the_cases_are_of_every_kind_of_finding() -> None:
     assert kinds == {"invariant", "choice", "answer", "difference", "promise"}
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("part", sampled(range(6), 6))  # each test that is pasted imports a release
 def test_the_test_of_a_kept_trace_fails_on_a_release_and_passes_on_a_good_one(part: int, tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ def test_an_engine_that_kills_its_process_is_a_finding_with_the_run_that_did_it(
     assert known["exit"] == codes.FAILED, "no run came to its end, so nothing can be said of the rest"
 
 
+@pytest.mark.soak
 def test_the_minimum_of_operations_wins_over_the_budget_and_the_overrun_is_told(tmp_path: Path) -> None:
     slow = subject(tmp_path / "slow", "slow")
     report = checked(options(slow, examples=None, budget=4.0))

@@ -331,6 +331,7 @@ def test_a_running_request_gives_back_its_window_and_an_interrupted_step(release
     assert "release_swa done" not in keeps
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 def test_before_0_5_20_the_state_goes_with_the_window_and_the_request_does_not_know() -> None:
     one, mamba = given_back("0.5.18", (1, False, ""), (2, True, ""))
@@ -338,6 +339,7 @@ def test_before_0_5_20_the_state_goes_with_the_window_and_the_request_does_not_k
     assert mamba["law"] == "mamba_pairs"
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(("0.5.10", "0.5.13")))
 def test_the_slots_of_rejected_drafts_come_back(release: str) -> None:

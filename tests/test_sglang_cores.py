@@ -75,6 +75,7 @@ BROKEN = """
 """
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("release", "default", "rust", "both"),

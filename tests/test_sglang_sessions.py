@@ -91,6 +91,7 @@ def test_a_real_session_is_driven_and_observed(release: str) -> None:
         assert said["back"] or release == "0.5.10", "every page comes back, but for the tail that 0.5.10 forgets"
 
 
+@pytest.mark.soak
 @pytest.mark.engine
 @pytest.mark.parametrize("release", sampled(some(PLUGIN.releases)[::-1], 2))
 def test_what_is_known_still_occurs(release: str) -> None:

@@ -53,6 +53,7 @@ def test_it_is_driven(checkout: Path) -> None:
     assert "every law holds" in said(checkout, "check", "ours", "tickets", "--examples", "5")
 
 
+@pytest.mark.soak
 def test_its_known_bug_is_shown_by_the_kept_run_and_found_from_nothing(checkout: Path) -> None:
     said(checkout, "faults", "oversells")
     assert "found from nothing" in said(checkout, "faults", "oversells", "--search")

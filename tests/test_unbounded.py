@@ -271,7 +271,14 @@ def _pairs(symbols: Any, plain: Any, path: str) -> Iterator[tuple[str, Any, Any]
             yield path + f.name, one, other
 
 
-@pytest.mark.parametrize(("stem", "part"), [(stem, part) for stem in STEMS for part in range(PARTS.get(stem, 1))])
+@pytest.mark.parametrize(
+    ("stem", "part"),
+    [
+        pytest.param(stem, part, marks=[pytest.mark.soak] if part else [])
+        for stem in STEMS
+        for part in range(PARTS.get(stem, 1))
+    ],
+)
 def test_the_formulas_say_what_the_finite_reading_says(stem: str, part: int) -> None:
     draw = random.Random(SEED)
     for name in [*hints_of(stem).stem.transitions][part :: PARTS.get(stem, 1)]:

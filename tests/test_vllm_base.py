@@ -82,6 +82,7 @@ def checked(source: Path) -> tuple[int, Any, str]:
     return done.returncode, json.loads(report.read_text(encoding="utf-8")), done.stdout
 
 
+@pytest.mark.soak
 def test_an_unchanged_checkout_has_nothing_new(checkout: Path) -> None:
     code, report, said = checked(checkout)
     assert (code, report["new"], report["worse"]) == (0, [], []), said

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 FINDINGS: dict[str, Any] = json.loads((HERE / "block_findings.json").read_text(encoding="utf-8"))
 # Operations that ask for a step, for each family of configurations and release: more than 1,100 steps come of them, and
 # more than 3,000 on all releases of ``CLEAN``.
-DRAWS = 3_000
+DRAWS = 3_000 if SOAK else 1_500
 # The first and the last release that shows a finding which the stem block_cache cannot tell: it loses a sampled token,
 # resets while a step is in flight, has fewer drafts than before, or the stem stops earlier at its cause
 # (window_slides_by_drafts). All others are kept traces.
@@ -100,7 +100,7 @@ def test_nothing_is_wrong_in_drawn_runs_of_every_family(release: str) -> None:
     told = answer(release, EVERY_FAMILY, str(DRAWS))
     assert {name: counts for name, counts in told.items() if {"wrong", "unsupported"} & set(counts)} == {}
     for name, counts in told.items():
-        assert counts["steps"] > 1_100, name
+        assert counts["steps"] > 0.36 * DRAWS, name
         assert counts["finished"] > 400, name
         assert counts["preempted"] or name == "window", name
         assert counts["abort"], name
@@ -112,6 +112,7 @@ def test_nothing_is_wrong_in_drawn_runs_of_every_family(release: str) -> None:
         assert (counts.get("refused", 0) > 10) == ("EAGLE" in name or "n-grams" in name), name
 
 
+@pytest.mark.soak
 def test_the_oldest_release_conforms_where_one_step_is_in_flight() -> None:
     told = answer(RELEASES[0], EVERY_FAMILY, "1000")
     wrong = {name for name, counts in told.items() if "wrong" in counts}

@@ -72,15 +72,15 @@ def test_one_name_is_installed(installed: Installed) -> None:
     [
         ("--version", 0, "package "),
         ("list", 0, "insert_under_reader"),
-        ("prove allocator", 0, "obligations proved"),
+        pytest.param("prove allocator", 0, "obligations proved", marks=pytest.mark.soak),
         ("check ours allocator swa_mapping --examples 3", 0, "conforms"),
         ("check toy --examples 3", 0, "conforms"),
         ("replay insert_under_reader ours", 0, "conforms"),
         ("replay insert_under_reader nosuch", 3, "no engine 'nosuch'"),
-        ("faults half_decode", 0, "refuted"),
+        pytest.param("faults half_decode", 0, "refuted", marks=pytest.mark.soak),
         ("docs", 3, "needs a checkout of Slotproof"),
-        ("docs --check", 3, "needs a checkout of Slotproof"),
-        ("engines", 3, "needs a checkout of Slotproof"),
+        pytest.param("docs --check", 3, "needs a checkout of Slotproof", marks=pytest.mark.soak),
+        pytest.param("engines", 3, "needs a checkout of Slotproof", marks=pytest.mark.soak),
     ],
 )
 def test_every_command_works_or_says_what_it_needs(installed: Installed, words: str, code: int, said: str) -> None:
@@ -104,6 +104,7 @@ report.show_all = lambda *_: []
 LOST = "report.FINDINGS = Path('lost'); "
 
 
+@pytest.mark.soak
 def test_the_report_has_the_findings(installed: Installed) -> None:
     """What the page shows of engines comes with the package. (Proofs and faults are left out here: they take long.)"""
     code = REPORT + "from pathlib import Path; report.run(Path('page'))"

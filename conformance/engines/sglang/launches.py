@@ -77,5 +77,8 @@ LAUNCHES = Launches(
             *(pair(MODEL, name, "drafts", "drafts") for name in ("recurrent", "tracked")),
         }
     ),
-    avoided={"session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)})},
+    avoided={
+        "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
+        "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
+    },
 )

@@ -14,6 +14,7 @@ class ServerExclusion(StrEnum):
     TURN_BESIDE_TURN = "server.turn_beside_turn"  # a session's turn while another one of it is on the server
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
     RELEASE_AFTER_ANSWER = "server.release_after_answer"  # memory given back in the turn after the last answer
+    DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
 
 

@@ -54,7 +54,7 @@ class OnwardServer:
             before = self._text(session)
             fork = STRANGER + self.number
             self.last_turn[session] = self.number
-            yield from self._comes(before + [token(len(before), fork)], fork, session, len(before))
+            yield from self._comes([*before, token(len(before), fork)], fork, session, len(before))
 
     def _text(self, session: int) -> list[int]:
         """The text of a session: its last turn with its answer."""

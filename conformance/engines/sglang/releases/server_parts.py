@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from conformance.driver.protocol import EngineError
@@ -12,6 +13,7 @@ from conformance.engines.importing import Imported
 
 # The ranks of a scheduler's process that is alone, as a launcher gives them to it.
 BY_WORKER = "set_global_server_args_for_scheduler"  # how the worker of some releases publishes
+BUILDER = "mem_cache.kv_cache_builder"
 SPAWN_RANKS = {"world_rank": 0, "dp_rank": None, "gpu_id": 0}
 RANKS = {
     "gpu_id": 0,
@@ -146,6 +148,20 @@ def published_fields(thing: Any) -> dict[str, Any]:
 def sorts_freed_pages(allocator: Any) -> bool:
     """The allocator keeps what is freed apart, and sorts it in before it is handed out."""
     return bool(getattr(allocator, "need_sort", False))
+
+
+def asks_draft_runners(imported: Imported) -> bool:
+    """A server asks the runner of its draft model for a pool even where its draft worker has none: up to 0.5.17."""
+    if not has_function(imported, ((BUILDER, "get_draft_kv_pool"),)):
+        return False
+    algorithm = imported.module("speculative.spec_info").SpeculativeAlgorithm.from_string("STANDALONE")
+    without, settings = SimpleNamespace(draft_worker=None), SimpleNamespace(enable_multi_layer_eagle=False)
+    asked = {"draft_worker": without, "spec_algorithm": algorithm, "server_args": settings}
+    try:
+        imported.module(BUILDER).get_draft_kv_pool(**asked)
+    except AttributeError:
+        return True
+    return False
 
 
 def says_tracked_lengths(imported: Imported) -> bool:

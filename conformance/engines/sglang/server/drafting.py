@@ -41,8 +41,7 @@ def worker_class(imported: Imported, drafts: Callable[[], Drafts]) -> type:
     class Worker(base):  # type: ignore[misc, valid-type]
         """Prefills by the target's worker, and verifies drafts that are as long as the launch flags say."""
 
-        def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
-            del gpu_id, nccl_port
+        def __init__(self, server_args: Any, target_worker: Any, **_: Any) -> None:
             super().__init__()
             self._target_worker, self._draft_worker = target_worker, None
             self.length = int(server_args.speculative_num_draft_tokens)

@@ -19,7 +19,13 @@ from unittest import mock
 from conformance.driver.exception_origin import StandIn
 from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines.importing import Imported, line_of
-from conformance.engines.sglang.releases.server_parts import new_scheduler, publish, published_fields, resolve
+from conformance.engines.sglang.releases.server_parts import (
+    asks_draft_runners,
+    new_scheduler,
+    publish,
+    published_fields,
+    resolve,
+)
 
 # Flags that every server of a run has: a CPU in place of a device, and token ids in place of text.
 ALWAYS = ("--device", "cpu", "--skip-tokenizer-init", "--random-seed", "0", "--log-level", "critical")
@@ -89,6 +95,8 @@ class Launcher:
 
     def _settings(self, model: str, flags: Sequence[str]) -> Any:
         """``ServerArgs`` of these flags, resolved."""
+        if DRAFTS in flags and asks_draft_runners(self._imported):
+            raise Unsupported(f"sglang {self._imported.label} asks a draft model for its pool: there is none")
         try:
             with _quiet():
                 arguments = self._imported.module("server_args")

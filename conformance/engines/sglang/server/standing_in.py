@@ -279,6 +279,7 @@ ROWS: tuple[StandInRow, ...] = (
         Releases("arg_groups.mamba_hook"),
     ),
     StandInRow(TENSOR, "pin_memory", _itself, NO_PINNING, "the tensor itself"),
+    StandInRow(TENSOR, "record_stream", _none, "a CPU has no streams", "calls are made in their order"),
     StandInRow(
         "managers.schedule_batch", "torch", lambda _: UnpinnedTorch(), NO_PINNING, "a new tensor is an ordinary one"
     ),
