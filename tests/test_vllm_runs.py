@@ -101,7 +101,7 @@ def test_nothing_is_wrong_in_drawn_runs_of_every_family(release: str) -> None:
     assert {name: counts for name, counts in told.items() if {"wrong", "unsupported"} & set(counts)} == {}
     for name, counts in told.items():
         assert counts["steps"] > 0.36 * DRAWS, name
-        assert counts["finished"] > 400, name
+        assert counts["finished"] > 0.13 * DRAWS, name
         assert counts["preempted"] or name == "window", name
         assert counts["abort"], name
         assert counts["resumed"], name
