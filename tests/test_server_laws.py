@@ -39,6 +39,7 @@ class Scripted:
     """
 
     fragile = False
+    overlaps = True
     lacks: Collection[str] = frozenset()
 
     def __init__(self, events: Script, alone: bool = True, amiss: tuple[str, ...] = ()) -> None:
@@ -167,6 +168,15 @@ def test_what_a_known_difference_avoids_is_not_sent() -> None:
     assert may_ask_for_turn(run, frozenset(), 1), "nothing is excluded"
     lock.do("turn")
     assert may_ask_for_turn(run, avoid, 1)
+
+
+def test_turns_on_tracked_states_are_left_out_where_steps_overlap() -> None:
+    run: Any = begun(repeat(IDLE)).run
+    avoid = frozenset({ServerExclusion.OVERLAPPED_STATE})
+    for overlaps, buffered, sent in ((True, True, False), (True, False, True), (False, True, True)):
+        run.engine.overlaps, run.engine.shape["buffered"] = overlaps, buffered
+        assert may_ask_for_turn(run, avoid, 1) is sent, (overlaps, buffered)
+        assert may_ask_for_turn(run, frozenset(), 1)
 
 
 def test_new_weights_are_loaded_on_a_paused_server_unless_that_stops_it() -> None:

@@ -111,6 +111,40 @@ def test_what_clients_send_is_followed_by_the_law() -> None:
     assert mixed["done"]["extend"] > overlapped["done"]["extend"], "a prompt is computed in chunks"
 
 
+DRAFTS = (
+    *("--speculative-algorithm", "STANDALONE", "--speculative-num-steps", "2"),
+    *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3"),
+)
+# An answer of two tokens; of the draft that is verified for the last one, one token is accepted (fork 7) or all (fork
+# 8). In the second case its keys and values are computed, so that the session rightly counts them.
+LAST_BY_DRAFT = {
+    fork: [{"op": "open", "session": 1}, turn(), asks(0, 2, 2, fork=fork, session=1), turn(12)] for fork in (7, 8)
+}
+
+
+@pytest.mark.engine
+def test_drafts_are_followed_by_the_law() -> None:
+    """In the default schedule steps overlap: a step has begun before it is known what was accepted."""
+    normal, overlapped, mixed = sent(
+        (config(NORMAL, *DRAFTS), USUAL),
+        (config(*DRAFTS), USUAL),
+        (config(*DRAFTS, "--chunked-prefill-size", "4", "--enable-mixed-chunk", model="full"), USUAL),
+    )
+    for said in (normal, overlapped, mixed):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert said["done"]["reserve"] > 3
+        assert said["done"]["commit"] > 3
+        assert "decode" not in said["done"]
+
+
+@pytest.mark.engine
+def test_a_session_may_count_what_a_draft_or_a_step_in_flight_has_computed() -> None:
+    wrong, right = sent(*((config(*DRAFTS, model="full", sessions=1), LAST_BY_DRAFT[fork]) for fork in (7, 8)))
+    assert wrong["law"] == "save", wrong
+    assert not {"law", "error", "refused"} & right.keys(), right
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("release", some(between("0.5.16", "0.5.21")[::-1]))
 def test_older_releases_are_followed(release: str) -> None:

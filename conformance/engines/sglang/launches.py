@@ -57,6 +57,7 @@ LAUNCHES = Launches(
         _flag("mixed batches", "--enable-mixed-chunk"),
         ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
+        _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),  # so that memory gets short
         ("time limits", (PLAIN, HURRY)),
         _flag("drafts", *DRAFTS),
         _flag("few states", "--max-mamba-cache-size", "9"),

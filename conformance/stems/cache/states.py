@@ -297,5 +297,10 @@ class CacheStates:
         self.law.engine_step("state_release", number)
 
     def save(self, row: int, session: int) -> None:
-        """Explains that all slots of a turn went to its session's slot."""
-        self.law.engine_step("state_save", self.law.state.mine(row) - 1, session)
+        """Explains that all slots of a turn went to its session's slot, where a state may have been tracked just
+        before.
+        """
+        number, shown = self.law.state.mine(row) - 1, self.seen.sessions.get(session)
+        if shown is not None and has_two(self.state) and shown.next != self.state.next(number):
+            self._turn(number)
+        self.law.engine_step("state_save", number, session)

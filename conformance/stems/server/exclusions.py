@@ -15,6 +15,7 @@ class ServerExclusion(StrEnum):
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
     RELEASE_AFTER_ANSWER = "server.release_after_answer"  # memory given back in the turn after the last answer
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
+    OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
 
 
@@ -23,6 +24,8 @@ EXCLUSIONS = ServerExclusion
 
 def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int) -> bool:
     """Whether a client may send a turn of this session now."""
+    if ServerExclusion.OVERLAPPED_STATE in exclude and run.engine.overlaps and run.engine.shape.get("buffered"):
+        return False
     return ServerExclusion.TURN_BESIDE_TURN not in exclude or session not in run.sessions_with_turns()
 
 

@@ -90,9 +90,11 @@ class ServerEngine(Engine, Protocol):
     """A server. Configuration: ``model`` and ``flags``, the launch flags of the server (see ``ServerConfig``).
 
     ``shape``: a configuration of the stem ``cache`` for the memory that the server has built (see ``CacheEngine``).
+    ``overlaps``: it begins a step before it knows the result of the last one.
     """
 
     shape: Json
+    overlaps: bool
 
     def generate(
         self,

@@ -112,6 +112,7 @@ class SGLangServer:
         self._reader = ServerReader(self.release, self.scheduler, self)
         self.shape = self._reader.shape(config)
         self.ran = self._reader.ran
+        self.overlaps = bool(self.scheduler.enable_overlap)
         if self.release.locks(self.scheduler.tree_cache).counts_missing is False:
             self.lacks = frozenset({"counts_missing"})
         self._run = greenlet.getcurrent()
