@@ -27,11 +27,8 @@ from conformance.driver.protocol import EngineError, Unsupported
 from conformance.engines import registry
 from conformance.search.judge import excluded, listed_of
 from conformance.stems.launches import LaunchChoice, Launches, configuration
-from conformance.stems.server.client import LEAST, MOST, Client, Drawn
-from conformance.stems.server.run import ServerRun
+from conformance.stems.server.crowd import drive
 from conformance.stems.stem_registry import start
-
-TURNS = 60  # of a run
 
 
 def server(
@@ -40,22 +37,6 @@ def server(
     """The choices of a server. ``plain``: the options that stay plain."""
     numbers = {name: rng.randrange(len(choices)) for name, choices in launches.every.items()}
     return launches.chosen(numbers | dict.fromkeys(plain, 0), exclude)
-
-
-def messages(rng: random.Random) -> list[Drawn]:
-    """What clients send before the server's next turns."""
-    numbers = [*zip(LEAST, MOST, strict=True)]
-    return [Drawn._make(rng.randint(*ends) for ends in numbers) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
-
-
-def drive(lock: LockStep, rng: random.Random, exclude: Collection[StrEnum]) -> None:
-    """One run: random clients and the turns of their server."""
-    client, run = Client(lock.do, exclude), lock.run
-    assert isinstance(run, ServerRun)
-    for _ in range(TURNS):
-        for drawn in messages(rng):
-            client.send(run, drawn)
-        lock.do("turn", times=70 if rng.random() < 0.03 else rng.choice((1, 1, 2)))
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Causes of findings in SGLang: of each a file that tells it, and a module that repairs it at run time."""
