@@ -7,13 +7,17 @@ repair mends them all.
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from conformance.driver.naming import UsageError, unknown
+from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
@@ -37,8 +41,9 @@ class Upstream:
 class Cause:
     """A cause.
 
-    ``title``: as a maintainer would write it. ``file`` (below the engine's package), ``function``, and ``line``, a part
-    of one line of the file: where the cause is. ``server``: the kept trace that shows it on the engine's own scheduler.
+    ``title``: as a maintainer would write it. ``file`` (below the engine's package) and ``function``: where the cause
+    is, in the line that has all ``names``. ``server``: the kept trace that shows it on the engine's own scheduler.
+    ``then``: the steps that a script sends after those of this trace, so that its harm is seen.
     ``traces``: the other kept traces that it explains. ``what``: what goes wrong. ``repair``: what the repair does.
     ``drawn``: the choices of the servers that are drawn to try the repair, by option (``conformance.stems.launches``).
     """
@@ -48,9 +53,10 @@ class Cause:
     title: str
     file: str
     function: str
-    line: str
+    names: Sequence[str]
     server: str
     traces: Sequence[str]
+    then: Sequence[Json]
     what: str
     repair: str
     drawn: Mapping[str, str]
@@ -62,24 +68,40 @@ class Cause:
         return trace_files.load(self.server)
 
     @property
-    def module(self) -> str:
+    def room(self) -> Any:
+        """The package ``causes`` of the engine: it says how a server is launched, what a client sends to it, and how a
+        script shows the cause (``launch``, ``call``, ``script``).
+        """
+        return import_module(f"{registry.plugin(self.engine).__class__.__module__}.{FOLDER}")
+
+    @property
+    def module(self) -> Any:
         """The module that repairs it."""
-        return f"{registry.plugin(self.engine).__class__.__module__}.{FOLDER}.{self.name}"
+        return import_module(f"{self.room.__name__}.{self.name}")
 
     def apply(self) -> None:
         """Repairs the release that this process has loaded, until the process ends."""
-        import_module(self.module).repair()
+        self.module.repair()
 
     def place(self, roots: Sequence[Path]) -> tuple[str, int]:
         """The file, and the number of the line in a release whose packages are in these folders. ``UsageError`` unless
-        the file has this line once.
+        the function has one such line.
         """
-        paths = [path for root in roots for path in root.rglob(Path(self.file).name) if str(path).endswith(self.file)]
-        for path in paths:
-            lines = [n for n, text in enumerate(path.read_text("utf-8").splitlines(), start=1) if self.line in text]
-            if len(lines) == 1:
+        for path in (path for root in roots for path in root.rglob(Path(self.file).name)):
+            if path.as_posix().endswith(f"/{self.file}") and len(lines := self._lines(path.read_text("utf-8"))) == 1:
                 return self.file, lines[0]
-        raise UsageError(f"the cause {self.name}: no file {self.file} has the line {self.line!r} once")
+        raise UsageError(f"the cause {self.name}: {self.function} of {self.file} has not one line with {self.names}")
+
+    def _lines(self, text: str) -> list[int]:
+        """The lines of the function that have all names."""
+        body: list[ast.stmt] = ast.parse(text).body
+        for name in self.function.split("."):
+            found = next((s for s in body if getattr(s, "name", None) == name), None)
+            if not isinstance(found, (ast.ClassDef, ast.FunctionDef)):
+                return []
+            body, first, last = found.body, found.lineno, found.end_lineno or found.lineno
+        words = [set(re.findall(r"\w+", line)) for line in text.splitlines()]
+        return [n for n in range(first, last + 1) if set(self.names) <= words[n - 1]]
 
 
 def every() -> list[Cause]:

@@ -49,6 +49,7 @@ from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import broken, say, show
 from slotproof.pages import corners
+from slotproof.pages.cause_pages import pages as cause_pages
 from slotproof.pages.finding_pages import left_over
 from slotproof.pages.finding_pages import pages as finding_pages
 from slotproof.pages.kept_findings import stems_of_traces, unpacked
@@ -94,6 +95,7 @@ def environment(html: bool = False) -> Environment:
     made.filters["settings"] = settings
     made.filters["frames"] = lambda frames: "\n".join(str(Frame(**frame)) for frame in frames)
     made.filters["linked"] = linked
+    made.filters["begun"] = lambda text: text[:1].upper() + text[1:]
     made.filters["anchor"] = anchor
     made.globals.update(label=label, broken=broken)
     return made
@@ -200,6 +202,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             for name, values in made.items()
         ),
         *finding_pages(pages, docs, found, findings).items(),
+        *cause_pages(pages, docs, findings).items(),
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
     ]

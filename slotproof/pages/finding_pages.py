@@ -132,5 +132,5 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
 
 
 def left_over(docs: Path, made: Iterable[Path]) -> list[Path]:
-    """The pages of findings that are there no more."""
-    return sorted({*(docs / "findings").glob("*.md")} - {*made})
+    """The pages of findings and causes that are there no more."""
+    return sorted({*(docs / "findings").glob("*.md"), *(docs / "causes").glob("*.md")} - {*made})

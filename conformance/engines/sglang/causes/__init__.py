@@ -1,1 +1,23 @@
 """Causes of findings in SGLang: of each a file that tells it, and a module that repairs it at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.driver.protocol import Json
+from conformance.engines.sglang.server.http import call, launch
+
+__all__ = ["call", "launch", "script"]
+
+
+def script(title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
+    """A program that sends these steps to the release's own scheduler."""
+    lines = [f'"""{title}."""', "", "from conformance.engines.sglang.server.scripted import Server", ""]
+    more = {"environment": config.get("environment"), "sessions": config["sessions"]}
+    named = "".join(f", {name}={value!r}" for name, value in more.items() if value)
+    lines.append(f"flags = {' '.join(config['flags'])!r}")
+    lines.append(f"server = Server({release!r}, {config['model']!r}, flags.split(){named})")
+    for step in steps:
+        given = ", ".join(f"{name}={value!r}" for name, value in step.items() if name != "op")
+        lines.append(f"server.{step['op']}({given})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,62 @@
+"""A client's messages to a server as HTTP calls, for who has a real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from conformance.driver.protocol import Json
+
+CAPACITY = 1 << 20  # of a session, in characters of its text
+LAUNCH = "python -m sglang.launch_server --model-path MODEL"
+
+
+def launch(config: Json) -> str:
+    """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind."""
+    variables = [f"SGLANG_{name}={value}" for name, value in config.get("environment", {}).items()]
+    flags = list(config["flags"])
+    if "--speculative-algorithm" in flags:
+        flags += ["--speculative-draft-model-path", "DRAFT_MODEL"]
+    return " ".join([*variables, LAUNCH, *flags])
+
+
+def _generate(step: Json) -> Json:
+    sampling = {"max_new_tokens": step["longest"]}
+    if "stop" in step:
+        sampling["stop_token_ids"] = ["the token sampled at position " + str(step["stop"])]
+    session = {"session_params": {"id": str(step["session"])}} if step.get("session") else {}
+    priority = {"priority": step["priority"]} if "priority" in step else {}
+    return {
+        "rid": str(step["request"]),
+        "input_ids": step["tokens"],
+        "sampling_params": sampling,
+        **session,
+        **priority,
+    }
+
+
+def _open(step: Json) -> Json:
+    return {"session_id": str(step["session"]), "capacity_of_str_len": CAPACITY, "streaming": True}
+
+
+CALLS: dict[str, tuple[str, Callable[[Json], Json]]] = {
+    "open": ("open_session", _open),
+    "close": ("close_session", lambda step: {"session_id": str(step["session"])}),
+    "generate": ("generate", _generate),
+    "abort": ("abort_request", lambda step: {"rid": str(step["request"])}),
+    "flush": ("flush_cache", lambda _: {}),
+    "pause": ("pause_generation", lambda step: {"mode": step["mode"]}),
+    "resume": ("continue_generation", lambda _: {}),
+    "update_weights": ("update_weights_from_disk", lambda _: {"model_path": "MODEL"}),
+    "release_memory": ("release_memory_occupation", lambda _: {}),
+    "resume_memory": ("resume_memory_occupation", lambda _: {}),
+}
+
+
+def call(step: Json) -> str:
+    """One step of a run: a call, or how far the server goes before the next one."""
+    if step["op"] == "turn":
+        times = step.get("times", 1)
+        return f"# the server makes {times} step{'s' if times > 1 else ''}"
+    path, body = CALLS[step["op"]]
+    return f"POST /{path} {json.dumps(body(step))}"

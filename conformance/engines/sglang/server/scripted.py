@@ -1,0 +1,90 @@
+"""A server of SGLang without the law, for scripts that show a finding to SGLang's developers.
+
+The release's own ``Scheduler`` runs. Slotproof stands in for the model, the device and the sockets (``docs/server.md``)
+and notes what each forward pass computes: the text whose KV cache is in each slot, and the text after which each
+recurrent state is. A pass that reads anything else than its own text ends the script with an ``AssertionError``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from conformance.engines import registry
+from conformance.stems.requests.request import token
+from conformance.stems.server.protocol import POLL, ServerPass
+
+Text = tuple[int, ...]
+
+
+class Server:
+    """A server of a release. ``model``: ``full``, ``windowed``, ``sliding`` or ``recurrent``. ``flags``: its launch
+    flags. ``environment``: variables of its environment, without ``SGLANG_``.
+
+    What clients send has the names of ``conformance.stems.server.protocol``, and is there at the next poll.
+    """
+
+    def __init__(
+        self,
+        release: str,
+        model: str,
+        flags: Sequence[str],
+        environment: dict[str, str] | None = None,
+        sessions: int = 0,
+    ) -> None:
+        logging.disable()
+        loaded = registry.load("sglang", release=release)
+        config = {"model": model, "flags": [*flags], "environment": environment or {}, "sessions": sessions}
+        self.engine: Any = loaded.makers["server"](config)
+        self.slots: dict[int, Text] = {}  # the text up to each token whose KV cache is in a slot
+        self.states: dict[int, Text] = {}  # the text after which a recurrent state is
+        self._forks: dict[int, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """A message of a client."""
+        return getattr(self.engine, name)
+
+    def generate(
+        self, request: int, tokens: list[int], longest: int, session: int = 0, fork: int = 0, **more: Any
+    ) -> None:
+        """A client sends a request: at the position n of its text ``token(n, fork)`` is sampled."""
+        self._forks[request] = fork
+        more = {"stop": None, "priority": None, **more}
+        self.engine.generate(request=request, session=session, tokens=tokens, longest=longest, fork=fork, **more)
+
+    def open(self, session: int, turns: int | None = None) -> None:
+        """A client opens a streaming session."""
+        self.engine.open(session, turns)
+
+    def turn(self, times: int = 1) -> None:
+        """The server reads its messages, and makes so many turns of its loop."""
+        for _ in range(times):
+            while (event := self.engine.go_on()).kind != POLL:
+                for one in event.passes:
+                    self._passes(one)
+
+    def _passes(self, one: ServerPass) -> None:
+        known = self.engine.requests[one.request]
+        text: Text = (*known.origin_input_ids, *known.output_ids)
+        text += tuple(token(n, self._forks[one.request]) for n in range(len(text), one.end))
+        rows = self.engine.scheduler.req_to_token_pool
+        self._reads(one, text, rows.req_to_token[one.row, : one.start].tolist())
+        for at, slot in enumerate(one.slots, start=one.start):
+            self.slots[slot] = text[: at + 1] if at < one.end else ()
+        if hasattr(rows, "req_index_to_mamba_index_mapping"):
+            state = int(rows.req_index_to_mamba_index_mapping[one.row])
+            has = self.states.get(state, ())
+            if one.start and has and has[: one.start] == text[: one.start]:
+                wrong = (
+                    f"request {one.request} computes token {one.start} of its text on a state after {len(has)} tokens"
+                )
+                assert len(has) == one.start, wrong
+            self.states[state] = text[: one.end]
+
+    def _reads(self, one: ServerPass, text: Text, slots: Sequence[int]) -> None:
+        for at, slot in enumerate(slots):
+            has = self.slots.get(slot)
+            what = "was never computed" if not has else f"is of token {len(has) - 1} of another text"
+            who = f"request {one.request} goes on after {one.start} tokens of its text"
+            assert has == text[: at + 1], f"{who}; the KV cache in slot {slot}, of token {at}, {what}"

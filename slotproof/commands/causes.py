@@ -1,0 +1,71 @@
+"""``slotproof causes``: each cause is shown on the engine's own scheduler, and its repair is tried."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from conformance.driver.lockstep import CONFORMS, UNSUPPORTED
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import Json
+from conformance.engines import registry
+from conformance.traces import cause_files
+from conformance.traces.cause_files import Cause
+from slotproof.console.codes import BROKEN, HOLDS, USAGE
+from slotproof.console.screen import choose, say, show, table, write_json
+from slotproof.pages.cause_pages import FILE
+from slotproof.pages.documents import needed_checkout, write
+
+KEEPS = (CONFORMS, UNSUPPORTED)
+
+
+def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
+    """Tries causes on the newest release of their engines, and prints what they show. ``keep``: writes what was found
+    and the pages made from it. The exit code tells whether each cause was shown, and mended by its repair alone.
+    """
+    path = needed_checkout("causes --keep") / "docs" / FILE if keep else None
+    every = cause_files.every()
+    choose(names, [cause.name for cause in every], "cause")
+    found = [_tried(cause, batches, seed) for cause in every if not names or cause.name in names]
+    columns = ("cause", "where", "traces shown", "mended", "turns of repaired servers", "amiss there")
+    show(table("Causes", columns, [_row(one) for one in found]))
+    for one in found:
+        for amiss in one["repaired"]["broken"]:
+            say(f"{one['cause']}, repaired, seed {amiss['seed']}: {amiss['law']}: {amiss['detail']}")
+    if path is not None:
+        kept = json.loads(path.read_text("utf-8")) if path.exists() else []
+        rows = {one["cause"]: one for one in (*kept, *found)}
+        write_json(path, [rows[cause.name] for cause in every if cause.name in rows])
+        write(check_only=False)
+    return HOLDS if all(is_settled(one) for one in found) else BROKEN
+
+
+def is_settled(found: Json) -> bool:
+    """Each trace shows the cause, none does after the repair, and nothing else is amiss then."""
+    traces = found["traces"].values()
+    shown = all(one["before"]["verdict"] not in KEEPS for one in traces)
+    return shown and all(one["after"]["verdict"] in KEEPS for one in traces) and not found["repaired"]["broken"]
+
+
+def _tried(cause: Cause, batches: int, seed: int) -> Json:
+    release = registry.plugin(cause.engine).releases[-1]
+    command = [sys.executable, "-m", "conformance.search.causes", cause.name, release, str(batches), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == USAGE:
+        raise UsageError(done.stderr.strip())
+    if done.returncode:
+        raise RuntimeError(
+            f"{cause.name} on {cause.engine} {release} ended with {done.returncode}: {done.stderr.strip()}"
+        )
+    answer: Json = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _row(found: Json) -> tuple[object, ...]:
+    traces, repaired = found["traces"].values(), found["repaired"]
+    shown = sum(one["before"]["verdict"] not in KEEPS for one in traces)
+    mended = sum(one["after"]["verdict"] in KEEPS for one in traces)
+    where = f"{found['file']}:{found['line']}"
+    return found["cause"], where, f"{shown} of {len(traces)}", mended, repaired["batches"], len(repaired["broken"])

@@ -1,0 +1,81 @@
+"""The pages of the causes: ``docs/causes.md`` with one table of all, and ``docs/causes/NAME.md`` with one each, to be
+read by the maintainers of the engine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment
+
+from conformance.driver.protocol import Json
+from conformance.traces import cause_files
+from conformance.traces.cause_files import Cause
+from conformance.traces.trace_files import Kept
+from slotproof.pages.finding_pages import KeptFinding
+
+FILE = "causes.json"  # in the folder of the documents
+
+
+class CausePage(NamedTuple):
+    """What a page shows. ``found``: the row of ``docs/causes.json``. ``finding``: the trace of the cause on the
+    engine's own scheduler, with its rows.
+    """
+
+    cause: Cause
+    found: Json
+    finding: KeptFinding
+
+    @property
+    def launch(self) -> str:
+        """The command that starts the server."""
+        return str(self.cause.room.launch(self.finding.kept.trace.config))
+
+    @property
+    def messages(self) -> list[str]:
+        """What a client sends."""
+        return [self.cause.room.call(step) for step in self._steps]
+
+    @property
+    def script(self) -> str:
+        """The program that shows the cause on the release's own scheduler."""
+        config, release = self.finding.kept.trace.config, self.found["release"]
+        return str(self.cause.room.script(self.cause.title, release, config, self._steps)).rstrip()
+
+    @property
+    def repair(self) -> str:
+        """The function that repairs the release at run time."""
+        return inspect.getsource(self.cause.module.repair).rstrip()
+
+    @property
+    def harm(self) -> str:
+        """What came of it."""
+        return str(self.found["traces"][self.cause.server]["before"]["harm"])
+
+    @property
+    def _steps(self) -> list[Any]:
+        return [*self.finding.kept.trace.steps, *self.cause.then]
+
+
+def pages(templates: Environment, docs: Path, findings: Iterable[tuple[Kept, list[Json]]]) -> dict[Path, str]:
+    """Each page by its path. A cause that was never tried has none."""
+    if not (docs / FILE).exists():
+        return {}
+    kept = {kept.name: (kept, rows) for kept, rows in findings}
+    found = {one["cause"]: one for one in json.loads((docs / FILE).read_text("utf-8"))}
+    made = [_page(cause, found[cause.name], kept) for cause in cause_files.every() if cause.name in found]
+    table, page = templates.get_template("causes.md.j2"), templates.get_template("cause.md.j2")
+    texts = {docs / "causes" / f"{one.cause.name}.md": page.render(page=one) for one in made}
+    return {
+        path: text.rstrip() + "\n" for path, text in {docs / "causes.md": table.render(pages=made), **texts}.items()
+    }
+
+
+def _page(cause: Cause, found: Json, kept: Mapping[str, tuple[Kept, list[Json]]]) -> CausePage:
+    trace, rows = kept[cause.server]
+    mine = [row for row in rows if row["subject"] == cause.engine]
+    return CausePage(cause, found, KeptFinding(trace, None, mine))
