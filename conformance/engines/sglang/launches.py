@@ -80,6 +80,7 @@ LAUNCHES = Launches(
     ),
     avoided={
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
+        "server.tracked_ahead": frozenset({pair(MODEL, "tracked", "overlap", "on")}),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )

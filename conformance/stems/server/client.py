@@ -15,7 +15,10 @@ from conformance.driver.protocol import Json
 from conformance.stems.requests.request import token
 from conformance.stems.server.exclusions import (
     may_ask_for_turn,
+    may_flush,
+    may_release_memory,
     may_say_priority,
+    may_stop,
     may_update_weights,
     turns_before_release,
 )
@@ -66,7 +69,7 @@ class Client:
             self.do("resume")
         elif pick == 0 and known:
             self.do("abort", request=known[length % len(known)])
-        elif pick == 1:
+        elif pick == 1 and may_flush(run, self.exclude):
             self.do("flush")
         elif pick in (2, 3) and closed:
             self.do("open", session=closed[0], **({"turns": 8 * length} if answer == 1 else {}))
@@ -76,7 +79,7 @@ class Client:
             self.do("pause", mode="retract" if length % 2 else "in_place")
         elif pick == 6 and may_update_weights(run, self.exclude):
             self.do("update_weights")
-        elif pick == 7 and run.quiet:
+        elif pick == 7 and may_release_memory(run, self.exclude):
             if turns := turns_before_release(self.exclude):
                 self.do("turn", times=turns)
             self.do("release_memory")
@@ -92,7 +95,8 @@ class Client:
         first = len(run.calls.texts.get(session, [])) if session else 0
         longest = max(1, run.longest - SPARE)
         tokens = [token(first + n, fork) for n in range(min(length, longest))]
-        stop = {"stop": first + length + answer // 2} if pick % 5 == 4 else {}
+        stops = pick % 5 == 4 and may_stop(run, self.exclude)
+        stop = {"stop": first + length + answer // 2} if stops else {}
         urgent = pick % 4 and may_say_priority(run, self.exclude)
         more = {"priority": (FAR, 2 * FAR, 0)[length % 3]} if urgent else {}
         known: Json = {"request": self.number, "tokens": tokens, "longest": answer, "session": session, "fork": fork}

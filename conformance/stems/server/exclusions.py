@@ -13,7 +13,11 @@ class ServerExclusion(StrEnum):
 
     TURN_BESIDE_TURN = "server.turn_beside_turn"  # a session's turn while another one of it is on the server
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
-    RELEASE_AFTER_ANSWER = "server.release_after_answer"  # memory given back in the turn after the last answer
+    # Memory given back in the turn after the last answer, or by a server that was paused in that turn.
+    RELEASE_AFTER_ANSWER = "server.release_after_answer"
+    OVERWRITTEN_TRACK = "server.overwritten_track"  # stop tokens where steps overlap and states are tracked
+    TRACKED_AHEAD = "server.tracked_ahead"  # steps that overlap, where states are tracked: ``Launches.avoided``
+    WAITING_COPY = "server.waiting_copy"  # an empty cache while a turn waits, where models have recurrent layers
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
@@ -36,7 +40,26 @@ def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
 
 def may_update_weights(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may load new weights now."""
+    if not may_flush(run, exclude):
+        return False
     return run.quiet or (run.paused and ServerExclusion.UPDATE_WHILE_PAUSED not in exclude)
+
+
+def may_stop(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may name a token that ends the answer."""
+    tracks = run.engine.overlaps and bool(run.engine.shape.get("buffered"))
+    return not (ServerExclusion.OVERWRITTEN_TRACK in exclude and tracks)
+
+
+def may_flush(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may have the cache emptied now."""
+    stateful = "size_mamba" in run.engine.shape
+    return not (ServerExclusion.WAITING_COPY in exclude and stateful and run.sessions_with_turns())
+
+
+def may_release_memory(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
+    """Whether a client may have the memory given back now."""
+    return run.quiet and not (ServerExclusion.RELEASE_AFTER_ANSWER in exclude and run.paused)
 
 
 def turns_before_release(exclude: Collection[StrEnum]) -> int:

@@ -174,10 +174,10 @@ class ServerRun:
             event: ServerEvent = yield EngineCall(
                 "go_on", self.engine.go_on, unjudged=midway, law=(GOES_ON, GOES_ON_SENTENCE)
             )
+            self.cache.follow_tracks()
             if event.kind == POLL:
                 self._polls(event)
                 return event
-            self.cache.follow_tracks()
             self._follow_commits()
             getattr(self, f"_{event.kind}")(event)
             admits = event.kind == "matched" or (admits and event.kind in PREEMPTS)
@@ -311,7 +311,7 @@ class ServerRun:
             self.calls.explain_left(request, text)
             if known.sent is None:
                 again = [*known.tokens, *known.sampled]
-                self.calls.requests[request] = RunRequest(asked.session, again, asked.fork)
+                self.calls.requests[request] = RunRequest(known.session, again, asked.fork)  # it may have left it
                 self.calls.retracted.add(request)
             else:
                 self.calls.passes.ended(request)

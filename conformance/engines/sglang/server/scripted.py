@@ -48,9 +48,12 @@ class Server:
     def generate(
         self, request: int, tokens: list[int], longest: int, session: int = 0, fork: int = 0, **more: Any
     ) -> None:
-        """A client sends a request: at the position n of its text ``token(n, fork)`` is sampled."""
+        """A client sends a request: at the position n of its text ``token(n, fork)`` is sampled. ``stop``: the position
+        whose token ends the answer. ``priority``: of the request.
+        """
         self._forks[request] = fork
-        more = {"stop": None, "priority": None, **more}
+        stop = more.get("stop")
+        more = {"priority": more.get("priority"), "stop": None if stop is None else token(stop, fork)}
         self.engine.generate(request=request, session=session, tokens=tokens, longest=longest, fork=fork, **more)
 
     def open(self, session: int, turns: int | None = None) -> None:
@@ -72,15 +75,21 @@ class Server:
         self._reads(one, text, rows.req_to_token[one.row, : one.start].tolist())
         for at, slot in enumerate(one.slots, start=one.start):
             self.slots[slot] = text[: at + 1] if at < one.end else ()
-        if hasattr(rows, "req_index_to_mamba_index_mapping"):
-            state = int(rows.req_index_to_mamba_index_mapping[one.row])
-            has = self.states.get(state, ())
-            if one.start and has and has[: one.start] == text[: one.start]:
-                wrong = (
-                    f"request {one.request} computes token {one.start} of its text on a state after {len(has)} tokens"
-                )
-                assert len(has) == one.start, wrong
-            self.states[state] = text[: one.end]
+        if (seen := self.engine.cache_snapshot().states) is not None:
+            self._runs_on(one, text, seen.rows[one.request][0], seen.copies or ())
+
+    def _runs_on(self, one: ServerPass, text: Text, state: int, copies: Sequence[tuple[int, int]]) -> None:
+        for source, target in copies:
+            self.states[target] = self.states.get(source, ())
+        has = self.states.get(state, ())
+        computes = f"request {one.request} computes token {one.start} of its text"
+        of_own = "its own" if has == text[: len(has)] else "another"
+        wrong = f"{computes} on a state after {len(has)} tokens of {of_own} text"
+        assert not one.start or has == text[: one.start], wrong
+        self.states[state] = text[: one.end]
+        if one.tracked is not None:
+            slot, upto = one.tracked
+            self.states[slot] = text[:upto]
 
     def _reads(self, one: ServerPass, text: Text, slots: Sequence[int]) -> None:
         for at, slot in enumerate(slots):
