@@ -90,7 +90,7 @@ class Client:
         pick, length, answer, fork = drawn
         opened = sorted(run.sessions)
         session = opened[length % len(opened)] if opened and pick % 2 else 0
-        if not may_ask_for_turn(run, self.exclude, session):
+        if not may_ask_for_turn(run, self.exclude, session, length + answer):
             session = 0
         first = len(run.calls.texts.get(session, [])) if session else 0
         longest = max(1, run.longest - SPARE)

@@ -11,7 +11,8 @@ from conformance.stems.server.run import ServerRun
 class ServerExclusion(StrEnum):
     """What runs of ``server`` avoid."""
 
-    TURN_BESIDE_TURN = "server.turn_beside_turn"  # a session's turn while another one of it is on the server
+    # A session's turn while another one of it is on the server, or one that is too long: turns that are turned away.
+    TURN_BESIDE_TURN = "server.turn_beside_turn"
     PREEMPTED_TURN = "server.preempted_turn"  # priorities of requests, on a server with sessions
     # Memory given back in the turn after the last answer, or by a server that was paused in that turn.
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
@@ -26,11 +27,14 @@ class ServerExclusion(StrEnum):
 EXCLUSIONS = ServerExclusion
 
 
-def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int) -> bool:
-    """Whether a client may send a turn of this session now."""
+def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int, more: int = 0) -> bool:
+    """Whether a client may send a turn of this session now, with ``more`` tokens of input and answer."""
     if ServerExclusion.OVERLAPPED_STATE in exclude and run.engine.overlaps and run.engine.shape.get("buffered"):
         return False
-    return ServerExclusion.TURN_BESIDE_TURN not in exclude or session not in run.sessions_with_turns()
+    if ServerExclusion.TURN_BESIDE_TURN not in exclude:
+        return True
+    text = len(run.calls.texts.get(session, []))
+    return session not in run.sessions_with_turns() and text + more <= run.longest // 2
 
 
 def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:

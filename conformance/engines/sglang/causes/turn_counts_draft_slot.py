@@ -12,10 +12,9 @@ def repair() -> None:
     real = StreamingSession.try_cache_finished_req
 
     def try_cache_finished_req(self: Any, req: Any) -> Any:
-        committed = req.kv.kv_committed_len
+        kv, committed = req.kv, req.kv.kv_committed_len
         kept = real(self, req)
-        if kept:
-            kv = self.slots[req.session.session_id].kv
+        if kept:  # the session has the record now
             kv.kv_committed_len = min(kv.kv_committed_len, committed)
         return kept
 

@@ -13,10 +13,11 @@ def repair() -> None:
 
     def try_cache_finished_req(self: Any, req: Any) -> Any:
         stateful, computed = req.kv.mamba_pool_idx is not None, req.kv.kv_committed_len
+        session = req.session and req.session.session_id
         kept = real(self, req)
         known = len(req.origin_input_ids) + len(req.output_ids)
         if kept and stateful and computed > known - (not req.finished()):
-            self.release_session(req.session.session_id)
+            self.release_session(session)
         return kept
 
     StreamingSession.try_cache_finished_req = try_cache_finished_req

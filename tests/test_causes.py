@@ -1,0 +1,135 @@
+"""Causes of findings: their files, the place in the release, the repair, the pages, and the script."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from driven import NEWEST, driven, have
+
+from conformance.driver.naming import UsageError
+from conformance.engines import registry
+from conformance.traces import cause_files, known, trace_files
+from conformance.traces.cause_files import Cause
+from slotproof.commands.causes import is_settled
+
+ROOT = Path(__file__).resolve().parents[1]
+CAUSES = cause_files.every()
+FOUND = {one["cause"]: one for one in json.loads((ROOT / "docs" / "causes.json").read_text("utf-8"))}
+MOST_WORDS = 400  # of a page that a maintainer reads, its programs and launch command not counted
+MOST_LINES = 15  # of the function that stands in the place of the release's own
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_a_cause_was_shown_and_mended(cause: Cause) -> None:
+    found = FOUND[cause.name]
+    assert is_settled(found), found
+    assert found["repaired"]["batches"] >= 2_000
+    assert {*found["traces"]} == {cause.server, *cause.traces}
+    assert found["release"] == registry.plugin(cause.engine).releases[-1]
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_its_traces_are_known_of_the_newest_release_and_its_repair_is_short(cause: Cause) -> None:
+    plugin = registry.plugin(cause.engine)
+    listed = {one.trace for one in known.of_release(plugin.folder, plugin.releases[-1])}
+    assert {cause.server, *cause.traces} <= listed
+    assert trace_files.load(cause.server).trace.stem == "server"
+    (inner,) = (
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(cause.module.repair)))
+        if isinstance(node, ast.FunctionDef) and node.name != "repair"
+    )
+    assert (inner.end_lineno or 0) - inner.lineno < MOST_LINES
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_a_page_is_short_and_has_what_a_maintainer_needs(cause: Cause) -> None:
+    text = (ROOT / "docs" / "causes" / f"{cause.name}.md").read_text("utf-8")
+    words = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()
+    assert len(words) <= MOST_WORDS
+    for needed in ("sglang.launch_server", "POST /generate", "Server(", "def repair", cause.upstream.searched):
+        assert needed in text
+    assert f"{cause.file}:{FOUND[cause.name]['line']}" in text
+
+
+def test_no_trace_has_two_causes() -> None:
+    names = [name for cause in CAUSES for name in (cause.server, *cause.traces)]
+    assert len(names) == len(set(names))
+
+
+def test_a_place_that_is_gone_or_told_too_loosely_is_an_error(tmp_path: Path) -> None:
+    cause = CAUSES[0]
+    with pytest.raises(UsageError, match="has not one line with"):
+        cause.place([tmp_path])
+    path = tmp_path / cause.file
+    path.parent.mkdir(parents=True)
+    owner, name = cause.function.split(".")
+    line = " = ".join(cause.names)
+    for count, right in ((1, True), (2, False)):
+        body = f"        {line}\n" * count
+        path.write_text(f"{line}\nclass {owner}:\n    def {name}(self):\n{body}    def other(self):\n        {line}\n")
+        if right:
+            assert cause.place([tmp_path]) == (cause.file, 4)
+        else:
+            with pytest.raises(UsageError):
+                cause.place([tmp_path])
+
+
+def test_an_unsettled_cause_is_told_apart() -> None:
+    found = json.loads(json.dumps(FOUND[CAUSES[0].name]))
+    name = next(iter(found["traces"]))
+    before, after, repaired = (
+        json.loads(json.dumps(found)),
+        json.loads(json.dumps(found)),
+        json.loads(json.dumps(found)),
+    )
+    before["traces"][name]["before"]["verdict"] = "conforms"
+    after["traces"][name]["after"]["verdict"] = "violation"
+    repaired["repaired"]["broken"].append({"law": "no_leak", "detail": "", "seed": 1})
+    assert [is_settled(one) for one in (found, before, after, repaired)] == [True, False, False, False]
+
+
+TRIED = """
+    import json, sys
+    from conformance.engines import registry
+    from conformance.search.causes import tried
+    from conformance.traces import cause_files
+
+    loaded = registry.load("sglang", release=sys.argv[1])
+    print(json.dumps([tried(cause_files.load(sys.argv[2]), loaded, 60, 1)]))
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
+def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
+    (found,) = driven(NEWEST, TRIED, cause.name)
+    assert is_settled(found), found
+    assert (found["file"], found["line"]) == (FOUND[cause.name]["file"], FOUND[cause.name]["line"])
+
+
+@pytest.mark.engine
+def test_the_script_of_a_page_shows_the_cause(tmp_path: Path) -> None:
+    have(NEWEST)
+    cause = cause_files.load("turn_counts_draft_slot")
+    steps = [*cause.shown.trace.steps, *cause.then]
+    script = tmp_path / "script.py"
+    script.write_text(cause.room.script(cause.title, NEWEST, cause.shown.trace.config, steps), "utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=ROOT, env=_environment()
+    )
+    assert ran.returncode != 0
+    assert "AssertionError: request 1 goes on after 4 tokens of its text" in ran.stderr
+
+
+def _environment() -> dict[str, str]:
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
