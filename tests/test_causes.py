@@ -72,10 +72,10 @@ def test_a_place_that_is_gone_or_told_too_loosely_is_an_error(tmp_path: Path) ->
     path = tmp_path / cause.file
     path.parent.mkdir(parents=True)
     owner, name = cause.function.split(".")
-    line = " = ".join(cause.names)
+    line, last = f"# {' '.join(cause.names)}", "        pass\n"
     for count, right in ((1, True), (2, False)):
-        body = f"        {line}\n" * count
-        path.write_text(f"{line}\nclass {owner}:\n    def {name}(self):\n{body}    def other(self):\n        {line}\n")
+        body, other = f"        {line}\n" * count + last, f"    def other(self):\n        {line}\n{last}"
+        path.write_text(f"{line}\nclass {owner}:\n    def {name}(self):\n{body}{other}")
         if right:
             assert cause.place([tmp_path]) == (cause.file, 4)
         else:

@@ -181,6 +181,7 @@ def test_a_failure_of_ours_is_never_a_verdict(
         "faults": ("planted.faulting", "run"),
         "replay": ("checks.replays", "run"),
         "engines": ("commands.engines", "run"),
+        "causes": ("commands.causes", "run"),
         "compat": ("commands.compat", "run"),
         "report": ("pages.report", "run"),
         "docs": ("pages.documents", "write"),

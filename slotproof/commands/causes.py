@@ -50,8 +50,10 @@ def is_settled(found: Json) -> bool:
 
 
 def _tried(cause: Cause, batches: int, seed: int) -> Json:
+    from conformance.search import causes as search
+
     release = registry.plugin(cause.engine).releases[-1]
-    command = [sys.executable, "-m", "conformance.search.causes", cause.name, release, str(batches), str(seed)]
+    command = [sys.executable, "-m", search.__name__, cause.name, release, str(batches), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == USAGE:
         raise UsageError(done.stderr.strip())

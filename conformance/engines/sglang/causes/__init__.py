@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.http import call, launch
+from conformance.engines.sglang.server.scripted import Server
 
 __all__ = ["call", "launch", "script"]
 
 
 def script(title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
     """A program that sends these steps to the release's own scheduler."""
-    lines = [f'"""{title}."""', "", "from conformance.engines.sglang.server.scripted import Server", ""]
+    lines = [f'"""{title}."""', "", f"from {Server.__module__} import {Server.__name__}", ""]
     more = {"environment": config.get("environment"), "sessions": config["sessions"]}
     named = "".join(f", {name}={value!r}" for name, value in more.items() if value)
     lines.append(f"flags = {' '.join(config['flags'])!r}")
