@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from conformance.driver.protocol import Json
@@ -15,10 +16,10 @@ def script(title: str, release: str, config: Json, steps: Sequence[Json]) -> str
     """A program that sends these steps to the release's own scheduler."""
     lines = [f'"""{title}."""', "", f"from {Server.__module__} import {Server.__name__}", ""]
     more = {"environment": config.get("environment"), "sessions": config["sessions"]}
-    named = "".join(f", {name}={value!r}" for name, value in more.items() if value)
-    lines.append(f"flags = {' '.join(config['flags'])!r}")
-    lines.append(f"server = Server({release!r}, {config['model']!r}, flags.split(){named})")
+    named = "".join(f", {name}={json.dumps(value)}" for name, value in more.items() if value)
+    lines.append(f"flags = {json.dumps(' '.join(config['flags']))}")
+    lines.append(f"server = Server({json.dumps(release)}, {json.dumps(config['model'])}, flags.split(){named})")
     for step in steps:
-        given = ", ".join(f"{name}={value!r}" for name, value in step.items() if name != "op")
+        given = ", ".join(f"{name}={json.dumps(value)}" for name, value in step.items() if name != "op")
         lines.append(f"server.{step['op']}({given})")
     return "\n".join(lines) + "\n"
