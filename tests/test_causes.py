@@ -131,5 +131,4 @@ def test_the_script_of_a_page_shows_the_cause(tmp_path: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-
     return {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -39,7 +39,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause.
+    """One place in an engine that makes kept traces break a law.
 
     ``title``: as a maintainer would write it. ``file`` (below the engine's package) and ``function``: where the cause
     is, in the line that has all ``names``. ``server``: the kept trace that shows it on the engine's own scheduler.

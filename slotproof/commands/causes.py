@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from conformance.driver.lockstep import CONFORMS, UNSUPPORTED
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
@@ -15,10 +14,8 @@ from conformance.traces import cause_files
 from conformance.traces.cause_files import Cause
 from slotproof.console.codes import BROKEN, HOLDS, USAGE
 from slotproof.console.screen import choose, say, show, table, write_json
-from slotproof.pages.cause_pages import FILE
+from slotproof.pages.cause_pages import FILE, KEEPS
 from slotproof.pages.documents import needed_checkout, write
-
-KEEPS = (CONFORMS, UNSUPPORTED)
 
 
 def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
+from conformance.driver.lockstep import CONFORMS, UNSUPPORTED
 from conformance.driver.protocol import Json
 from conformance.traces import cause_files
 from conformance.traces.cause_files import Cause
 from conformance.traces.trace_files import Kept
 from slotproof.pages.finding_pages import KeptFinding
 
+KEEPS = (CONFORMS, UNSUPPORTED)
 FILE = "causes.json"  # in the folder of the documents
 
 
@@ -50,6 +52,16 @@ class CausePage(NamedTuple):
     def repair(self) -> str:
         """The function that repairs the release at run time."""
         return inspect.getsource(self.cause.module.repair).rstrip()
+
+    @property
+    def reached(self) -> bool:
+        """The engine's own scheduler has shown it."""
+        return self.found["traces"][self.cause.server]["before"]["verdict"] not in KEEPS
+
+    @property
+    def mended(self) -> int:
+        """How many traces keep the law after the repair."""
+        return sum(one["after"]["verdict"] in KEEPS for one in self.found["traces"].values())
 
     @property
     def harm(self) -> str:

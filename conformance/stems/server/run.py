@@ -271,7 +271,9 @@ class ServerRun:
             raise Finding(COMPUTES_OWN, COMPUTES_OWN_SENTENCE, detail, kind=INVARIANT)
 
     def _verified(self, _: ServerEvent) -> None:
-        """The result of a pass over drafts has come: ``_follow_commits`` tells it."""
+        """The result of a pass over drafts has come. What it accepted is followed with every event
+        (``_follow_commits``).
+        """
 
     def _follow_commits(self) -> None:
         """The law's steps for what has come to count as computed, where a server drafts: what its passes have accepted,
