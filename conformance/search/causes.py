@@ -6,18 +6,17 @@ send messages to repaired servers, of the kind in which the cause was found: all
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.driver.collector import collect_rarely
 from conformance.driver.lockstep import Finding
 from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
+from conformance.search.elsewhere import ask, tell
 from conformance.search.judge import excluded
 from conformance.search.replay import row
 from conformance.stems.launches import Launches, configuration
@@ -94,19 +93,19 @@ def _server(rng: random.Random, launches: Launches, wanted: Mapping[str, str]) -
     return launches.chosen(numbers)
 
 
+def tried_elsewhere(cause: Cause, release: str, batches: int, seed: int) -> Json:
+    """As ``tried``, in a process of its own. Raises ``EngineError`` if the release cannot be loaded."""
+    what = f"{cause.name} on {cause.engine} {release}"
+    answer: Json = ask(f"{__package__}.causes", [cause.name, release, str(batches), str(seed)], what)
+    return answer
+
+
 def main() -> int:
     """See the module."""
-    collect_rarely()
     logging.disable()  # a server tells of each request that it refuses
     name, release, batches, seed = sys.argv[1:]
     cause = cause_files.load(name)
-    try:
-        loaded = registry.load(cause.engine, release=release)
-        print(json.dumps(tried(cause, loaded, int(batches), int(seed))))
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+    return tell(lambda: tried(cause, registry.load(cause.engine, release=release), int(batches), int(seed)))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from conformance.driver.collector import collect_rarely
 from conformance.driver.lockstep import LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.naming import UsageError
 from conformance.driver.options import Given
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.engines.registry import Loaded
+from conformance.search.elsewhere import ask, tell
 from conformance.search.harm import harm
 from conformance.search.ran import Ran
 from conformance.traces import trace_files
@@ -74,15 +73,8 @@ def rows_elsewhere(
     the engine's options that the user has set. Raises ``EngineError`` if the engine cannot be loaded.
     """
     subject = {"name": engine, "release": release, "source": source and str(source)}
-    command = [sys.executable, "-m", f"{__package__}.replay", json.dumps(subject), "told" if told else "plain"]
-    command += [json.dumps(options), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    last = (done.stderr.strip() or "no message").splitlines()[-1]
-    if done.returncode == 3:
-        raise EngineError(last)
-    if done.returncode:
-        raise RuntimeError(f"replaying on {engine} {release or source or ''} ended with {done.returncode}: {last}")
-    answer: list[Json] = json.loads(done.stdout.splitlines()[-1])
+    arguments = [json.dumps(subject), "told" if told else "plain", json.dumps(options), *names]
+    answer: list[Json] = ask(f"{__package__}.replay", arguments, f"replaying on {engine} {release or source or ''}")
     return answer
 
 
@@ -91,18 +83,16 @@ def main() -> int:
     SUBJECT is JSON too: an object with ``name``, ``release`` and ``source``; and so is OPTIONS: a list of names and
     values.
     """
-    collect_rarely()
     subject, how, options, *names = sys.argv[1:]
-    try:
+
+    def answer() -> list[Json]:
         given = tuple((name, value) for name, value in json.loads(options))
         wanted = json.loads(subject)
         source = wanted["source"] and Path(wanted["source"])
         loaded = registry.load(wanted["name"], release=wanted["release"], source=source, options=given)
-        print(json.dumps([row(trace_files.load(name), loaded, told=how == "told") for name in names]))
-    except EngineError as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+        return [row(trace_files.load(name), loaded, told=how == "told") for name in names]
+
+    return tell(answer)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 
-from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import cause_files
 from conformance.traces.cause_files import Cause
-from slotproof.console.codes import BROKEN, HOLDS, USAGE
+from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.screen import choose, say, show, table, write_json
 from slotproof.pages.cause_pages import FILE, KEEPS
 from slotproof.pages.documents import needed_checkout, write
@@ -47,19 +44,9 @@ def is_settled(found: Json) -> bool:
 
 
 def _tried(cause: Cause, batches: int, seed: int) -> Json:
-    from conformance.search import causes as search
+    from conformance.search.causes import tried_elsewhere
 
-    release = registry.plugin(cause.engine).releases[-1]
-    command = [sys.executable, "-m", search.__name__, cause.name, release, str(batches), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == USAGE:
-        raise UsageError(done.stderr.strip())
-    if done.returncode:
-        raise RuntimeError(
-            f"{cause.name} on {cause.engine} {release} ended with {done.returncode}: {done.stderr.strip()}"
-        )
-    answer: Json = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return tried_elsewhere(cause, registry.plugin(cause.engine).releases[-1], batches, seed)
 
 
 def _row(found: Json) -> tuple[object, ...]:
