@@ -114,17 +114,17 @@ def test_a_row_that_gives_the_tree_nothing_new_may_have_given_the_track_from_bef
     assert steps == ["state_turn_lazy", "state_renew", "state_turn_lazy"]
 
 
-def test_a_request_gets_a_new_track_also_where_every_node_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_gets_a_new_track_also_where_the_tree_has_a_node_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = stateful("two")
     lock.do("admit", request=0, more=5)
     run = run_of(lock)
     given: list[tuple[str, int]] = []
-    numbers = [int(number) for number in lock.law.state.tree.nodes.items()]
-    monkeypatch.setattr(run.states.nodes, "at", {(number,): number for number in numbers})
+    pages = range(1, run.config["size"] + 1)
+    monkeypatch.setattr(run.states.nodes, "at", {(number,): number for number in pages})
     monkeypatch.setattr(run.states, "_newest", lambda _: (1, 2))
     monkeypatch.setattr(lock.law, "engine_step", lambda name, _, spare, __: given.append((name, spare)))
     run.states.share(0)
     ((name, spare),) = given
-    assert (name, spare in numbers) == ("state_renew", True)
+    assert (name, spare in pages, lock.law.state.tree.nodes.has(spare)) == ("state_renew", False, True)
     states = lock.law.state.states
     assert states.table(states.first_node + spare, OWN) == ABSENT

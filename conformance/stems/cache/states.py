@@ -262,16 +262,7 @@ class CacheStates:
         """Explains that a request got a new track in exchange for its newest state, which the tree had already."""
         was, now = self._newest(request)
         if was != now and self.state.buffered:
-            self.step("state_renew", request, self._without_state(), now)
-
-    def _without_state(self) -> int:
-        """The number of a node whose owner has no state slot. A full tree has no number to spare, and then it is a node
-        of the tree.
-        """
-        first, numbers = self.state.first_node, self.law.state.tree.nodes.items()
-        bare = (n for n in numbers if self.state.table(first + n, OWN) == ABSENT)
-        number = next(bare, None)
-        return self.nodes.spare() if number is None else number
+            self.step("state_renew", request, self.nodes.spare(), now)
 
     def _newest(self, request: int) -> tuple[int, int]:
         """The slot of the newest state that the request can give away, in the law and as the engine shows it."""
