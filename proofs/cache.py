@@ -150,7 +150,7 @@ MOVES = {
     "insert_leaf": _insert_leaf,
     "drop_duplicates": _of_rows("dedupe"),
     "revive_tombstone": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
-    "revive_in_place": lambda st: ((r, n) for r in _leaving(st) for n in alive(st.tree)),
+    "revive_in_place": lambda st: ((r, n, False) for r in _leaving(st) for n in alive(st.tree)),
     "free_rest": lambda st: ((r, st.handle(r)) for r in _leaving(st)),
     "save": _of_rows("save"),
     "restore": _of_rows("restore"),
@@ -268,9 +268,9 @@ def admits_over_tombstone(
     return unchosen(step, "the new lock finds the SWA part of each node in the window before the next token")
 
 
-def revives_without_pages(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+def revives_without_pages(st: CacheState, row: Number, node: Number, later: Truth) -> Step[CacheState]:
     """A tombstone counts as alive again, and the row frees its SWA pages instead of passing them on."""
-    step = law.revive_in_place(st, row, node)
+    step = law.revive_in_place(st, row, node, later)
     freed = call("rows", session_trim.dedupe, st.rows, row, st.tree.stop(node))
     then = but(st, rows=freed.then, tree=step.then.tree)
     return but(step, calls=(step.calls[0], freed), then=then)
@@ -544,7 +544,7 @@ ANSWERS = {
     **dict.fromkeys(("reserve", "extend"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.rows.pools),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st.rows.pools),
-    "leave_window": lambda *_: {"later": False},
+    **dict.fromkeys(("leave_window", "revive_in_place"), lambda *_: {"later": False}),
     "free_group_begin": answers.opens,
     "state_group_begin": lambda pick, st, given: answers.set_aside(pick, st.states, given["need"]),
     "state_admit": lambda pick, st, given: answers.equipment(pick, st.states, given["request"]),

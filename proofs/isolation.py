@@ -94,9 +94,10 @@ def decodes_into_the_prefix(st: CacheState, row: Number, full_pages: Seq, swa_pa
     )
 
 
-def revives_with_another_text(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+def revives_with_another_text(st: CacheState, row: Number, node: Number, later: Truth) -> Step[CacheState]:
     """A tombstone comes to life with SWA pages that were computed for another text than its full pages."""
-    return unasked(law.revive_in_place(st, row, node), "the node's pages hold the text that the row's own pages hold")
+    step = law.revive_in_place(st, row, node, later)
+    return unasked(step, "the node's pages hold the text that the row's own pages hold")
 
 
 def resumes_another_text(st: CacheState, session: Number, story: Number, given: Length) -> Step[CacheState]:

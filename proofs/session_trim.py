@@ -112,7 +112,7 @@ MOVES: dict[str, Callable[[Any], Iterable[tuple[Any, ...]]]] = {
     "finish": lambda st: ((r,) for r in requests(st, RUNNING)),
     "come_back": lambda st: ((r,) for r in requests(st, session_trim_state.LEAVING)),
     "donate": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
-    "donate_swa": lambda st: ((r, to, n) for r, n in _whole(st) for to in others(st)),
+    "donate_swa": lambda st: ((r, to, n, False) for r, n in _whole(st) for to in others(st)),
     "dedupe": _whole,
     "release": lambda st: ((r,) for r in requests(st, session_trim_state.LEAVING)),
     "save": lambda st: ((r, to) for r in requests(st, RUNNING) for to in _lengths(st, r, allocated(st, r))),
@@ -189,9 +189,11 @@ def freed_again(was: swa_mapping.SwaMappingState, now: swa_mapping.SwaMappingSta
     return swa_mapping.free(now, gone, used_slots(was.now.full, gone)).then
 
 
-def keeps_full_copies(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
+def keeps_full_copies(
+    st: SessionTrimState, row: Number, to: Number, pages: Number, later: Truth
+) -> Step[SessionTrimState]:
     """A row donates its SWA pages to a node that keeps its full pages, and does not give its own full copies back."""
-    step = law.donate_swa(st, row, to, pages)
+    step = law.donate_swa(st, row, to, pages, later)
     return but(step, calls=step.calls[:1], then=but(step.then, pools=step.calls[0].then))
 
 
@@ -495,7 +497,7 @@ ANSWERS = {
     **dict.fromkeys(("reserve", "extend"), GROWN),
     "decode": answers.pages_of_pair(answers.one_more, lambda st: st.pools),
     "settle_swa": lambda _, st, __: answers.settles_nothing(st.pools),
-    "leave_window": lambda *_: {"later": False},
+    **dict.fromkeys(("leave_window", "donate_swa"), lambda *_: {"later": False}),
     "free_group_begin": answers.opens,
 }
 

@@ -419,19 +419,21 @@ def revive_tombstone(st: CacheState, row: Number, node: Number) -> Step[CacheSta
 
 
 @stem.transition
-def revive_in_place(st: CacheState, row: Number, node: Number) -> Step[CacheState]:
+def revive_in_place(st: CacheState, row: Number, node: Number, later: Truth) -> Step[CacheState]:
     """A leaving row donates its SWA pages to a tombstone, which keeps its full pages; the row's full copies are freed.
 
-    So requests that hold the node go on reading its full pages. The pages of both hold one text.
+    So requests that hold the node go on reading its full pages. The pages of both hold one text. ``later``: see
+    ``swa_mapping.free_full``.
     """
     revived = call("tree", lock_ref.restore_swa, st.tree, node)
-    given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node))
+    given = call("rows", session_trim.donate_swa, st.rows, row, home(st, node), st.tree.stop(node), later)
     return Step(
         calls=(revived, given),
         promises=(
             *revivable(st, row, node),
             isolation.holds_alike(st, row, node, begin(st.tree, node), st.tree.stop(node)),
         ),
+        choice=given.step.choice,
         then=but(st, rows=given.then, tree=revived.then),
     )
 

@@ -362,16 +362,16 @@ def dedupe(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrim
 
 
 @stem.transition
-def donate_swa(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
+def donate_swa(st: SessionTrimState, row: Number, to: Number, pages: Number, later: Truth) -> Step[SessionTrimState]:
     """The tree has these tokens already, but not their SWA pages: the row donates its SWA pages to a tree node's row.
 
     The node keeps its own full pages, which other requests may read. The row gives its full copies back; from then on
-    its request reads the pages of the tree.
+    its request reads the pages of the tree. ``later``: see ``swa_mapping.free_full``.
     """
-    first = st.protected(row)
+    first, full, swa = st.protected(row), full_pool(st), swa_pool(st)
     moved = call("pools", swa_mapping.hand_over_swa, st.pools, row, to, first, pages)
-    copies = freed(moved.then, in_range(moved.then.now.full, row, first, pages))
-    full, swa = full_pool(st), swa_pool(st)
+    gone = in_range(full, row, first, pages)
+    copies = call("pools", swa_mapping.free_full, moved.then, gone, used_slots(full, gone), later)
     fits = full.indices.all(
         lambda i: implies((first <= i) & (i < pages), (full.table(to, i) != PADDING) & (swa.table(to, i) == PADDING))
     )
@@ -383,6 +383,7 @@ def donate_swa(st: SessionTrimState, row: Number, to: Number, pages: Number) -> 
             requires(pages <= full.whole(to), "the receiver has whole pages up to the last"),
             requires(fits, "the receiver owns a full page and no SWA page at each of these indices"),
         ),
+        choice=copies.step.choice,
         then=but(st, pools=copies.then, protected=st.protected.put(row, pages)),
     )
 

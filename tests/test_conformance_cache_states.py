@@ -114,7 +114,9 @@ def test_a_row_that_gives_the_tree_nothing_new_may_have_given_the_track_from_bef
     assert steps == ["state_turn_lazy", "state_renew", "state_turn_lazy"]
 
 
-def test_a_request_gets_a_new_track_also_where_the_tree_has_a_node_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_gets_a_new_track_also_where_the_tree_has_a_node_for_each_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lock = stateful("two")
     lock.do("admit", request=0, more=5)
     run = run_of(lock)

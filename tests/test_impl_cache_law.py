@@ -170,7 +170,7 @@ class Both:
         self.leaves(row, upto)
 
     def saw_restore_swa(self, node: int, _: None) -> None:
-        self.step("revive_in_place", self.row, node)
+        self.step("revive_in_place", self.row, node, self.state.rows.pools.group > 0)
 
     def saw_merge(self, node: int, above: int) -> None:
         self.step("merge", node, above)

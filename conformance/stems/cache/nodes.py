@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from conformance.driver.lockstep import Finding, Law
 from conformance.driver.protocol import Key
 from conformance.stems.lock_ref.protocol import NodeSnapshot
+from conformance.stems.swa_mapping.projection import waits_in_group
+from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 from spec.cache_state import CacheState, home
 from spec.lock_ref_state import ROOT, begin
 from spec.mamba_slots_state import OWN
@@ -148,20 +150,28 @@ class CacheNodes:
         mine = (key for key in self.seen if tuple(text[: len(key)]) == key)
         return sorted((key for key in mine if key not in self.at or self._revived(key)), key=len)
 
-    def take(self, row: int, text: Sequence[int]) -> None:
+    def take(self, row: int, text: Sequence[int], pools: SwaMappingSnapshot) -> None:
         """Explains what a leaving row put into the tree on the path of its text. Its pages between the new nodes are
-        duplicates.
+        duplicates. ``pools``: as the engine shows them.
         """
         for key in self.new(text):
             first = self.pages(key) - self.pages(self.seen[key].key)
             self.duplicates(row, first)
             if key in self.at:
-                kept = self._same(key, self.at[key])
-                self.law.engine_step("revive_in_place" if kept else "revive_tombstone", row, self.at[key])
+                self._revive(row, key, first, pools)
                 continue
             under, number = self.at.get(key[: first * self.page_size], ROOT), self.spare()
             self.law.engine_step("insert_leaf", row, under, number, self.pages(key), self._has(key, "swa"))
             self.at[key] = number
+
+    def _revive(self, row: int, key: Key, first: int, pools: SwaMappingSnapshot) -> None:
+        """Explains that a node got SWA pages of a leaving row. ``first``: the index of the first of these pages."""
+        number, rows = self.at[key], self.state.rows
+        if not self._same(key, number):
+            self.law.engine_step("revive_tombstone", row, number)
+            return
+        later = waits_in_group(rows.pools.group, full_pool(rows).table(row, first), pools)
+        self.law.engine_step("revive_in_place", row, number, later)
 
     def duplicates(self, row: int, upto: int) -> None:
         """Explains that the row's own pages below page index ``upto`` were freed as duplicates of the tree's."""
@@ -172,6 +182,10 @@ class CacheNodes:
         """The keys of nodes that have a state now and had none."""
         tree = self.state.tree
         return [key for key, n in self.at.items() if key in self.seen and self._has(key, "mamba") and not tree.mamba(n)]
+
+    def has_bare(self, page: int) -> bool:
+        """The engine's tree has this full page, and not its SWA page."""
+        return any(page in self._pages_at(key) and not self._has(key, "swa") for key in self.seen)
 
     def _has(self, key: Key, side: str) -> bool:
         part = self.seen[key].parts.get(side)

@@ -165,6 +165,10 @@ class CacheRun:
             self._given_back(row, self.seen.holds.get(("request", request)))
         self.tree.follow()
 
+    def has_bare(self, page: int) -> bool:
+        """The engine's tree has this full page, and not its SWA page."""
+        return self.tree.has_bare(page)
+
     def _given_back(self, row: int, hold: LockHold | None) -> None:
         """Explains that the lock of a row has no SWA part any more, or no state."""
         handle, st = self.law.state.handle(row), self.law.state.tree
@@ -274,7 +278,7 @@ class CacheRun:
                 self.states.share(request)
             return
         self.law.engine_step("finish", row)
-        self.tree.take(row, text)
+        self.tree.take(row, text, self.rows_seen.pools)
         self.tree.duplicates(row, upto)
         if self.stateful:
             self.states.share(request)
@@ -317,7 +321,7 @@ class CacheRun:
         """Explains that a row has left: the tree took a part of it, the rest was freed, and its lock was released."""
         self.tree.split()
         self.law.engine_step("finish", row)
-        self.tree.take(row, text)
+        self.tree.take(row, text, self.rows_seen.pools)
         if self.stateful:
             self.states.leave(row)
         self.law.engine_step("free_rest", row, self.law.state.handle(row))

@@ -32,7 +32,7 @@ from conformance.stems.requests.contents import RequestPasses
 from conformance.stems.requests.request import RunRequest, token
 from conformance.stems.session_trim.projection import ROW_OWNED, ROW_SENTENCE, lengths_of
 from conformance.stems.session_trim.protocol import RowSnapshot, SessionTrimSnapshot
-from conformance.stems.swa_mapping.projection import swa_slot
+from conformance.stems.swa_mapping.projection import swa_slot, waits_in_group
 from spec import session_trim_state as noun
 from spec.finite import Seq
 from spec.lengths import Length, in_pages, in_tokens, touched
@@ -87,6 +87,9 @@ class RowRun(Protocol):
 
     def follow_tree(self) -> None:
         """Explains what the tree has freed without being asked."""
+
+    def has_bare(self, page: int) -> bool:
+        """The engine's tree has this full page, and not its SWA page."""
 
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a request got a row whose first ``pages`` pages are its cached prefix."""
@@ -533,9 +536,10 @@ class RequestCalls:
         """The law's steps for a call that put pages of a row into the tree, and in which the window may have moved.
 
         The pages that lost their SWA slots tell how far it moved, since a cursor inside the cached prefix means
-        nothing. Where the tree has such a page by now, the window moved over it before the tree took it. The window
-        moved over the others afterwards: SGLang does so where a request puts the beginning of its prompt alone into the
-        tree, because another prompt goes on from there otherwise.
+        nothing. In a free group their mapping may stay until its end (SGLang up to 0.5.18); then the tree tells. Where
+        the tree has such a page by now, the window moved over it before the tree took it. The window moved over the
+        others afterwards: SGLang does so where a request puts the beginning of its prompt alone into the tree, because
+        another prompt goes on from there otherwise.
         """
         view, size = self.view(request), self.page_size
         if not self.run.rows.pools.windowed:
@@ -544,7 +548,8 @@ class RequestCalls:
             return
         known, mapping = lengths_of(self.run.rows, row), self.run.rows_seen.pools.mapping
         first = max(known.cursor, known.protected) // size
-        bare = [i for i in range(first, view.lengths.cursor // size) if not swa_slot(mapping, view.slots[i * size])]
+        slots = {i: view.slots[i * size] for i in range(first, view.lengths.cursor // size)}
+        bare = [i for i, slot in slots.items() if not swa_slot(mapping, slot) or self.run.has_bare(slot // size)]
         before = [i for i in bare if i < view.lengths.protected // size]
         if before:
             self.law.engine_step("slide", row, before[-1] + 1)
@@ -675,9 +680,8 @@ class RequestCalls:
             self.law.engine_step("slide", row, at // self.page_size)
         elif view.gap < at:
             first = (view.gap if noun.is_whole(rows, row) else known.cursor) // self.page_size
-            lists = self.run.rows_seen.pools.full
-            at_once = full_pool(rows).table(row, first) in {*lists.free, *lists.released}
-            self.law.engine_step("leave_window", row, first, at // self.page_size, rows.pools.group > 0 and not at_once)
+            later = waits_in_group(rows.pools.group, full_pool(rows).table(row, first), self.run.rows_seen.pools)
+            self.law.engine_step("leave_window", row, first, at // self.page_size, later)
 
     # A request leaves.
 

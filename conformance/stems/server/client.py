@@ -21,6 +21,7 @@ from conformance.stems.server.exclusions import (
     may_stop,
     may_update_weights,
     turns_before_release,
+    turns_before_update,
 )
 from conformance.stems.server.run import ServerRun
 
@@ -78,13 +79,16 @@ class Client:
         elif pick == 5 and not run.paused:
             self.do("pause", mode="retract" if length % 2 else "in_place")
         elif pick == 6 and may_update_weights(run, self.exclude):
-            self.do("update_weights")
+            self._later("update_weights", turns_before_update(self.exclude))
         elif pick == 7 and may_release_memory(run, self.exclude):
-            if turns := turns_before_release(self.exclude):
-                self.do("turn", times=turns)
-            self.do("release_memory")
+            self._later("release_memory", turns_before_release(self.exclude))
         elif not run.paused:
             self._generate(run, drawn)
+
+    def _later(self, what: str, turns: int) -> None:
+        if turns:
+            self.do("turn", times=turns)
+        self.do(what)
 
     def _generate(self, run: ServerRun, drawn: Drawn) -> None:
         pick, length, answer, fork = drawn

@@ -22,6 +22,8 @@ class ServerExclusion(StrEnum):
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
+    # New weights in the turn after the last answer, or for a server that was paused in that turn.
+    UPDATE_AFTER_ANSWER = "server.update_after_answer"
 
 
 EXCLUSIONS = ServerExclusion
@@ -44,7 +46,7 @@ def may_say_priority(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
 
 def may_update_weights(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
     """Whether a client may load new weights now."""
-    if not may_flush(run, exclude):
+    if not may_flush(run, exclude) or (run.paused and ServerExclusion.UPDATE_AFTER_ANSWER in exclude):
         return False
     return run.quiet or (run.paused and ServerExclusion.UPDATE_WHILE_PAUSED not in exclude)
 
@@ -69,3 +71,8 @@ def may_release_memory(run: ServerRun, exclude: Collection[StrEnum]) -> bool:
 def turns_before_release(exclude: Collection[StrEnum]) -> int:
     """How many turns a server without requests makes before a client has it give its memory back."""
     return 2 if ServerExclusion.RELEASE_AFTER_ANSWER in exclude else 0
+
+
+def turns_before_update(exclude: Collection[StrEnum]) -> int:
+    """How many turns a server makes before a client loads new weights."""
+    return 2 if ServerExclusion.UPDATE_AFTER_ANSWER in exclude else 0

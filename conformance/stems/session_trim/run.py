@@ -101,6 +101,10 @@ class SessionTrimRun:
         """Explains which pages the tree has freed."""
         self.tree.follow(self.seen)
 
+    def has_bare(self, page: int) -> bool:
+        """The engine's tree has this full page, and not its SWA page."""
+        return page in self.seen.tree and not self.seen.tree[page].swa
+
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with ``pages`` pages of the tree."""
         del request
@@ -125,7 +129,7 @@ class SessionTrimRun:
         if between:  # in the law a request that inserts a chunk leaves its row, donates the pages, and comes back
             self.law.engine_step("finish", row)
         last = view.lengths.protected // self.calls.page_size
-        self.tree.take(row, last, lambda page: page in now, self.tree.revived(self.seen))
+        self.tree.take(row, last, self.seen, self.tree.revived(self.seen), lambda page: page in now)
         if between:
             self.law.engine_step("come_back", row)
 
@@ -144,7 +148,7 @@ class SessionTrimRun:
         revived = self.tree.revived(self.seen)
         taken = (i + 1 for i, page in own.items() if page in self.seen.tree or i in revived)
         last = max(taken, default=rows.protected(row))
-        self.tree.take(row, last, lambda page: page in self.seen.tree, revived)
+        self.tree.take(row, last, self.seen, revived, lambda page: page in self.seen.tree)
         self.law.engine_step("release", row)
 
     def close_slot(self, session: int) -> None:

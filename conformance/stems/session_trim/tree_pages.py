@@ -11,7 +11,10 @@ from itertools import groupby
 
 from conformance.driver.lockstep import Finding, Law
 from conformance.stems.session_trim.protocol import SessionTrimSnapshot
+from conformance.stems.swa_mapping.projection import waits_in_group
 from spec.session_trim_state import SessionTrimState, full_pool, swa_pool
+
+Kept = Callable[[int], bool]  # whether the tree took this page
 
 
 class TreePages:
@@ -61,7 +64,7 @@ class TreePages:
         bare = [page for page in alive if not swa.table(self.owner[page], full.index(page))]
         return {int(full.index(page)): self.owner[page] for page in bare}
 
-    def take(self, row: int, last: int, kept: Callable[[int], bool], revived: Mapping[int, int]) -> None:
+    def take(self, row: int, last: int, seen: SessionTrimSnapshot, revived: Mapping[int, int], kept: Kept) -> None:
         """Explains what the tree did with the pages of a row up to page index ``last``.
 
         Pages for which ``kept`` is true went to the tree. The others were duplicates, and were freed; where ``revived``
@@ -78,7 +81,9 @@ class TreePages:
                 self.law.engine_step("donate", row, spare, end)
                 self._own(spare, begin, end)
             elif to:
-                self.law.engine_step("donate_swa", row, to, end)
+                page = full_pool(self.rows).table(row, self.rows.protected(row))
+                later = waits_in_group(self.rows.pools.group, page, seen.pools)
+                self.law.engine_step("donate_swa", row, to, end, later)
             else:
                 self.law.engine_step("dedupe", row, end)
 

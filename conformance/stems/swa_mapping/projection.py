@@ -73,6 +73,13 @@ def settled_swa(pair: Pair, seen: SwaMappingSnapshot) -> list[tuple[Set, bool]]:
     return [(Set(done), available) for done, available in ((ready, True), (unmapped, False)) if done]
 
 
+def waits_in_group(group: int, page: int, seen: SwaMappingSnapshot) -> bool:
+    """A full page that an engine gives back alone waits for the end of the free group: one is open, and the page is on
+    no list of the pool.
+    """
+    return group > 0 and page not in {*seen.full.free, *seen.full.released}
+
+
 def sorted_sides(pair: Pair, seen: SwaMappingSnapshot) -> list[bool]:
     """The pools whose release list the engine has sorted into its free list since the last call: false for the full
     pool, true for the SWA pool.

@@ -60,6 +60,10 @@ def worker_class(imported: Imported, drafts: Callable[[], Drafts]) -> type:
                 on_publish(output.new_seq_lens)
             return output
 
+        def update_weights_from_disk(self, *_: Any, **__: Any) -> tuple[bool, str]:
+            """There is no draft model: nothing is loaded."""
+            return True, ""
+
         def _verified(self, batch: Any) -> Any:
             passes = [self._draft(batch, at) for at in range(len(batch.reqs))]
             sampled = drafts().passed(passes)
