@@ -133,6 +133,13 @@ class CacheNodes:
             if key in self.seen and self.state.tree.mamba(number) == 1 and not self.has_state(key, number):
                 self.law.engine_step("state_evict", number)
 
+    def lose_state(self, slot: int) -> None:
+        """Explains that the tree gave up the state in this slot, if a node of the law has it and the engine's does not."""
+        st = self.state.states
+        for key, number in self.at.items():
+            if st.table(st.first_node + number, OWN) == slot and not (key in self.seen and self.has_state(key, number)):
+                self.law.engine_step("state_evict", number)
+
     def replaced(self) -> set[Key]:
         """The nodes that left, and those in whose place a row left other pages."""
         return {key for key in self.at if key not in self.seen or self._other(key)}

@@ -215,6 +215,7 @@ class CacheStates:
         if self.state.names(number, role) != ABSENT:
             return
         if slot := self.named(request)[role]:
+            self.nodes.lose_state(slot)  # a server's event may tell of both
             self.step("state_second", request, slot)
         else:
             self.law.refused("state_second", self.state.available > 0)
