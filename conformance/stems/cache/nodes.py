@@ -134,7 +134,7 @@ class CacheNodes:
                 self.law.engine_step("state_evict", number)
 
     def lose_state(self, slot: int) -> None:
-        """Explains that the tree gave up the state in this slot, if a node of the law has it and the engine's does not."""
+        """Explains that the tree gave up the state in this slot, if the law has it there and the engine does not."""
         st = self.state.states
         for key, number in self.at.items():
             if st.table(st.first_node + number, OWN) == slot and not (key in self.seen and self.has_state(key, number)):
