@@ -19,20 +19,21 @@ def ask(module: str, arguments: Sequence[str], what: str) -> Any:
     the message of an error. Raises ``EngineError`` if the engine cannot be loaded.
     """
     done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
-    last = (done.stderr.strip() or "no message").splitlines()[-1]
-    if done.returncode == NOT_LOADED:
-        raise EngineError(last)
-    if done.returncode:
+    if done.returncode not in (0, NOT_LOADED):
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise RuntimeError(f"{what} ended with {done.returncode}: {last}")
-    return json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(done.stdout.splitlines()[-1])  # libraries write to stderr when the process ends
+    if done.returncode == NOT_LOADED:
+        raise EngineError(answer)
+    return answer
 
 
 def tell(answer: Callable[[], Any]) -> int:
-    """Prints an answer to ``ask`` as JSON. The exit code."""
+    """Prints an answer to ``ask`` as JSON, or the message of an ``EngineError``. The exit code."""
     collect_rarely()
     try:
         print(json.dumps(answer()))
     except EngineError as error:
-        print(error, file=sys.stderr)
+        print(json.dumps(str(error)))
         return NOT_LOADED
     return 0
