@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from conformance.driver.protocol import Json
 from conformance.driver.shadow import WrongSlot
 
+ENDED = "the engine has ended, and with it every request that it had"
 _SINCE = re.compile(r"since step (\d+)")
 
 
@@ -64,7 +65,7 @@ class Harm:
             where = f", of the run before it was shrunk ({self.world})" if self.drawn else ""
             return f"{self.request} reads {self.reads} in step {self.step}{where}"
         if self.ended:
-            return "the engine has ended, and with it every request that it had"
+            return ENDED
         if self.cut_short:
             looked = f"none found in {self.operations} operations" if self.operations else "not looked for"
             return f"{looked}, since the time was over"

@@ -16,6 +16,7 @@ from conformance.driver.lockstep import CONFORMS, UNSUPPORTED
 from conformance.driver.protocol import Json
 from conformance.traces import cause_files
 from conformance.traces.cause_files import Cause
+from conformance.traces.harm_found import ENDED
 from conformance.traces.trace_files import Kept
 from slotproof.pages.finding_pages import KeptFinding
 
@@ -67,6 +68,11 @@ class CausePage(NamedTuple):
     def harm(self) -> str:
         """What came of it."""
         return str(self.found["traces"][self.cause.server]["before"]["harm"])
+
+    @property
+    def stops(self) -> bool:
+        """The server ends by an exception."""
+        return self.harm == ENDED
 
     @property
     def _steps(self) -> list[Any]:
