@@ -1,9 +1,9 @@
 """How far servers of a release are driven, and how fast: ``python -m benchmarks.servers ENGINE RELEASE``.
 
 Random clients send messages to servers of drawn flags until ``--batches`` turns with a batch were judged. Printed are
-the turns with a batch of each option and of the rarest pair of options, what broke a law, the transitions that were
-never taken, and how many judged turns a second were made on one processor. A run ends with the first law that breaks in
-it; clients avoid what is known of the release.
+the turns with a batch of each option, the pairs of options that were never driven, what broke a law, the transitions
+that were never taken, and how many judged turns a second were made on one processor. A run ends with the first law that
+breaks in it; clients avoid what is known of the release.
 """
 
 from __future__ import annotations
@@ -68,8 +68,12 @@ class Tally:
         print(f"{done}: {seconds:.0f} s of CPU, {self.batches / seconds:.0f} judged turns with a batch a second")
         print("turns with a batch:")
         print("".join(f"  {name}: {n}\n" for name, n in sorted(self.by_option.items())), end="")
-        rarest, least = min(self.by_pair.items(), key=lambda pair: pair[1])
-        print(f"the rarest pair of options: {rarest}, {least} turns with a batch")
+        never = [" with ".join(pair) for pair, batches in self.by_pair.items() if not batches]
+        least = min((batches for batches in self.by_pair.values() if batches), default=0)
+        print(
+            f"{len(self.by_pair) - len(never)} of {len(self.by_pair)} pairs of options, each in {least} turns at least"
+        )
+        print("".join(f"  never: {pair}\n" for pair in never), end="")
         print("never taken:", ", ".join(name for name in self.names if not self.taken[name]))
         print(f"{sum(map(len, self.broken.values()))} of {self.runs} runs broke a law")
         for law, found in sorted(self.broken.items(), key=lambda pair: -len(pair[1])):
