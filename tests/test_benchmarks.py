@@ -11,7 +11,7 @@ import torch
 from driven import NEWEST, driven, have, sampled
 
 from benchmarks import __main__ as main
-from benchmarks import engines, events, lockstep, runs, schedulers, shadow, startup, tables, transitions
+from benchmarks import engines, events, locks, lockstep, runs, schedulers, shadow, startup, tables, transitions
 from benchmarks.__main__ import comparison
 from benchmarks.engines import Case
 from benchmarks.timing import interleaved
@@ -194,6 +194,29 @@ def test_calls_of_prefix_caches_are_measured() -> None:
     for row in said:
         assert set(row["ratios"]) == {"its core rust", "its core python"}
         assert row["own_us"] > 0 < min(row["engine_us"].values())
+
+
+@pytest.mark.engine
+def test_locks_of_an_engine_are_measured_on_a_tree_with_every_node() -> None:
+    said = driven(NEWEST, LOCKS, str(have(NEWEST)))
+    assert said["skipped"] is None
+    assert [row["batch"] for row in said["rows"]] == list(locks.BATCHES)
+    assert all(row["engine_us"] > 0 for row in said["rows"])
+
+
+LOCKS = """
+    import json, sys
+    from dataclasses import asdict
+    from pathlib import Path
+    import torch
+    from benchmarks import locks
+    from conformance.engines.sglang.releases import release
+    from conformance.engines.sglang.driving.comparison import Comparison
+
+    other = Comparison(release.load(Path(sys.argv[2]), sys.argv[1]), "cpu")
+    rows, skipped = locks.measure(other, torch.device("cpu"), 0, nodes=40)
+    print(json.dumps({"skipped": skipped, "rows": [asdict(row) for row in rows]}))
+"""
 
 
 # In a process of its own: this one has not loaded the release.

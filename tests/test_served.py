@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from conformance.driver.lockstep import ANSWERED
-from conformance.driver.protocol import EngineError
+from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
+from conformance.engines import registry
+from conformance.search import served as serving
 from conformance.search.connection import EngineDied, Served, Subject, ToolError, _answer
 from conformance.search.enough import OPERATIONS
 from conformance.traces.outcome import Outcome
@@ -130,6 +136,26 @@ def test_a_served_engine_ends_when_the_caller_is_gone(tmp_path: Path) -> None:
 def test_what_cannot_be_loaded_is_an_engine_error(what: Subject, message: str) -> None:
     with Served(what) as served, pytest.raises(EngineError, match=message):
         served.ready()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_an_engine_on_cuda_is_driven_in_a_child_of_its_process() -> None:
+    with Served(Subject("ours", device="cuda")) as served:
+        served.ready()
+        with served.connect() as connection:
+            assert connection.outcome(FULL) == Outcome()
+
+
+def test_an_engine_on_cuda_is_not_built_before_the_fork() -> None:
+    made: list[str] = []
+    loaded = registry.load("ours")
+    makers: dict[str, Callable[[Json], Any]] = {stem: lambda _, stem=stem: made.append(stem) for stem in loaded.makers}  # type: ignore[misc]
+    warm = partial(serving._warm_up, watched=nullcontext)
+    warm(replace(loaded, makers=makers, device="cuda"))
+    assert made == []
+    warm(replace(loaded, makers=makers))
+    assert set(made) == set(makers)
 
 
 def test_a_stem_that_an_engine_has_not_can_be_compared_with_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -298,6 +299,8 @@ def _checked(stem: str, make: Callable[[Json], Any], source: Path | None, name: 
 
 
 def _must_have_cuda() -> None:
+    # The driver is asked, not the CUDA runtime: a process that has asked the runtime cannot fork children that use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch  # takes seconds, and many engines do without
 
     if not torch.cuda.is_available():

@@ -2,7 +2,8 @@
 
 A process can hold one release of an engine, and an engine may kill its process. So ``slotproof check`` loads each
 engine in a process of its own. The process forks a child for each connection; the engine is imported already, so a
-child costs milliseconds, and what kills it leaves the others alive. Requests and answers are lines of JSON.
+child costs milliseconds, and what kills it leaves the others alive. Requests and answers are lines of JSON. A child
+of a process that has used CUDA cannot use it, so with the device ``cuda`` this process builds no engine.
 
 ``python -m conformance.search.served SOCKET SCRATCH`` reads what to load from standard input, and answers with one line
 on standard output: what was loaded, or why it could not be loaded. It ends when its standard input is closed.
@@ -89,7 +90,7 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
 
 def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
     """Imports here what every child needs: modules of our own, and those that the engine imports when it is built.
-    ``watched``: entered around each maker.
+    ``watched``: entered around each maker. An engine on CUDA is built by the children alone.
 
     If the engine uses torch, it is kept to one thread, since several children work side by side.
     """
@@ -98,6 +99,8 @@ def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManag
 
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    if loaded.device == "cuda":
+        return
     for stem, config in {kept.trace.stem: kept.trace.config for kept in trace_files.every()}.items():
         if stem in loaded.makers:
             with watched(), suppress(Exception):  # the child that drives the engine meets it again, and reports it

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from conformance.driver.protocol import EngineError
 from conformance.engines.sglang.driving.memory import SGLangMemory
-from conformance.engines.sglang.driving.tree import DrivenLockRef
 from conformance.engines.sglang.releases import allocators, cores
 from conformance.engines.sglang.releases.release import Release, building_unified
 from conformance.engines.sglang.replacing import droptree
@@ -19,12 +19,13 @@ WINDOW = 1  # of a model without sliding-window layers, whose tree reads none
 
 
 class ComparedTree:
-    """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path."""
+    """A UnifiedRadixCache with one node for each path; a node has the number at the end of its path. It is read by
+    the reader of its memory, which was there when the texts were inserted: a Rust core does not tell them later.
+    """
 
-    def __init__(self, release: Release, tree: Any) -> None:
-        self.locks = release.locks(tree)
-        nodes = release.nodes(tree, "unified", COMPONENTS).read(None)
-        self.nodes = {node.key[0]: node.handle for node in nodes[1:]}
+    def __init__(self, release: Release, memory: SGLangMemory) -> None:
+        self.locks = release.locks(memory.tree)
+        self.nodes = {node.key[0]: node.handle for node in memory.reader.walk()[1:]}
 
     def batch(self, requests: Sequence[int]) -> Callable[[], None]:
         """A function that locks the node of each request (``inc_lock_ref``), then gives every lock back."""
@@ -105,11 +106,14 @@ class Comparison:
         size = (len(wanted) + 1) * span
         with building_unified(self.label):
             memory = SGLangMemory(self.release, "unified", COMPONENTS, 1, size=size, size_swa=size, window=window)
-            engine = DrivenLockRef(memory)
-            for path in wanted:
-                tokens = [node for node in path for _ in range(span)]
-                engine.insert(tokens, protected=len(tokens) - span)
-        tree = ComparedTree(self.release, memory.tree)
+        rows: dict[int, list[int]] = {}  # the slots of the path that ends with a number
+        for path in wanted:
+            tokens = [node for node in path for _ in range(span)]
+            row = (rows[path[-2]] if path[1:] else []) + memory.pools.alloc(span)
+            rows[path[-1]] = row
+            value = torch.tensor(row, dtype=torch.int64)
+            self.release.insert(memory.tree, tokens, 0, value=value, prev_prefix_len=len(row) - span)
+        tree = ComparedTree(self.release, memory)
         if len(tree.nodes) != len(wanted):
             raise EngineError(f"{self.label} built another tree: {len(tree.nodes):,} nodes")
         return tree
