@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -198,7 +199,7 @@ def test_calls_of_prefix_caches_are_measured() -> None:
 
 @pytest.mark.engine
 def test_locks_of_an_engine_are_measured_on_a_tree_with_every_node() -> None:
-    said = driven(NEWEST, LOCKS, str(have(NEWEST)))
+    said: Any = driven(NEWEST, LOCKS, str(have(NEWEST)))
     assert said["skipped"] is None
     assert [row["batch"] for row in said["rows"]] == list(locks.BATCHES)
     assert all(row["engine_us"] > 0 for row in said["rows"])

@@ -386,6 +386,26 @@ def test_a_module_that_slotproof_replaces_is_named_and_what_is_below_it_is_real(
     assert told.startswith("sglang.srt.configs.Model was called, but it is a stub: Slotproof puts a stub in the place")
 
 
+def test_transformers_is_a_stub_also_where_it_is_installed(tmp_path: Path) -> None:
+    root = fake(tmp_path, "import transformers\nclass PagedTokenToKVPoolAllocator: ...")
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "transformers.py").write_text("AutoConfig = 3")
+    code = """
+    sys.path.insert(0, sys.argv[2])
+    module = attempt(sys.argv[1], "fake").imported.module("mem_cache.allocator")
+    try:
+        module.transformers.AutoConfig.register("name", 3)
+    except EngineError as error:
+        print(error)
+    import transformers
+    print(transformers.AutoConfig)
+    """
+    told, real = run_python(LOAD + code, root, str(tmp_path / "installed")).stdout.splitlines()
+    assert told.startswith("transformers.AutoConfig was looked up"), told
+    assert told.endswith("Slotproof puts a stub in the place of the package transformers")
+    assert real == "3"  # other modules of the process have the package
+
+
 # The cache folder.
 
 

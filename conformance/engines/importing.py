@@ -14,7 +14,8 @@ while it is imported, the engine's file ``release.py`` has the answer and the re
 Functions that the release gives to ``torch.compile`` run as they are written: no bookkeeping is among them, and torch's
 compiler takes longer to import than the release.
 
-A process holds one release of an engine. A package that is installed is used as it is, whatever its version.
+A process holds one release of an engine. A package that is installed is used as it is, whatever its version; but see
+``Package.left_out``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Package:
 
     ``name``: its Python package. ``title``: how sentences name it. ``modules``: the package below which the modules are
     that ``Imported`` names. ``bookkeeping``: a folder that each release has below its package. ``real``: packages that
-    must be installed, and never are stubs.
+    must be installed, and never are stubs. ``left_out``: packages that are stubs for the engine's modules even where
+    they are installed, since they do not work beside modules of the engine that are stubs.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Package:
     modules: str
     bookkeeping: Path
     real: frozenset[str]
+    left_out: frozenset[str] = frozenset()
 
     @property
     def replaced(self) -> str:
@@ -153,7 +156,7 @@ def load(
         raise EngineError(f"{package.name} {label}: no {place.as_posix()} below {root}")
     prepare()
     compilers = [(place, name, getattr(place, name)) for place, name in COMPILERS]
-    imported = Imported(package, label, root, replaced, Imports())
+    imported = Imported(package, label, root, replaced, Imports(package.left_out))
     try:
         standins.released[package.name] = package.real
         imported._imports.install()

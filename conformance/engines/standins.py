@@ -264,13 +264,16 @@ class Imports:
     """``builtins.__import__`` while a release is in this process: it answers the release's imports of packages that are
     not installed with stubs, and all other imports as Python does.
 
+    ``left_out``: packages that the release is told are not installed, also where they are.
+
     An import within a ``try`` that catches its failure fails, as it does wherever the package is missing. Stubs are
     never put into ``sys.modules``: other code must not take one for the package, and ``importlib.util.find_spec``
     finds nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: frozenset[str] = frozenset()) -> None:
         self.modules: dict[str, StubModule] = {}
+        self.left_out = left_out
         self.python: Callable[..., ModuleType] = builtins.__import__
 
     def install(self) -> None:
@@ -292,6 +295,8 @@ class Imports:
         level: int = 0,
     ) -> ModuleType:
         try:
+            if level == 0 and name.partition(".")[0] in self.left_out and _is_of_the_release(globals):
+                raise _left_out(name)
             return self.python(name, globals, locals, fromlist or (), level)
         except ModuleNotFoundError as error:
             mine = level == 0 and _is_of_the_release(globals) and _is_missing(name, error.name)
@@ -304,11 +309,20 @@ class Imports:
         """The stub of a module; it is an attribute of the stub of the package above it."""
         if name not in self.modules:
             above, _, last = name.rpartition(".")
-            package = name.partition(".")[0]
-            self.modules[name] = StubModule(name, f"the package {package} is not installed here")
+            self.modules[name] = StubModule(name, self._reason(name.partition(".")[0]))
             if above:
                 setattr(self._stubbed(above), last, self.modules[name])
         return self.modules[name]
+
+    def _reason(self, package: str) -> str:
+        if package in self.left_out:
+            return f"Slotproof puts a stub in the place of the package {package}"
+        return f"the package {package} is not installed here"
+
+
+def _left_out(name: str) -> ModuleNotFoundError:
+    package = name.partition(".")[0]
+    return ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _is_missing(name: str, missing: str | None) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -58,7 +59,8 @@ def harm(
 
     ``make`` builds the engine. ``drawn``: the run from which the trace was shrunk; where the trace has too small a
     world for harm, this run is looked at too. ``seconds``: how long the search may take, ``None`` without a limit.
-    Returns the harm as plain data. The search is made in a forked process, since a broken engine may kill its process.
+    Returns the harm as plain data. The search is made in a forked process, since a broken engine may kill its process;
+    with an engine on CUDA, in this one.
     """
     clock = Clock(seconds)
     clock.begin()
@@ -79,7 +81,9 @@ def harm(
 
 
 def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
-    """As ``search``, in a process of its own."""
+    """As ``search``, in a process of its own; on CUDA in this one, since a forked process could not use it."""
+    if _uses_cuda():
+        return search(trace, make, clock)
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -96,6 +100,11 @@ def _forked(trace: Trace, make: Callable[[Json], Any], clock: Clock) -> Harm:
     if "error" in found:
         raise EngineError(found["error"])
     return Harm(**{**found, "onward": tuple(found["onward"])})
+
+
+def _uses_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _answer(writable: int, look: Callable[[], Harm]) -> None:

@@ -109,7 +109,7 @@ class Comparison:
         rows: dict[int, list[int]] = {}  # the slots of the path that ends with a number
         for path in wanted:
             tokens = [node for node in path for _ in range(span)]
-            row = (rows[path[-2]] if path[1:] else []) + memory.pools.alloc(span)
+            row = (rows[path[-2]] if path[1:] else []) + (memory.pools.alloc(span) or [])
             rows[path[-1]] = row
             value = torch.tensor(row, dtype=torch.int64)
             self.release.insert(memory.tree, tokens, 0, value=value, prev_prefix_len=len(row) - span)
