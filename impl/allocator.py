@@ -251,7 +251,8 @@ class SlotAllocator(ABC):
             return
         if row_lens is not None and (swa_lens is not None or not self.windowed) and self.frees_in_one_launch:
             heads = None if self.page_size == 1 else row_heads(row_lens, self.page_size)
-            self.free_at(free_index, heads, mapped_spans(row_lens, swa_lens or row_lens, self.page_size))
+            mapped = mapped_spans(row_lens, swa_lens or row_lens, self.page_size) if self.windowed else ()
+            self.free_at(free_index, heads, mapped)
         else:
             self._free(self._batch(free_index, row_lens, swa_lens))
 

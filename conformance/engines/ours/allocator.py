@@ -18,7 +18,10 @@ def allocator(config: Json, device: str = "cpu", lacks: Collection[str] = (), **
 
 
 def single(config: Json, device: str = "cpu", **options: Any) -> BaseTokenToKVPoolAllocator:
-    """The paged allocator, at page size 1 the token allocator. ``size`` counts pages."""
+    """The paged allocator, at page size 1 the token allocator. ``size`` counts pages. On CUDA ``debug`` is on, so that
+    bad input is found there too.
+    """
+    options = {"debug": device != "cpu", **options}
     page_size, tokens = config["page_size"], config["size"] * config["page_size"]
     common = (torch.float16, device, None, config["need_sort"])
     if page_size == 1:

@@ -385,8 +385,10 @@ def lock_ref(
     **options: Any,
 ) -> OurTree:
     """The locks under a prefix tree. ``locks`` makes them. ``release_own``: see ``OurTree``. Both may be faulty
-    variants. ``state_goes_early``: the locks give the state back in ``release_swa``, too.
+    variants. ``state_goes_early``: the locks give the state back in ``release_swa``, too. On CUDA ``debug`` is on, so
+    that bad input is found there too.
     """
+    options = {"debug": device != "cpu", **options}
     components, window = config["components"], config["window"]
     sizes = {"full": config["size"], "swa": config["size_swa"], "mamba": config["size_mamba"]}
     shape = {"window": window, "windowed": "swa" in components, "stateful": "mamba" in components}

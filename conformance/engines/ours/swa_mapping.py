@@ -15,7 +15,10 @@ from impl.swa_mapping import SWATokenToKVPoolAllocator
 def pair(
     config: Json, device: str = "cpu", kind: Callable[..., Any] = SWATokenToKVPoolAllocator, **options: Any
 ) -> SWATokenToKVPoolAllocator:
-    """An allocator of two pools. Sizes count pages. ``kind``: its class, or a faulty variant of it."""
+    """An allocator of two pools. Sizes count pages. ``kind``: its class, or a faulty variant of it. On CUDA ``debug``
+    is on, so that bad input is found there too.
+    """
+    options = {"debug": device != "cpu", **options}
     page_size = config["page_size"]
     sizes = (config["size"] * page_size, config["size_swa"] * page_size, page_size)
     made: SWATokenToKVPoolAllocator = kind(*sizes, torch.float16, device, None, config["need_sort"], **options)
