@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from typing import Any
 
 from conformance.driver.lockstep import Finding
@@ -33,13 +34,17 @@ def tried(cause: Cause, loaded: Loaded, batches: int, seed: int) -> Json:
     """What the traces show before and after the repair, and what random clients met after it. The release that this
     process has loaded is repaired from then on.
     """
-    names = [cause.server, *cause.traces]
+    names = cause.names_of_traces
     file, line = cause.place(loaded.roots)
     before = _shown(names, loaded)
     cause.apply()
     after = _shown(names, loaded)
+    others = [cause_files.load(name) for name in cause.also_repaired]
+    for other in others:
+        other.apply()
+    repaired = {name for one in (cause, *others) for name in one.names_of_traces}
     listed = known.of_release(registry.plugin(cause.engine).folder, loaded.release)
-    avoid = excluded("server", [one for one in listed if one.trace not in names])
+    avoid = excluded("server", [one for one in listed if one.trace not in repaired])
     return {
         **{"cause": cause.name, "engine": cause.engine, "release": loaded.release, "file": file, "line": line},
         "traces": {name: {"before": before[name], "after": after[name]} for name in names},
@@ -55,7 +60,7 @@ def _shown(names: list[str], loaded: Loaded) -> Json:
     }
 
 
-def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Any) -> Json:
+def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Collection[StrEnum]) -> Json:
     """``runs`` of repaired servers until so many turns with a ``batch`` were judged, the ``requests`` that were sent in
     them, how many of them were ``taken_back`` at the end, since they waited behind idle sessions, and what was
     ``broken``: a law, or a request that did not end, with the seed of the run.
@@ -67,7 +72,7 @@ def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Any) -
         seed += 1
         rng = random.Random(seed)
         try:
-            lock = start("server", loaded.makers["server"], configuration(_server(rng, launches, cause.drawn)))
+            lock = start("server", loaded.makers["server"], configuration(_server(rng, launches, cause.drawn, avoid)))
         except Unsupported:
             continue
         run: Any = lock.run
@@ -84,13 +89,13 @@ def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Any) -
     return {"runs": runs, "batches": done, "requests": requests, "taken_back": taken_back, "broken": broken}
 
 
-def _server(rng: random.Random, launches: Launches, wanted: Mapping[str, str]) -> Any:
-    """The choices of a server: the wanted ones, and any others."""
+def _server(rng: random.Random, launches: Launches, wanted: Mapping[str, str], avoid: Collection[StrEnum] = ()) -> Any:
+    """The choices of a server: the wanted ones, and any others but those that are avoided."""
     numbers = {}
     for option, choices in launches.every.items():
         names = [choice.name for choice in choices]
         numbers[option] = names.index(wanted[option]) if option in wanted else rng.randrange(len(choices))
-    return launches.chosen(numbers)
+    return launches.chosen(numbers, avoid)
 
 
 def tried_elsewhere(cause: Cause, release: str, batches: int, seed: int) -> Json:

@@ -46,6 +46,7 @@ class Cause:
     ``then``: the steps that a script sends after those of this trace, so that its harm is seen.
     ``traces``: the other kept traces that it explains. ``what``: what goes wrong. ``repair``: what the repair does.
     ``drawn``: the choices of the servers that are drawn to try the repair, by option (``conformance.stems.launches``).
+    ``also_repaired``: other causes that are repaired in these servers, since messages that show this cause show them.
     """
 
     engine: str
@@ -61,6 +62,12 @@ class Cause:
     repair: str
     drawn: Mapping[str, str]
     upstream: Upstream
+    also_repaired: Sequence[str] = ()
+
+    @property
+    def names_of_traces(self) -> list[str]:
+        """The names of its traces, first that on the engine's own scheduler."""
+        return [self.server, *self.traces]
 
     @property
     def shown(self) -> Kept:
