@@ -242,6 +242,62 @@ def test_a_broken_scheduler_is_found(plant: str) -> None:
     assert "law" in said, said
 
 
+PYTHON_CORE = {"UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+# After request 0 the tree has the nodes [1, 2, 3, 4] and [5, 6]. Request 1 locks both, since a window has four tokens.
+# Then request 2 is matched in the same batch, and its two known tokens split the upper node. It is admitted, too, or
+# waits for room.
+SPLITS_LOCKED = [asks(0, 4, 3), turn(9), asks(1, 7, 9), asks(2, 4, 2, fork=2), turn(30)]
+SPLITS_AND_WAITS = [asks(0, 4, 3), turn(9), asks(1, 7, 9), asks(2, 22, 8, fork=2), turn(60)]
+# Each of three requests but the first splits the node that the one before it has locked: [1 to 6] after 5 tokens, and
+# [1 to 5] after one.
+SPLITS_TWICE = [asks(0, 10, 1), turn(9), asks(1, 8, 3, fork=6), asks(2, 7, 3, fork=5), asks(3, 4, 3, fork=1), turn(40)]
+# When request 2 has split the node that request 1 has locked, the lock of request 1 is lost, and is AGAIN taken as if
+# the window had begun to count at that moment: then it ends at the lower part.
+LOSES_SPLIT = """
+    tree = __import__("importlib").import_module("sglang.srt.mem_cache.unified_radix_cache").UnifiedRadixCache
+    lock, match, taken = tree.lock, tree.match_prefix, []
+    def takes(self, node, *args, **kwargs):
+        taken.append(lock(self, node, *args, **kwargs))
+        return taken[-1]
+    def matches(self, params):
+        found = match(self, params)
+        if taken and 3002 in list(params.key.token_ids):
+            self.unlock(taken[-1])
+            AGAIN
+            taken.clear()
+        return found
+    tree.lock, tree.match_prefix = takes, matches
+"""
+GIVES_TO_LOWER_PART = LOSES_SPLIT.replace("AGAIN", "self.inc_lock_ref(taken[-1].node)")
+GIVES_TO_NOBODY = LOSES_SPLIT.replace("AGAIN", "pass")
+
+
+def roomy(*more: str, environment: Json) -> Json:
+    """A server whose pool has room for texts of 24 tokens."""
+    flags = [{"16": "40", "12": "30"}.get(flag, flag) for flag in config(*more)["flags"]]
+    return {**config(), "flags": flags, "environment": environment}
+
+
+@pytest.mark.engine
+def test_a_node_that_a_request_of_a_batch_has_locked_is_split_for_the_next_one() -> None:
+    runs = (SPLITS_LOCKED, SPLITS_AND_WAITS, SPLITS_TWICE)
+    servers = [roomy(*loop, environment=core) for loop in ((NORMAL,), ()) for core in ({}, PYTHON_CORE)]
+    for said in sent(*((server, run) for server in servers for run in runs)):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["left"] == 0
+        assert said["done"]["split"] > 0
+        assert "merge" not in said["done"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("plant", [GIVES_TO_LOWER_PART, GIVES_TO_NOBODY])
+def test_a_lock_that_a_split_loses_or_gives_to_the_wrong_part_is_found(plant: str) -> None:
+    servers = [roomy(NORMAL, environment=core) for core in ({}, PYTHON_CORE)]
+    asked = [(server, run) for server in servers for run in (SPLITS_LOCKED, SPLITS_AND_WAITS)]
+    for said in sent(*asked, plant=plant):
+        assert "SWA" in said.get("detail", ""), said
+
+
 @pytest.mark.engine
 def test_a_call_that_the_law_does_not_follow_is_no_verdict() -> None:
     (said,) = sent((config(NORMAL), USUAL), plant=ALLOCATES_APART)

@@ -7,6 +7,7 @@ path of the row's text. The tree itself splits and evicts. What no step of the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from conformance.driver.lockstep import Finding, Law
 from conformance.driver.protocol import Key
@@ -19,15 +20,32 @@ from spec.mamba_slots_state import OWN
 from spec.session_trim_state import full_pool
 
 
+class EarlyLock(NamedTuple):
+    """A lock that an engine took for a request before the request had a row.
+
+    ``top``: the key of the node at which its window ended then. ``after``: how many splits were put off before it.
+    """
+
+    top: Key
+    after: int
+
+
 class CacheNodes:
     """``at``: the law's number of each node, by its key. ``seen``: the nodes as the engine shows them,
     parents first.
+
+    The law takes the lock of a request together with its row. An engine that puts a batch together locks a node for one
+    request, then splits nodes for the next one, and gives out rows last. Where a window ends is decided when the lock
+    is taken. So a split of the node at which the window of such a lock ends is put off: the law takes it after the
+    lock, as the engine did.
     """
 
     def __init__(self, page_size: int, law: Law) -> None:
         self.page_size, self.law = page_size, law
         self.at: dict[Key, int] = {}
         self.seen: Mapping[Key, NodeSnapshot] = {}
+        self._early: dict[int, EarlyLock] = {}  # of requests that have no row yet
+        self._put_off: list[Key] = []  # the upper parts that these splits made, in their order
 
     @property
     def state(self) -> CacheState:
@@ -48,7 +66,7 @@ class CacheNodes:
     def follow(self) -> None:
         """Explains splits and evictions. Raises ``Finding`` if the tree has something that no row left to it."""
         self.split()
-        for key in self.seen:
+        for key in self._settled():
             if key not in self.at or self._revived(key):
                 what = "is in the tree" if key not in self.at else "has SWA slots again"
                 raise self._wrong("insert_leaf", f"node {list(key)} {what}, and no row inserted it")
@@ -58,15 +76,46 @@ class CacheNodes:
 
     def split(self) -> None:
         """Explains new nodes that end inside a node of the law: they are upper parts of this node. Then explains nodes
-        that have taken in their parents.
+        that have taken in their parents. A split of a node at which the window of an early lock ends is put off.
         """
-        for key in self.seen:
+        if not self._early:
+            self._put_off.clear()
+        tops = {lock.top for lock in self._early.values()}
+        for key in self._settled():
             if key not in self.at and (child := self._across(key)):
-                new = self.spare()
-                self.law.engine_step("split", self.at[child], new, self.pages(key))
-                self.at[key] = new
+                if child in tops:
+                    self._put_off.append(key)
+                else:
+                    self._cut(child, key)
         for key in [key for key in self.seen if key in self.at]:
             self._merge(key)
+
+    def _cut(self, child: Key, key: Key) -> None:
+        """Explains that ``key`` is an upper part of the node ``child`` now."""
+        new = self.spare()
+        self.law.engine_step("split", self.at[child], new, self.pages(key))
+        self.at[key] = new
+
+    def _settled(self) -> list[Key]:
+        """The engine's nodes without those that splits made which are put off."""
+        return [key for key in self.seen if key not in self._put_off]
+
+    def locked_early(self, request: int, top: Key) -> None:
+        """The engine has locked a node for a request that has no row yet. ``top``: where the window ends."""
+        self._early[request] = EarlyLock(top, len(self._put_off))
+
+    def top_of_early(self, request: int) -> int | None:
+        """The law's node at which the window of a request's early lock ended when it was taken; ``None``: it has no
+        such lock. First the splits are explained that were put off and came before this lock. The request gets its row
+        next; other requests must do so in the order of their locks.
+        """
+        lock = self._early.pop(request, None)
+        if lock is None:
+            return None
+        for key in self._put_off[: lock.after]:
+            if key not in self.at and (child := self._across(key)):
+                self._cut(child, key)
+        return self.at.get(lock.top, -1)
 
     def _merge(self, key: Key) -> None:
         """Explains that the engine's node begins above the law's: its first pages are those of the nodes above."""
@@ -154,7 +203,7 @@ class CacheNodes:
 
     def new(self, text: Sequence[int]) -> list[Key]:
         """The keys on the path of a text that are new nodes or revived tombstones, parents first."""
-        mine = (key for key in self.seen if tuple(text[: len(key)]) == key)
+        mine = (key for key in self._settled() if tuple(text[: len(key)]) == key)
         return sorted((key for key in mine if key not in self.at or self._revived(key)), key=len)
 
     def take(self, row: int, text: Sequence[int], pools: SwaMappingSnapshot) -> None:

@@ -179,9 +179,22 @@ class CacheRun:
         if not hold.state and st.state(handle) == 1:
             self.law.engine_step("release_state", row, handle)
 
+    def locked(self, request: int) -> None:
+        """Notes where the window of a request's lock ends: the request is admitted, and its row comes later.
+
+        A turn that goes on with its session's row takes no lock: the row has one.
+        """
+        hold, session = self.seen.holds.get(("request", request)), self.calls.requests[request].session
+        if hold is None or hold.top is None or (session and self.rows.slot(session)):
+            return
+        top = next((key for key, node in self.tree.seen.items() if node.id == hold.top), None)
+        if top is not None:
+            self.tree.locked_early(request, top)
+
     def begin_row(self, request: int, row: int, session: int, pages: int) -> None:
         """Explains that a row begins with the pages of the node that was matched, and locks it."""
-        lock = self._lock(request, row, pages, "admit") if pages else (0, 0, 0, False, Seq())
+        top = self.tree.top_of_early(request)
+        lock = self._lock(request, row, pages, "admit", top) if pages else (0, 0, 0, False, Seq())
         self.law.engine_step("admit", row, session, self._story(request), *lock)
         if self.stateful:
             self.states.begin(request, row)
@@ -199,11 +212,14 @@ class CacheRun:
         """The law's number of the whole text of a request."""
         return self.stories.of(self.calls.requests[request])
 
-    def _lock(self, request: int, row: int, pages: int, name: str) -> tuple[int, int, int, bool, Seq]:
+    def _lock(
+        self, request: int, row: int, pages: int, name: str, early: int | None = None
+    ) -> tuple[int, int, int, bool, Seq]:
         """A new handle for the row, the node and the window's end that it holds, whether it counts what is missing, and
         the first ``pages`` pages that the request reads.
 
-        Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is.
+        Raises ``Finding`` if the request holds nothing. ``name``: the transition for which this is. ``early``: the
+        window's end of a lock that was taken before the row began.
         """
         held = self.held("request", request)
         if held == NOTHING:
@@ -215,7 +231,8 @@ class CacheRun:
             what = f"request {request} holds a node, and the rows hold as many as they can have"
             raise Finding(name, self.law.sentence(name), what)
         read = Seq(slot // size for slot in self.calls.view(request).slots[: pages * size : size])
-        top = held.top if held.top != lock_ref_state.ROOT else self._window_top(held.node)
+        top = held.top if early is None else early
+        top = self._window_top(held.node) if held.top == lock_ref_state.ROOT else top
         counts = held.state == 1 and st.nodes.has(held.node) and st.mamba(held.node) != 1
         counts = counts or self._counts(row, top, held.node)
         return handle, held.node, top, bool(counts), read

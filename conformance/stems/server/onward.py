@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from conformance.driver.onward import Move, send
 from conformance.driver.shadow import WrongSlot
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import POLL, ServerEvent
+from conformance.stems.server.protocol import ADMITTED, POLL, ServerEvent
 from conformance.stems.server.run import ServerRun
 
 LONGEST = 3  # the tokens of an answer
@@ -78,13 +78,20 @@ class OnwardServer:
     def _turn(self) -> Iterator[tuple[str, WrongSlot | None]]:
         kind = ""
         while kind != POLL:
-            event: ServerEvent = send(self.run, self.engine.go_on)
+            event = send(self.run, self._next)
             kind = event.kind
             self._follow(event)
             if kind == POLL:
                 self.here = set(event.requests)
             wrong, self.shadow.wrong = self.shadow.wrong, None
             yield f"the server goes on ({kind})", wrong
+
+    def _next(self) -> ServerEvent:
+        """The next event that may have changed memory: an admission only locks."""
+        event: ServerEvent = self.engine.go_on()
+        while event.kind == ADMITTED:
+            event = self.engine.go_on()
+        return event
 
     def _follow(self, event: ServerEvent) -> None:
         """Forward passes write and read shadow memory."""

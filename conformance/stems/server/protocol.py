@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 from conformance.driver.protocol import Engine, Json
 from conformance.stems.cache.protocol import CacheSnapshot
 
-POLL = "poll"
+POLL, ADMITTED = "poll", "admitted"
 NOT_SAMPLED = 0  # the token id in an answer that nobody asked for
 Pause = Literal["retract", "in_place"]
 
@@ -63,9 +63,10 @@ class ServedRequest(NamedTuple):
 class ServerEvent(NamedTuple):
     """What a server did.
 
-    ``kind``: ``arrived`` (requests came and wait), ``matched`` (a request that waits was matched), ``extended`` (the
-    requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a slot for one token
-    each), ``passed`` (a forward pass was launched), ``verified`` (the result of a pass over drafts
+    ``kind``: ``arrived`` (requests came and wait), ``matched`` (a request that waits was matched), ``admitted`` (a
+    request that waits goes into the next batch, and has its lock on the tree; its row comes with ``extended``),
+    ``extended`` (the requests of a batch got slots for a prefill, new ones their rows too), ``decoded`` (they got a
+    slot for one token each), ``passed`` (a forward pass was launched), ``verified`` (the result of a pass over drafts
     has come), ``cached`` (a request that goes on put tokens into the tree),
     ``left`` (a request gave its row up: it ended, was aborted or retracted, or its session keeps the row), ``closed``
     (a session ended), ``flushed``, ``group_begun``, ``group_ended``, ``states_begun`` (state slots were set aside for

@@ -18,7 +18,15 @@ from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
 from conformance.stems.requests.request import RunRequest, token
-from conformance.stems.server.protocol import NOT_SAMPLED, POLL, Pause, ServerEngine, ServerEvent, ServerPass
+from conformance.stems.server.protocol import (
+    ADMITTED,
+    NOT_SAMPLED,
+    POLL,
+    Pause,
+    ServerEngine,
+    ServerEvent,
+    ServerPass,
+)
 from spec.cache_state import CacheState
 from spec.lengths import in_pages
 
@@ -35,7 +43,8 @@ AGREES = "idle_check_agrees"
 AGREES_SENTENCE = "When nothing runs, the server's own check of its memory finds nothing amiss where the law holds."
 MOST_TURNS = 400
 STILL = 50  # so many turns without a batch, one after the other, and nothing will come of the next ones
-MIDWAY = frozenset({"arrived", "matched"})  # the server goes on at once with what belongs to it, such as a lock
+ADMITS = frozenset({"matched", ADMITTED})  # a batch is put together
+MIDWAY = ADMITS | {"arrived"}  # the server goes on at once with what belongs to it, such as a lock
 # While requests are admitted, others that run may have to leave: those that are admitted hold locks, and no row yet.
 PREEMPTS = frozenset({"left", "evicted", "states_ended"})
 
@@ -180,7 +189,7 @@ class ServerRun:
                 return event
             self._follow_commits()
             getattr(self, f"_{event.kind}")(event)
-            admits = event.kind == "matched" or (admits and event.kind in PREEMPTS)
+            admits = event.kind in ADMITS or (admits and event.kind in PREEMPTS)
             midway = admits or event.kind in MIDWAY
 
     def _arrived(self, event: ServerEvent) -> None:
@@ -204,6 +213,11 @@ class ServerRun:
                 self.cache.waits(request)
             else:
                 self.cache.follow_tree()
+
+    def _admitted(self, event: ServerEvent) -> None:
+        """A request will be in the next batch. It has its lock now, and the row comes later."""
+        for request in event.requests:
+            self.cache.locked(request)
 
     def _extended(self, event: ServerEvent) -> None:
         """A batch got slots for a prefill: new requests have rows, and locks on the nodes that they matched."""

@@ -26,7 +26,7 @@ from conformance.engines.sglang.server.standing_in import RUNNER, Place, put_in_
 from conformance.engines.sglang.server.watching import STATES_BEGUN, STATES_ENDED, ServerWatch, watch_functions
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.requests.request import token
-from conformance.stems.server.protocol import POLL, Pause, ServedRequest, ServerEvent, ServerPass
+from conformance.stems.server.protocol import ADMITTED, POLL, Pause, ServedRequest, ServerEvent, ServerPass
 
 INPUT = "scheduler_input"  # the socket to which clients' messages come
 FLUSHED, OF_NOBODY = "flushed", ("evicted", "group_begun", "group_ended", STATES_ENDED)
@@ -106,6 +106,7 @@ class SGLangServer:
         self._input = servers.sockets[INPUT]
         self.requests: dict[int, Any] = {}
         self.running: set[int] = set()
+        self.admitted: set[int] = set()  # those that have a lock, and no row yet
         self._forks: dict[int, int] = {}
         self._watch = ServerWatch(self)
         self._watch.watch(self.scheduler)
@@ -251,7 +252,7 @@ class SGLangServer:
             self._stop(ServerEvent(kind, wanted=int(whom[0])))
         elif kind in OF_NOBODY:
             self._stop(ServerEvent(kind))
-        else:
+        elif whom or kind != ADMITTED:  # a request that is not admitted gets no lock
             numbers = [int(one.rid) for one in whom]
             self._note(kind, whom)
             self._stop(ServerEvent(kind, {number: self._known(number) for number in numbers}))
@@ -259,17 +260,21 @@ class SGLangServer:
                 self._gone(numbers[0])
 
     def _note(self, kind: str, whom: tuple[Any, ...]) -> None:
-        """Keeps who is there, and who has a row."""
+        """Keeps who is there, who is admitted, and who has a row."""
         if kind == "arrived":
             here = {request.rid: request for request in self.scheduler.waiting_queue}
             self.requests.update({int(one.rid): here[one.rid] for one in whom if one.rid in here})
             return
         for request in whom:
-            self.requests.setdefault(int(request.rid), request)
-            if kind == "extended":
-                self.running.add(int(request.rid))
+            number = int(request.rid)
+            self.requests.setdefault(number, request)
+            if kind == ADMITTED:
+                self.admitted.add(number)
+            elif kind == "extended":
+                self.admitted.discard(number)
+                self.running.add(number)
             elif kind == "left":
-                self.running.discard(int(request.rid))
+                self.running.discard(number)
 
     def _gone(self, number: int) -> None:
         if self.requests[number].finished():

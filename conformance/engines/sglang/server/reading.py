@@ -21,10 +21,11 @@ from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
 
 class Requests(Protocol):
-    """The requests of a server by number, and those that have a row."""
+    """The requests of a server by number, those that have a row, and those that have a lock and no row yet."""
 
     requests: dict[int, Any]
     running: set[int]
+    admitted: set[int]
 
 
 class ServerReader:
@@ -134,7 +135,8 @@ class ServerReader:
 
     def _holds(self) -> dict[tuple[str, int], LockHold]:
         slots = {("session", int(n)): slot for n, slot in self._slots.items() if records.row(slot) is not None}
-        holders = {("request", n): self._holder(self._known.requests[n]) for n in self._known.running}
+        here = self._known.running | self._known.admitted
+        holders = {("request", n): self._holder(self._known.requests[n]) for n in here}
         self._windows.forget([records.receipt(holder) for holder in (slots | holders).values()])
         found = {who: self._hold(holder) for who, holder in (slots | holders).items()}
         return {who: hold for who, hold in found.items() if hold is not None}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from conformance.driver.protocol import EngineError
 from conformance.engines.importing import Imported
 from conformance.engines.sglang.releases.server_parts import ALL, Releases, calls, function, modules_with, part
+from conformance.stems.server.protocol import ADMITTED
 
 
 class WatchedFunction(NamedTuple):
@@ -22,13 +23,15 @@ class WatchedFunction(NamedTuple):
 
     ``kind``: what it does, as ``conformance.stems.server.protocol`` has it. ``whom`` finds the requests, or the
     session, in its arguments. ``places``: its module and name, in the newest release first; a method has the name of
-    its class before a dot. ``only``: the releases that must have it; in others it is not watched.
+    its class before a dot. ``only``: the releases that must have it; in others it is not watched. ``changes``: it may
+    change pools and rows itself; of one that may not, such a call within it is not a part.
     """
 
     kind: str
     whom: Callable[..., tuple[Any, ...]]
     places: tuple[tuple[str, str], ...]
     only: Releases = ALL
+    changes: bool = True
 
 
 def _batch(batch: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
@@ -41,6 +44,10 @@ def _request(req: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
 
 def _second(_: Any, req: Any, *__: Any, **___: Any) -> tuple[Any, ...]:
     return (req,)
+
+
+def _admitted(adder: Any, req: Any, *_: Any, **__: Any) -> tuple[Any, ...]:
+    return (req,) if any(one is req for one in adder.can_run_list) else ()
 
 
 def _third(_: Any, __: Any, batch: Any, *___: Any, **____: Any) -> tuple[Any, ...]:
@@ -76,6 +83,8 @@ WATCHED: tuple[WatchedFunction, ...] = (
         (("managers.schedule_policy", "match_prefix_for_req"),),
         Releases(COMMON, "match_kv_cache", lacking=True),  # there the order of the queue has a match of its own
     ),
+    # The lock is taken here, and the next request of the batch may split the nodes that it holds.
+    WatchedFunction(ADMITTED, _admitted, (("managers.schedule_policy", "PrefillAdder.add_one_req"),), changes=False),
     WatchedFunction("extended", _batch, ((BATCH, "ScheduleBatch.prepare_for_extend"),)),
     WatchedFunction("decoded", _batch, ((BATCH, "ScheduleBatch.prepare_for_decode"),)),
     WatchedFunction("cached", _request, ((COMMON, "checkpoint_kv_cache"), (COMMON, "maybe_cache_unfinished_req"))),
@@ -122,13 +131,17 @@ class ServerWatch:
     def __init__(self, told: Told) -> None:
         self._told, self._depth, self._grouped = told, 0, False
 
-    def within(self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]]) -> Any:
-        """Makes a watched call. What it calls itself is a part of it. An exception goes on: nothing is told."""
-        self._depth += 1
+    def within(
+        self, call: Callable[[], Any], kind: str, whom: Callable[[], tuple[Any, ...]], changes: bool = True
+    ) -> Any:
+        """Makes a watched call. What it calls itself is a part of it, where it ``changes`` pools and rows. An exception
+        goes on: nothing is told.
+        """
+        self._depth += changes
         try:
             answer = call()
         finally:
-            self._depth -= 1
+            self._depth -= changes
         if not self._depth:
             self._told.tell(kind, answer, *whom())
         return answer
@@ -201,6 +214,6 @@ def _watched(real: Callable[..., Any], one: WatchedFunction) -> Callable[..., An
         watch = ServerWatch.now
         if watch is None:
             return real(*args, **kwargs)
-        return watch.within(lambda: real(*args, **kwargs), one.kind, lambda: one.whom(*args, **kwargs))
+        return watch.within(lambda: real(*args, **kwargs), one.kind, lambda: one.whom(*args, **kwargs), one.changes)
 
     return call
