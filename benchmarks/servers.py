@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import json
 import logging
 import pstats
 import random
@@ -20,6 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from conformance.driver.lockstep import Finding, LockStep
@@ -62,6 +64,16 @@ class Tally:
         self.by_option.update(dict.fromkeys(names, run.batches))
         self.by_pair.update(dict.fromkeys(combinations(names, 2), run.batches))
 
+    def as_json(self) -> dict[str, Any]:
+        """What was done, as plain data."""
+        return {
+            **{"batches": self.batches, "runs": self.runs, "pairs": len(self.by_pair)},
+            "least_of_a_pair": min((batches for batches in self.by_pair.values() if batches), default=0),
+            "never_paired": [" with ".join(pair) for pair, batches in self.by_pair.items() if not batches],
+            "never_taken": [name for name in self.names if not self.taken[name]],
+            "broken": dict(sorted(self.broken.items())),
+        }
+
     def tell(self, seconds: float) -> None:
         """Prints what was done in so many seconds of processor time."""
         done = f"{self.batches} turns with a batch, of {self.turns}, in {self.runs} runs"
@@ -96,6 +108,7 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--plain", nargs="*", default=[], help="options that are not drawn, such as sessions")
     asked.add_argument("--unlisted", action="store_true", help="avoid no known difference of the release")
+    asked.add_argument("--json", type=Path, help="add what was done to this file, by the release and the seed")
     asked.add_argument("--profile", action="store_true", help="print where the time goes")
     return asked.parse_args()
 
@@ -125,6 +138,10 @@ def main() -> int:
                 tally.broken[law].append(f"seed {seed}: {str(getattr(error, 'detail', error))[:100]}")
         tally.ran(lock, chosen)
     tally.tell(time.process_time() - begun)
+    if given.json is not None:
+        kept = json.loads(given.json.read_text("utf-8")) if given.json.exists() else {}
+        kept.setdefault(f"{given.engine} {given.release}", {})[str(given.seed)] = tally.as_json()
+        given.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     return 0
