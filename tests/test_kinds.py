@@ -188,6 +188,14 @@ def test_a_pair_in_which_a_known_difference_is_met_is_avoided_where_it_is_exclud
     assert known.chosen(asked, ["one.known"])["pages"].name == "of 1"
 
 
+def test_a_known_difference_may_need_more_than_two_choices() -> None:
+    needed = frozenset({(MODEL, "odd"), (SESSIONS, "one"), ("pages", "of 4")})
+    known = TWO._replace(never=frozenset(), avoided={"one.known": frozenset({needed})})
+    for model, sessions, left in ((1, 1, "of 1"), (1, 0, "of 4"), (0, 1, "of 4")):
+        chosen = known.chosen({MODEL: model, SESSIONS: sessions, "pages": 1}, ["one.known"])
+        assert (chosen[SESSIONS].sessions, chosen["pages"].name) == (sessions, left)
+
+
 def test_a_server_of_each_model_is_tried_with_each_choice_of_sessions() -> None:
     tried = [configuration(chosen) for chosen in TWO.probes()]
     assert [(one["model"], one["sessions"]) for one in tried] == [("small", 0), ("small", 1), ("odd", 0), ("odd", 1)]

@@ -6,6 +6,7 @@ import pytest
 from test_sglang_server import NORMAL, SESSIONS, asks, sent, turn
 
 from conformance.driver.protocol import Json
+from conformance.traces import trace_files
 
 SMALL = ["--page-size", "1", "--max-total-tokens", "24", "--context-length", "18", "--max-running-requests", "3"]
 FLAGS = [*SMALL, "--attention-backend", "triton", "--max-mamba-cache-size", "9", NORMAL]
@@ -124,6 +125,22 @@ FREES_SECOND_TRACK_TWICE = """
 def test_a_server_that_is_wrong_about_tracked_states_is_found(plant: str, flags: list[str]) -> None:
     (said,) = sent((tracking(*flags), CROWD), plant=plant)
     assert "law" in said, said
+
+
+@pytest.mark.engine
+def test_a_prompt_in_chunks_may_be_computed_beside_requests_that_decode() -> None:
+    """Neighbours of two kept traces: there a node gets a state that is not the one at the end of its key."""
+    longer = trace_files.load("mixed_chunk_caches_longer_state").trace
+    unwritten = trace_files.load("mixed_batch_caches_unwritten_state").trace
+    flags = longer.config["flags"]
+    shares = {**longer.steps[-2], "tokens": [*range(1, 11), 7778]}  # with pages of one token a state is after 10
+    for said in sent(
+        ({**longer.config, "flags": [*flags, "--page-size", "1"]}, [*longer.steps[:-2], shares, longer.steps[-1]]),
+        ({**longer.config, "flags": [flag for flag in flags if flag != "--enable-mixed-chunk"]}, longer.steps),
+        (unwritten.config, unwritten.steps),  # this release writes what a mixed batch tracks
+    ):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert "state_match" in said["done"], "the last request begins with a copy of a state"
 
 
 @pytest.mark.engine

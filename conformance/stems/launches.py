@@ -28,10 +28,10 @@ class LaunchChoice(NamedTuple):
     model: str = ""
 
 
-Pair = frozenset[tuple[str, str]]  # two options with the name of a choice of each
+Together = frozenset[tuple[str, str]]  # options, each with the name of one of its choices
 
 
-def pair(option: str, choice: str, other: str, its_choice: str) -> Pair:
+def pair(option: str, choice: str, other: str, its_choice: str) -> Together:
     """A choice of one option and a choice of another one."""
     return frozenset({(option, choice), (other, its_choice)})
 
@@ -42,14 +42,15 @@ class Launches(NamedTuple):
     ``models``: names of its models; a choice's flags are what a server needs for this one. ``sessions``: whether and
     how many sessions it has. ``options``: what is chosen beside these. The first choice of each option is the plain
     one. ``never``: pairs of choices that the engine refuses at launch; each of them has one that is not the plain one.
-    ``avoided``: by the name of an exclusion, pairs in which runs meet the known difference that it avoids.
+    ``avoided``: by the name of an exclusion, the choices that must come together for runs to meet the known difference
+    that it avoids: two, or more.
     """
 
     models: tuple[LaunchChoice, ...] = ()
     sessions: tuple[LaunchChoice, ...] = ()
     options: tuple[tuple[str, tuple[LaunchChoice, ...]], ...] = ()
-    never: frozenset[Pair] = frozenset()
-    avoided: Mapping[str, frozenset[Pair]] = {}
+    never: frozenset[Together] = frozenset()
+    avoided: Mapping[str, frozenset[Together]] = {}
 
     @property
     def every(self) -> dict[str, tuple[LaunchChoice, ...]]:
@@ -57,14 +58,15 @@ class Launches(NamedTuple):
         return {MODEL: self.models, SESSIONS: self.sessions, **dict(self.options)} if self.models else {}
 
     def chosen(self, numbers: Mapping[str, int], exclude: Collection[str] = ()) -> dict[str, LaunchChoice]:
-        """The choice of each option by its number; 0 where none is given. Of a pair that the engine refuses, or that
-        one of these exclusions avoids, the option that stands later becomes plain.
+        """The choice of each option by its number; 0 where none is given. Of choices that the engine refuses together,
+        or that one of these exclusions avoids, the option that stands last becomes plain.
         """
         found: dict[str, LaunchChoice] = {}
         never = self.never.union(*(self.avoided.get(name, ()) for name in exclude))
         for option, choices in self.every.items():
             choice = choices[numbers.get(option, 0)]
-            refused = any(pair(option, choice.name, other, had.name) in never for other, had in found.items())
+            had = {(option, choice.name), *((other, taken.name) for other, taken in found.items())}
+            refused = any((option, choice.name) in each and each <= had for each in never)
             found[option] = choices[0] if refused else choice
         return found
 

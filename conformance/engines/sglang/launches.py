@@ -45,6 +45,9 @@ DRAFTS = (
 # The model with recurrent layers, where requests track their states at each fourth token.
 TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4")
 TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
+CHUNKED, MIXED = "chunked prefill", "mixed batches"
+# Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
+CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
 LAUNCHES = Launches(
     models=(*map(LaunchChoice, ("windowed", "full", "sliding", "recurrent")), TRACKED),
     sessions=(PLAIN, _sessions(2), _sessions(1)),
@@ -53,8 +56,8 @@ LAUNCHES = Launches(
         ("rows", tuple(map(_rows, (3, 2, 4)))),
         ("windows move", (PLAIN, OFTEN)),
         ("overlap", (LaunchChoice("off", ("--disable-overlap-schedule",)), LaunchChoice("on"))),
-        _flag("chunked prefill", "--chunked-prefill-size", "4"),
-        _flag("mixed batches", "--enable-mixed-chunk"),
+        _flag(CHUNKED, "--chunked-prefill-size", "4"),
+        _flag(MIXED, "--enable-mixed-chunk"),
         ("order", (PLAIN, LaunchChoice("lpm", ("--schedule-policy", "lpm")))),
         _flag("priority", "--enable-priority-scheduling"),
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),  # so that memory gets short
@@ -81,6 +84,10 @@ LAUNCHES = Launches(
     avoided={
         "session_trim.gap_in_tree": frozenset({pair(MODEL, "sliding", "windows move", OFTEN.name)}),
         "server.tracked_ahead": frozenset({pair(MODEL, "tracked", "overlap", "on")}),
+        "server.chunk_inside_page": frozenset(
+            frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
+        ),
+        "server.mixed_track": frozenset({pair(MODEL, "tracked", MIXED, MIXED)}),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )

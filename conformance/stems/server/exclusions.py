@@ -18,6 +18,10 @@ class ServerExclusion(StrEnum):
     RELEASE_AFTER_ANSWER = "server.release_after_answer"
     OVERWRITTEN_TRACK = "server.overwritten_track"  # stop tokens where steps overlap and states are tracked
     TRACKED_AHEAD = "server.tracked_ahead"  # steps that overlap, where states are tracked: ``Launches.avoided``
+    # Prompts in chunks beside requests that decode, where states are tracked and a page has several tokens:
+    # ``Launches.avoided``.
+    CHUNK_INSIDE_PAGE = "server.chunk_inside_page"
+    MIXED_TRACK = "server.mixed_track"  # prompts beside requests that decode, where states are tracked: likewise
     WAITING_COPY = "server.waiting_copy"  # an empty cache while a turn waits, where models have recurrent layers
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
