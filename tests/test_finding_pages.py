@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.traces import trace_files
-from slotproof.pages import documents, finding_pages
+from slotproof.pages import catalogue, documents, finding_pages
 from slotproof.pages.finding_pages import KeptFinding
 
 RELEASES = ("1", "2", "3", "4")
@@ -61,21 +62,21 @@ def test_the_gravest_row_is_the_newest_of_its_verdict() -> None:
 
 def test_each_finding_has_a_page_and_a_row(tmp_path: Path) -> None:
     found = documents.kept_findings()
-    made = finding_pages.pages(documents.environment(), tmp_path, found, documents.with_rows(found))
+    made = catalogue.pages(documents.environment(), tmp_path, found, documents.with_rows(found))
     pages = {path.stem for path in made if path.parent.name == "findings"}
     broken = {
         name for name, several in found["traces"].items() if any(r["verdict"] in finding_pages.BROKEN for r in several)
     }
     assert pages == broken
-    table = made[tmp_path / "findings.md"]
-    assert all(table.count(f"(findings/{name}.md)") == 1 for name in broken)
+    matrices = [part for part in made[tmp_path / "findings.md"].split("\n## ")[1:] if "every finding" in part[:60]]
+    assert all(sum(part.count(f"(findings/{name}.md)") for part in matrices) == 1 for name in broken)
     marks = list(finding_pages.MARKS.values())
-    for engine, *lines in (part.splitlines() for part in table.split("\n## ")[1:]):
+    for engine, *lines in (part.splitlines() for part in matrices):
         assert any("](findings/" in line for line in lines), engine
         for line in lines:
             if "](findings/" in line:
                 cells = [cell.strip() for cell in line.strip("|").split("|")][5:]
-                assert len(cells) == len(registry.plugin(engine).releases), line
+                assert len(cells) == len(registry.plugin(engine.partition(":")[0]).releases), line
                 assert set(cells) <= {mark.strip() for mark in marks}
 
 
@@ -90,10 +91,11 @@ def test_a_page_of_a_finding_that_is_gone_is_found(tmp_path: Path) -> None:
 def test_a_script_makes_a_text_to_file() -> None:
     found = finding("...v")
     page = documents.environment().get_template("finding.md.j2")
-    assert "To file upstream" not in page.render(finding=found)
+    on_scheduler = SimpleNamespace(cause=None, on_scheduler=[found])
+    assert "To file upstream" not in page.render(finding=found, entry=on_scheduler)
     kept = replace(found.kept, harm="The server stops.", expected="It goes on.", elsewhere="In 1 a page leaks.")
     with_script = KeptFinding(kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
-    text = page.render(finding=with_script)
+    text = page.render(finding=with_script, entry=on_scheduler)
     about, _, filed = text.partition("To file upstream")
     assert "e 4: A page is lost\n" in filed
     assert "What should hold: It goes on.\n" in filed
@@ -108,7 +110,7 @@ def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
     """Its page has the program, and names the newest release on which it runs."""
     found = finding(".vl.")
     old = KeptFinding(found.kept, None, found.rows, '"""A page is lost.\n\nAnyone."""\nprint(1)\n')
-    text = documents.environment().get_template("finding.md.j2").render(finding=old)
+    text = documents.environment().get_template("finding.md.j2").render(finding=old, entry=None)
     assert "To file upstream" not in text
     assert "A page is lost: this program shows it with e 3 alone" in text
     assert '```python\n"""A page is lost.\n' in text
@@ -117,7 +119,11 @@ def test_a_finding_of_older_releases_is_not_to_be_filed() -> None:
 
 def test_a_text_that_a_trace_lacks_leaves_no_line() -> None:
     kept = replace(finding("...v").kept, harm="", expected="", elsewhere="")
-    text = documents.environment().get_template("finding.md.j2").render(finding=KeptFinding(kept, None, rows("...v")))
+    text = (
+        documents.environment()
+        .get_template("finding.md.j2")
+        .render(finding=KeptFinding(kept, None, rows("...v")), entry=None)
+    )
     assert "What it does" not in text
     assert "Other releases" not in text
     assert "\n\n\n" not in text

@@ -58,6 +58,7 @@ class Break:
             **asdict(self),
             "trace": trace.as_json(),
             **common,
+            "cause": "",
             "folded": [],
             "story": [],
             **more,

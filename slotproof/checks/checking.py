@@ -35,6 +35,7 @@ from conformance.traces.outcome import How, Outcome
 from conformance.traces.trace_files import LISTS
 from slotproof.checks import emit, remarks, weigh
 from slotproof.checks.again import Again
+from slotproof.checks.by_cause import name_causes
 from slotproof.checks.subjects import Base, base_of
 from slotproof.checks.unbuilt import must_be_as_before
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
@@ -111,6 +112,7 @@ def report_of(options: CheckOptions) -> Json:
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
+        name_causes(found, options.subject, deadline)
         again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)

@@ -11,7 +11,7 @@ from conformance.search.ran import in_words
 from conformance.telling.pasted import as_test
 from conformance.telling.tell import ToldOperation
 from conformance.traces.harm_found import lines_of
-from slotproof.checks import remarks, weigh
+from slotproof.checks import by_cause, remarks, weigh
 from slotproof.console.screen import STYLES, TableOfRows, broken, say, show, story, table
 
 SHORT = 12  # operations of a known run that are printed
@@ -69,6 +69,8 @@ def _finding(row: Json, head: str, report: Json) -> None:
     say(f"  {remarks.about_trace(row)}")
     for line in lines_of(row["harm"]):
         say(f"  {line}")
+    if cause := by_cause.line_of(row):
+        say(f"  {cause}")
     if row.get("base"):
         say(f"  {row['base']}")
     for line in remarks.folded(row):

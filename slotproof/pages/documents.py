@@ -49,9 +49,9 @@ from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.output import write_text
 from slotproof.console.screen import broken, say, show
 from slotproof.pages import corners
+from slotproof.pages.catalogue import pages as catalogue_pages
 from slotproof.pages.cause_pages import pages as cause_pages
 from slotproof.pages.finding_pages import left_over
-from slotproof.pages.finding_pages import pages as finding_pages
 from slotproof.pages.kept_findings import stems_of_traces, unpacked
 from slotproof.pages.terms import anchor, linked
 from slotproof.pages.tutorial import played
@@ -201,7 +201,7 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
-        *finding_pages(pages, docs, found, findings).items(),
+        *catalogue_pages(pages, docs, found, findings).items(),
         *cause_pages(pages, docs, findings).items(),
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),

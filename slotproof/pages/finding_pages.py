@@ -1,4 +1,4 @@
-"""The pages of the findings: ``docs/findings.md`` with one table of all, and ``docs/findings/NAME.md`` with one each.
+"""The pages of the findings, ``docs/findings/NAME.md`` with one each. ``docs/findings.md`` is made by ``catalogue``.
 
 A finding is a kept trace with its rows: what the trace shows on our own implementation and on each release.
 """
@@ -6,10 +6,11 @@ A finding is a kept trace with its rows: what the trace shows on our own impleme
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment
 
@@ -119,16 +120,19 @@ def _script(folder: Path | None, name: str) -> str:
     return path.read_text("utf-8") if path and path.is_file() else ""
 
 
-def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[Kept, list[Json]]]) -> dict[Path, str]:
-    """Each page by its path."""
-    engines = {plugin.name: of_engine(plugin.name, findings) for plugin in registry.released()}
-    checks = {name: [check for check in found["checks"] if check["subject"] == name] for name in engines}
-    table, page = templates.get_template("findings.md.j2"), templates.get_template("finding.md.j2")
-    made = {docs / "findings.md": table.render(engines=engines, checks=checks, marks=MARKS)}
-    for several in engines.values():
-        for finding in several:
-            made[docs / "findings" / f"{finding.kept.name}.md"] = page.render(finding=finding)
-    return {path: text.rstrip() + "\n" for path, text in made.items()}
+def pages(
+    templates: Environment, docs: Path, findings: list[tuple[Kept, list[Json]]], told: Mapping[str, Any]
+) -> dict[Path, str]:
+    """The page of each finding by its path. ``told``: the entry of the catalogue that a finding belongs to, by its
+    name; a finding of older releases alone has none.
+    """
+    page = templates.get_template("finding.md.j2")
+    every = (finding for plugin in registry.released() for finding in of_engine(plugin.name, findings))
+    return {
+        docs / "findings" / f"{one.kept.name}.md": page.render(finding=one, entry=told.get(one.kept.name)).rstrip()
+        + "\n"
+        for one in every
+    }
 
 
 def left_over(docs: Path, made: Iterable[Path]) -> list[Path]:

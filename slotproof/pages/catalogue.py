@@ -1,0 +1,188 @@
+"""The catalogue of an engine's findings: one entry a cause, with what it takes to meet it. It is the first table of an
+engine in ``docs/findings.md``, and ``docs/catalogue.json``.
+
+A finding whose cause has no repair yet is an entry of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import Environment
+
+from conformance.driver.protocol import Json
+from conformance.engines import registry
+from conformance.traces import cause_files, reach_files
+from conformance.traces.cause_files import Cause
+from conformance.traces.reach_files import Reach
+from conformance.traces.trace_files import Kept
+from slotproof.pages import finding_pages
+from slotproof.pages.finding_pages import BROKEN, MARKS, KeptFinding, of_engine
+
+FILE = "catalogue.json"
+
+ON_SCHEDULER = "_on_server"  # NAME_on_server shows the finding NAME on the engine's own scheduler
+SHOWN = "shown on the scheduler"
+APART = ("ends the server anyway", "no caller")  # nothing that a client can cause
+UNKNOWN = "not looked for"
+SCHEDULERS = ("server", "block_cache")  # the stems that drive an engine's own scheduler
+# Flags that only make a server small, so that few messages do.
+SMALL = ("--page-size", "--max-total-tokens", "--context-length", "--max-running-requests", "--attention-backend")
+
+
+class Severity(StrEnum):
+    """How grave an entry is, the gravest first."""
+
+    WRONG = "wrong contents are read on a server"
+    STOP = "a client stops a server"
+    SERVER = "a leak, or requests that wait, on a server"
+    REST = "not shown on a server"
+    APART = "no caller, or the server ends by the same exception anyway"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cause with its traces, or one finding.
+
+    ``title``: as a maintainer would write it; of a finding its name. ``page``: where it is told, below ``docs/``.
+    ``findings``: its traces with their rows, first that on the engine's own scheduler. ``noted``: what is known of the
+    reach of a finding that the scheduler has not shown.
+    """
+
+    title: str
+    page: str
+    findings: Sequence[KeptFinding]
+    cause: Cause | None = None
+    noted: Reach | None = None
+
+    @cached_property
+    def on_scheduler(self) -> list[KeptFinding]:
+        """Its traces on the engine's own scheduler."""
+        return [one for one in self.findings if one.kept.trace.stem in SCHEDULERS]
+
+    @cached_property
+    def gravest(self) -> KeptFinding:
+        """The trace with the gravest harm, among those on the scheduler where there are some."""
+        return min(self.on_scheduler or self.findings, key=lambda one: one.place)
+
+    @property
+    def reach(self) -> str:
+        """Whether a client can cause it."""
+        return SHOWN if self.on_scheduler else self.noted.reach if self.noted else UNKNOWN
+
+    @property
+    def severity(self) -> Severity:
+        """How grave it is."""
+        if not self.on_scheduler:
+            apart = self.noted is not None and self.noted.reach in APART
+            return Severity.APART if apart else Severity.REST
+        harms = [one.worst_harm["harm"] for one in self.on_scheduler]
+        if any(harm["request"] for harm in harms):
+            return Severity.WRONG
+        return Severity.STOP if any(harm.get("ended") for harm in harms) else Severity.SERVER
+
+    @property
+    def flags(self) -> list[str]:
+        """The launch flags that it needs, without those that only make a server small. Empty where none is known."""
+        given = self.gravest.kept.trace.config.get("flags", []) if self.on_scheduler else []
+        found: list[str] = []
+        for word in given:
+            if word.startswith("--"):
+                found.append(word)
+            else:
+                found[-1] += f" {word}"
+        return [flag for flag in found if flag.split()[0] not in SMALL]
+
+    @property
+    def upstream(self) -> str:
+        """What was found in the engine's own issues and pull requests, in a word or two."""
+        if self.cause is None:
+            return ""
+        told = self.cause.upstream
+        names = ", ".join(one.partition(":")[0] for one in told.found)
+        return names or f"none found, {told.searched}"
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The gravest verdict of its traces on each release, oldest release first."""
+        columns = zip(*([row["verdict"] for row in one.rows] for one in self.findings), strict=True)
+        return [next((v for v in BROKEN if v in column), column[0]) for column in columns]
+
+    @property
+    def spans(self) -> str:
+        """In which releases it stands."""
+        rows = [{"release": row["release"], "verdict": v} for row, v in zip(self._rows, self.verdicts, strict=True)]
+        return KeptFinding(self.gravest.kept, None, rows).spans
+
+    @property
+    def stands(self) -> bool:
+        """The newest release shows it."""
+        return self.verdicts[-1] in BROKEN
+
+    @property
+    def _rows(self) -> list[Json]:
+        return self.findings[0].rows
+
+    def as_json(self) -> Json:
+        """The entry as plain data."""
+        cause = self.cause and {"name": self.cause.name, "file": self.cause.file, "function": self.cause.function}
+        return {
+            **{"title": self.title, "cause": cause, "severity": str(self.severity), "reach": self.reach},
+            "why": self.noted.why if self.noted else "",
+            "flags": self.flags,
+            "upstream": None if self.cause is None else [*self.cause.upstream.found],
+            "harm": self.gravest.worst_harm["harm"]["sentence"],
+            "traces": [one.kept.name for one in self.findings],
+            "releases": [row["release"] for row, v in zip(self._rows, self.verdicts, strict=True) if v in BROKEN],
+        }
+
+
+def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[Kept, list[Json]]]) -> dict[Path, str]:
+    """``docs/findings.md``, ``docs/catalogue.json`` and the page of each finding. ``found``: what ``slotproof engines``
+    found last.
+    """
+    engines = {plugin.name: of_engine(plugin.name, findings) for plugin in registry.released()}
+    checks = {name: [check for check in found["checks"] if check["subject"] == name] for name in engines}
+    listed = {name: entries(name, several) for name, several in engines.items()}
+    by_name = {one.kept.name: entry for several in listed.values() for entry in several for one in entry.findings}
+    grouped = {
+        name: {severity: [e for e in several if e.severity is severity] for severity in Severity}
+        for name, several in listed.items()
+    }
+    told = {name: [entry.as_json() for entry in several] for name, several in listed.items()}
+    page = templates.get_template("findings.md.j2").render(
+        engines=engines, checks=checks, marks=MARKS, catalogue=grouped
+    )
+    return {
+        docs / "findings.md": page.rstrip() + "\n",
+        **finding_pages.pages(templates, docs, findings, by_name),
+        docs / FILE: json.dumps(told, indent=1, ensure_ascii=False) + "\n",
+    }
+
+
+def entries(engine: str, findings: Iterable[KeptFinding]) -> list[Entry]:
+    """What the newest release of an engine shows, the gravest first."""
+    by_name = {one.kept.name: one for one in findings}
+    causes = [cause for cause in cause_files.every() if cause.engine == engine]
+    reach = reach_files.of_engine(engine)
+    found = [_of_cause(cause, by_name) for cause in causes]
+    told = {one.kept.name for entry in found for one in entry.findings}
+    shown = {name: by_name[name + ON_SCHEDULER] for name in by_name if name + ON_SCHEDULER in by_name}
+    told |= {one.kept.name for one in shown.values()}
+    for name in by_name.keys() - told:
+        both = [*([shown[name]] if name in shown else []), by_name[name]]
+        found.append(Entry(name, f"findings/{name}.md", both, noted=reach.get(name)))
+    order = [*Severity]
+    return sorted((one for one in found if one.stands), key=lambda e: (order.index(e.severity), e.gravest.place))
+
+
+def _of_cause(cause: Cause, by_name: Mapping[str, KeptFinding]) -> Entry:
+    """A cause with its traces, and the finding of a single stem whose name its trace on the scheduler has."""
+    names = [*cause.names_of_traces, cause.server.removesuffix(ON_SCHEDULER)]
+    found = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
+    return Entry(cause.title, f"causes/{cause.name}.md", found, cause)

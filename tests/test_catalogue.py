@@ -1,0 +1,100 @@
+"""The catalogue of findings: one entry a cause, its reach, its flags, and how grave it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conformance.engines import registry
+from conformance.traces import cause_files
+from conformance.traces.harm_found import Harm
+from conformance.traces.reach_files import Reach
+from slotproof.pages import documents
+from slotproof.pages.catalogue import SHOWN, UNKNOWN, Entry, Severity, entries
+from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
+
+ENGINES = [plugin.name for plugin in registry.released()]
+CAUSES = cause_files.every()
+
+
+def standing(engine: str) -> list[KeptFinding]:
+    return of_engine(engine, documents.with_rows(documents.kept_findings()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_finding_that_stands_is_in_one_entry(engine: str) -> None:
+    found = standing(engine)
+    listed = [one.kept.name for entry in entries(engine, found) for one in entry.findings]
+    assert len(listed) == len(set(listed))
+    assert {one.kept.name for one in found if one.stands} <= set(listed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_gravest_stand_first_and_causes_have_what_upstream_knows(engine: str) -> None:
+    several = entries(engine, standing(engine))
+    order = [[*Severity].index(entry.severity) for entry in several]
+    assert order == sorted(order)
+    for entry in several:
+        told = entry.as_json()
+        assert (told["cause"] is None) == (entry.cause is None)
+        assert bool(entry.upstream) == (entry.cause is not None)
+        assert entry.on_scheduler or entry.flags == []
+        assert told["releases"][-1] == registry.plugin(engine).releases[-1]
+
+
+def of(name: str, **harm: Any) -> KeptFinding:
+    """A kept finding whose newest release shows this harm."""
+    one = next(one for engine in ENGINES for one in standing(engine) if one.kept.name == name)
+    told = Harm(**harm).as_json()
+    rows = [{**row, "harm": told if row["verdict"] in BROKEN else None} for row in one.rows]
+    return replace(one, rows=rows)
+
+
+ON_SERVER, IN_PART = "two_first_turns_stop_server", "tail_inside_page"
+
+
+@pytest.mark.parametrize(
+    ("entry", "severity", "reach"),
+    [
+        (Entry("", "", [of(ON_SERVER, request="request 1", reads="nothing")]), Severity.WRONG, SHOWN),
+        (Entry("", "", [of(ON_SERVER, ended=True)]), Severity.STOP, SHOWN),
+        (Entry("", "", [of(ON_SERVER)]), Severity.SERVER, SHOWN),
+        (Entry("", "", [of(ON_SERVER), of(IN_PART, request="row 1", reads="nothing")]), Severity.SERVER, SHOWN),
+        (Entry("", "", [of(IN_PART, request="row 1", reads="nothing")]), Severity.REST, UNKNOWN),
+        (
+            Entry("", "", [of(IN_PART)], noted=Reach(IN_PART, "not shown", "It was tried.", ["a.py:b"])),
+            Severity.REST,
+            "not shown",
+        ),
+        (
+            Entry("", "", [of(IN_PART)], noted=Reach(IN_PART, "no caller", "Nothing.", ["a.py:b"])),
+            Severity.APART,
+            "no caller",
+        ),
+    ],
+)
+def test_how_grave_an_entry_is(entry: Entry, severity: Severity, reach: str) -> None:
+    assert (entry.severity, entry.reach) == (severity, reach)
+
+
+def test_flags_that_only_make_a_server_small_are_left_out() -> None:
+    entry = Entry("", "", [of(ON_SERVER)])
+    assert entry.flags == ["--disable-overlap-schedule", "--enable-streaming-session"]
+
+
+def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:
+    page = documents.environment().get_template("finding.md.j2")
+    found = replace(of(ON_SERVER, ended=True), script='"""A server stops."""\nprint(1)\n')
+    part = replace(of(IN_PART), script='"""A tail is lost."""\nprint(1)\n')
+    noted = Reach(IN_PART, "no caller", "Nothing sends it", ["a.py:b"])
+    texts = [
+        page.render(finding=found, entry=Entry("", "", [found])),
+        page.render(finding=found, entry=Entry("A title", "", [found], CAUSES[0])),
+        page.render(finding=part, entry=Entry("", "", [part], noted=noted)),
+    ]
+    assert ["To file upstream" in text for text in texts] == [True, False, False]
+    assert f"[A title](../causes/{CAUSES[0].name}.md)" in texts[1]
+    assert "This is no text to file: no caller: Nothing sends it." in texts[2]
+    assert all("print(1)" in text for text in texts)
