@@ -170,6 +170,45 @@ def test_what_a_known_difference_avoids_is_not_sent() -> None:
     assert may_ask_for_turn(run, avoid, 1)
 
 
+def turn_of(tokens: list[int], text: list[int] | None = None, beside: bool = False) -> str:
+    """The law that a server breaks with a turn of the session 1, whose client sends the token 5, by reading these
+    tokens. ``text``: what the session's turns have made. ``beside``: another turn of it is on the server.
+    """
+    lock = begun(iter([ServerEvent("arrived", {1: WAITS._replace(session=1, tokens=tokens)}), IDLE]))
+    run: Any = lock.run
+    run.said.update({} if text is None else {1: text})
+    if beside:
+        run.sent_to[0], run.here = 1, {0}
+    lock.do("open", session=1)
+    lock.do("generate", request=1, tokens=[5], longest=2, session=1)
+    return law_of(lock, 1)
+
+
+def test_a_turn_goes_on_with_the_text_of_its_session() -> None:
+    assert turn_of([5]) == ""
+    assert turn_of([1, 2, 5], [1, 2]) == ""
+    assert turn_of([1, 2, 3, 5], [1, 2]) == server.OWN_TEXT, "a token that no turn left there"
+    assert turn_of([5], [1, 2]) == server.OWN_TEXT, "a text that is lost"
+    assert turn_of([1, 2, 3, 5], [1, 2], beside=True) == "", "whether the other turn ends well is not known yet"
+
+
+def test_a_session_is_left_alone_after_an_aborted_turn_that_stays_in_its_text() -> None:
+    """A turn is taken back while it waits."""
+    arrived = ServerEvent("arrived", {1: WAITS._replace(session=1)})
+    lock = begun(iter([arrived, ServerEvent(POLL, {1: WAITS}, waiting=[1]), IDLE]))
+    run: Any = lock.run
+    avoid = frozenset({ServerExclusion.ABORTED_TURN})
+    lock.do("open", session=1)
+    lock.do("generate", request=1, tokens=[1, 2], longest=2, session=1)
+    lock.do("turn")
+    assert may_ask_for_turn(run, avoid, 1)
+    lock.do("abort", request=1)
+    lock.do("turn")
+    assert not may_ask_for_turn(run, avoid, 1)
+    assert may_ask_for_turn(run, avoid, 2)
+    assert may_ask_for_turn(run, frozenset(), 1)
+
+
 def test_turns_on_tracked_states_are_left_out_where_steps_overlap() -> None:
     run: Any = begun(repeat(IDLE)).run
     avoid = frozenset({ServerExclusion.OVERLAPPED_STATE})
@@ -213,7 +252,7 @@ def test_what_no_client_sends_is_misuse() -> None:
     lock = begun(repeat(IDLE))
     for wrong in (
         {"op": "generate", "request": 0, "tokens": [1], "longest": 1},
-        {"op": "generate", "request": 1, "tokens": [1], "longest": 0},
+        {"op": "generate", "request": 1, "tokens": [], "longest": 1},
         {"op": "open", "session": 2},
         {"op": "resume_memory"},
         {"op": "turn", "times": 0},
@@ -226,3 +265,5 @@ def test_what_no_client_sends_is_misuse() -> None:
         lock.do("generate", request=1, tokens=[1], longest=1)
     lock.do("resume")
     lock.do("generate", request=1, tokens=[1], longest=1)
+    lock.do("generate", request=2, tokens=[1], longest=0)
+    lock.do("generate", request=3, tokens=[], longest=1, session=1)

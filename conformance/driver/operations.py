@@ -13,7 +13,9 @@ TOKENS, KEY = "a number of tokens", "token ids"
 Tokens = Annotated[
     int, TOKENS
 ]  # shrinks with the page size; two operations that differ only in it can become one with the sum
+MAY_BE_EMPTY = "there may be none"
 KeyTokens = Annotated[list[int], KEY]  # only gets shorter: its token ids stay, since other keys have the same prefix
+AnyTokens = Annotated[list[int], KEY, MAY_BE_EMPTY]  # as ``KeyTokens``, and there may be none
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 MARK = "is_an_operation"

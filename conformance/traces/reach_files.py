@@ -17,9 +17,9 @@ from conformance.driver.naming import UsageError
 from conformance.engines import registry
 
 FILE = "reach.json"
-# ``ends the server anyway``: all callers raise on the same call, so the server ends, and what the finding loses is
-# lost with the server. ``no caller``: nothing in the scheduler leads there with such arguments. ``not shown``: a caller
-# exists, and no client was seen to cause it.
+# ``ends the server anyway``: all callers raise on the same call, so that the server ends, and what the finding loses is
+# lost with it. ``no caller``: nothing in the scheduler leads there with such arguments. ``not shown``: a caller exists,
+# and no client was seen to cause it.
 How = Literal["ends the server anyway", "no caller", "not shown"]
 FUNCTION = re.compile(r"[\w/]+\.py:\w+(\.\w+)*")
 

@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from conformance.driver.naming import UsageError
-from conformance.driver.operations import KEY, TOKENS, declared
+from conformance.driver.operations import KEY, MAY_BE_EMPTY, TOKENS, declared
 from conformance.driver.protocol import Json
 from conformance.engines.registry import known_kinds
 from conformance.stems.configs import EXPECTED, INCOMPLETE, exact, whole
@@ -33,7 +33,9 @@ MOST_IN_KEY = 1024  # token ids of a key
 MOST_TOKEN = 1_000_000_000  # a token id
 MOST_DIGITS = 100  # of a number, before its value is looked at
 Number = Annotated[int, whole(0, MOST_NUMBER)]
-TokenIds = Annotated[list[Annotated[int, whole(1, MOST_TOKEN)]], Field(min_length=1, max_length=MOST_IN_KEY)]
+TokenId = Annotated[int, whole(1, MOST_TOKEN)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MOST_IN_KEY)]
+AnyTokenIds = Annotated[list[TokenId], Field(max_length=MOST_IN_KEY)]
 Text = Annotated[str, StringConstraints(max_length=2000)]
 
 
@@ -174,7 +176,7 @@ def _accepted(hint: Any) -> Any:
     """The type of an argument with its bounds. Raises ``TypeError`` for an annotation that has none here."""
     marks = getattr(hint, "__metadata__", ())
     if KEY in marks:
-        return TokenIds
+        return AnyTokenIds if MAY_BE_EMPTY in marks else TokenIds
     if hint is int or TOKENS in marks:
         return Number
     if hint is bool or get_origin(hint) is Literal:

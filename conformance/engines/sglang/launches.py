@@ -45,7 +45,7 @@ DRAFTS = (
 # The model with recurrent layers, where requests track their states at each fourth token.
 TRACKS = ("--mamba-radix-cache-strategy", "extra_buffer", "--mamba-track-interval", "4")
 TRACKED = LaunchChoice("tracked", TRACKS, model="recurrent")
-CHUNKED, MIXED = "chunked prefill", "mixed batches"
+CHUNKED, MIXED, FEW_STATES = "chunked prefill", "mixed batches", "few states"
 # Batches in which prompts are cut after some tokens, and requests that decode take a part of these.
 CUT_AND_MIXED = ((MODEL, "tracked"), (CHUNKED, CHUNKED), (MIXED, MIXED))
 LAUNCHES = Launches(
@@ -63,7 +63,7 @@ LAUNCHES = Launches(
         _flag("hopes for short answers", "--schedule-conservativeness", "0.01"),  # so that memory gets short
         ("time limits", (PLAIN, HURRY)),
         _flag("drafts", *DRAFTS),
-        _flag("few states", "--max-mamba-cache-size", "9"),
+        _flag(FEW_STATES, "--max-mamba-cache-size", "9"),
         _flag("lazy tracks", "--mamba-radix-cache-strategy", "extra_buffer_lazy"),
     ),
     never=frozenset(
@@ -88,6 +88,11 @@ LAUNCHES = Launches(
             frozenset({*CUT_AND_MIXED, ("size", _size(*size).name)}) for size in SIZES if size[0] > 1
         ),
         "server.mixed_track": frozenset({pair(MODEL, "tracked", MIXED, MIXED)}),
+        "server.waiting_copy": frozenset(
+            frozenset({(MODEL, model), (SESSIONS, _sessions(count).name), (FEW_STATES, FEW_STATES)})
+            for model in ("recurrent", "tracked")
+            for count in (1, 2)
+        ),
         "server.drafted_turn": frozenset(pair(SESSIONS, _sessions(count).name, "drafts", "drafts") for count in (1, 2)),
     },
 )

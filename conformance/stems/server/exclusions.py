@@ -22,7 +22,11 @@ class ServerExclusion(StrEnum):
     # ``Launches.avoided``.
     CHUNK_INSIDE_PAGE = "server.chunk_inside_page"
     MIXED_TRACK = "server.mixed_track"  # prompts beside requests that decode, where states are tracked: likewise
-    WAITING_COPY = "server.waiting_copy"  # an empty cache while a turn waits, where models have recurrent layers
+    # An empty cache while a turn waits, where models have recurrent layers, and few state slots on a server with
+    # sessions: ``Launches.avoided``.
+    WAITING_COPY = "server.waiting_copy"
+    # A turn of a session whose last turn was aborted while it waited, or after a retract.
+    ABORTED_TURN = "server.aborted_turn"
     DRAFTED_TURN = "server.drafted_turn"  # drafts, on a server with sessions: ``Launches.avoided``
     OVERLAPPED_STATE = "server.overlapped_state"  # turns of sessions where steps overlap and states are tracked
     UPDATE_WHILE_PAUSED = "server.update_while_paused"  # new weights for a paused server that has requests
@@ -36,6 +40,8 @@ EXCLUSIONS = ServerExclusion
 def may_ask_for_turn(run: ServerRun, exclude: Collection[StrEnum], session: int, more: int = 0) -> bool:
     """Whether a client may send a turn of this session now, with ``more`` tokens of input and answer."""
     if ServerExclusion.OVERLAPPED_STATE in exclude and run.engine.overlaps and run.engine.shape.get("buffered"):
+        return False
+    if ServerExclusion.ABORTED_TURN in exclude and session in run.spoiled:
         return False
     if ServerExclusion.TURN_BESIDE_TURN not in exclude:
         return True

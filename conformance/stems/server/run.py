@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.driver.diff import FieldDifference
 from conformance.driver.lockstep import INVARIANT, Calls, EngineCall, Finding, Ignores, Operation, nothing
-from conformance.driver.operations import KeyTokens, Tokens, operation, operations_of
+from conformance.driver.operations import AnyTokens, Tokens, operation, operations_of
 from conformance.driver.protocol import Json, Misuse
 from conformance.stems.cache.protocol import CacheSnapshot
 from conformance.stems.cache.run import CacheRun
@@ -23,6 +23,7 @@ from conformance.stems.server.protocol import (
     NOT_SAMPLED,
     POLL,
     Pause,
+    ServedRequest,
     ServerEngine,
     ServerEvent,
     ServerPass,
@@ -34,6 +35,10 @@ COMPUTES_OWN = "pass_computes_own_tokens"
 COMPUTES_OWN_SENTENCE = "A forward pass computes the tokens of its requests' texts, and writes the slots of their rows."
 GOES_ON = "clients_never_stop_a_server"
 GOES_ON_SENTENCE = "Whatever clients send, a server goes on: no message makes it end with an exception."
+OWN_TEXT = "turn_has_text_of_its_session"
+OWN_TEXT_SENTENCE = (
+    "The input of a turn is the text of its session, of turns that ended well alone, and then what its client sent."
+)
 SERVES = "waiting_requests_are_served"
 SERVES_SENTENCE = (
     "While a server has requests it goes on: soon one of them is computed, unless all of them wait and the memory that "
@@ -62,6 +67,10 @@ class ServerRun:
         self.lacks: Collection[str] = engine.lacks
         self.forks: dict[int, int] = {}
         self.sent_to: dict[int, int] = {}  # the session of each request that is a turn
+        self.sent: dict[int, list[int]] = {}  # the input of each request, as its client sent it
+        self.said: dict[int, list[int]] = {}  # the text of each session: its turns that have ended well
+        self.cut: set[int] = set()  # the requests that were retracted at some time
+        self.spoiled: set[int] = set()  # the sessions of which such a turn, or one that waited, was aborted last
         self.sessions: set[int] = set()  # those that a client has opened
         self.here: set[int] = set()  # the requests that the server has
         self.longest = self.cache.config["size"] * self.cache.config["page_size"]  # tokens that the pool has
@@ -78,22 +87,25 @@ class ServerRun:
     def generate(
         self,
         request: int,
-        tokens: KeyTokens,
+        tokens: AnyTokens,
         longest: Tokens,
         session: int = 0,
         fork: int = 0,
         stop: int | None = None,
         priority: int | None = None,
     ) -> Calls:
-        """A client sends a request. ``stop``: the position whose token ends the answer, where it is sampled."""
+        """A client sends a request. ``stop``: the position whose token ends the answer, where it is sampled. A turn may
+        add no token, and a client may ask for no answer.
+        """
         if request in self.forks:
             raise Misuse("a number of a request comes once")
-        if longest < 1:
-            raise Misuse("an answer has a token at least")
+        if not tokens and not session:
+            raise Misuse("an input has a token, unless a session goes on")
         if self.paused or self.released:
             raise Misuse("requests do not reach a server that is paused, or has given its memory back")
         self.forks[request] = fork
         self.coming.add(request)
+        self.sent[request] = list(tokens)
         if session:
             self.sent_to[request] = session
         ends = None if stop is None else token(stop, fork)
@@ -198,9 +210,22 @@ class ServerRun:
             self.here.add(request)
             self.coming.discard(request)
             session = 0 if known.turned_away else known.session
+            if session and self._alone(request, session):
+                self._goes_on(request, session, known)
             self.calls.requests[request] = RunRequest(session, list(known.tokens), self.forks[request])
             if known.turned_away:
                 self.calls.turned_away[request] = known.session
+
+    def _alone(self, request: int, session: int) -> bool:
+        """Whether no other turn of its session is on the server."""
+        return not any(self.sent_to.get(other) == session for other in self.here - {request})
+
+    def _goes_on(self, request: int, session: int, known: ServedRequest) -> None:
+        """Raises ``Finding`` if a turn does not go on after the turns of its session that ended well."""
+        text = self.said.get(session, []) + self.sent[request]
+        if list(known.tokens) != text:
+            detail = f"request {request}: its input is {list(known.tokens)}, and the session's text goes on as {text}"
+            raise Finding(OWN_TEXT, OWN_TEXT_SENTENCE, detail, kind=INVARIANT)
 
     def _matched(self, event: ServerEvent) -> None:
         """A request that waits was matched."""
@@ -329,9 +354,19 @@ class ServerRun:
                 again = [*known.tokens, *known.sampled]
                 self.calls.requests[request] = RunRequest(known.session, again, asked.fork)  # it may have left it
                 self.calls.retracted.add(request)
+                self.cut.add(request)
             else:
                 self.calls.passes.ended(request)
                 self.here.discard(request)
+                self._ended(request, asked.session, text)
+
+    def _ended(self, request: int, session: int, text: list[int]) -> None:
+        """A turn ended: well, where its session keeps it."""
+        if self.calls.texts.get(session) == text and self.cache.rows.slot(session):
+            self.said[session] = text
+            self.spoiled.discard(session)
+        elif request in self.cut:
+            self.spoiled.add(session)
 
     def _closed(self, event: ServerEvent) -> None:
         """A session ended."""
@@ -339,6 +374,8 @@ class ServerRun:
         if self.cache.rows.slot(event.session):
             self.cache.close_slot(event.session)
         self.calls.texts.pop(event.session, None)
+        self.said.pop(event.session, None)
+        self.spoiled.discard(event.session)
         self.sessions.discard(event.session)
 
     def _evicted(self, _: ServerEvent) -> None:
@@ -374,6 +411,8 @@ class ServerRun:
             if request not in self.calls.row_of:
                 del self.calls.requests[request]
                 self.calls.turned_away.pop(request, None)
+                if request in self.sent_to:
+                    self.spoiled.add(self.sent_to[request])
         self.here = set(event.requests)
         self._still = 0 if event.batch or not event.requests or self.paused else self._still + 1
         if self._still >= STILL:
