@@ -454,14 +454,14 @@ def events(
 @app.command()
 def causes(
     names: Annotated[list[str] | None, typer.Argument(metavar="[cause]...", help="Only these causes.")] = None,
-    batches: Annotated[int, typer.Option(min=1, help="Turns with a batch that repaired servers make.")] = 2000,
-    seed: Annotated[int, typer.Option(help="The seed of the random clients of repaired servers.")] = 1,
+    batches: Annotated[int, typer.Option(min=1, help="Steps with a batch that repaired schedulers make.")] = 2000,
+    seed: Annotated[int, typer.Option(help="The seed of the random clients of repaired schedulers.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Write docs/causes.json, and the pages of the causes.")] = False,
 ) -> None:
     """Show the causes of findings, and try their repairs.
 
     Each kept trace of a cause is replayed on the newest release, as it is and repaired at run time. Then random clients
-    send messages to repaired servers, on which every law must hold.
+    send messages to repaired schedulers, on which every law must hold.
     """
     from slotproof.commands import causes as trying
 

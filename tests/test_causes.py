@@ -6,17 +6,23 @@ import ast
 import inspect
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driven import NEWEST, driven, have
 
 from conformance.driver.naming import UsageError
-from conformance.engines import registry
-from conformance.traces import cause_files, known, trace_files
+from conformance.driver.protocol import EngineError, Json, Unsupported
+from conformance.engines import registry, vllm
+from conformance.engines.registry import Loaded
+from conformance.search.causes import tried_elsewhere
+from conformance.search.trials import TRIALS, SchedulerTrial
+from conformance.traces import cause_files, known
 from conformance.traces.cause_files import Cause
 from slotproof.commands.causes import is_settled
 
@@ -25,6 +31,14 @@ CAUSES = cause_files.every()
 FOUND = {one["cause"]: one for one in json.loads((ROOT / "docs" / "causes.json").read_text("utf-8"))}
 MOST_WORDS = 400  # of a page that a maintainer reads, its programs and launch command not counted
 MOST_LINES = 15  # of the function that stands in the place of the release's own
+SHOWN = {  # by engine: what a page has beside the place, the repair and what was searched upstream
+    "sglang": (
+        "sglang.launch_server",
+        "POST /generate",
+        "from conformance.engines.sglang.server.scripted import Server",
+    ),
+    "vllm": ("vllm serve MODEL", "POST /v1/completions", "from vllm.v1.core.sched"),
+}
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
@@ -41,7 +55,7 @@ def test_its_traces_are_known_of_the_newest_release_and_its_repair_is_short(caus
     plugin = registry.plugin(cause.engine)
     listed = {one.trace for one in known.of_release(plugin.folder, plugin.releases[-1])}
     assert {cause.server, *cause.traces} <= listed
-    assert trace_files.load(cause.server).trace.stem == "server"
+    assert cause.shown.trace.stem in TRIALS
     (inner,) = (
         node
         for node in ast.walk(ast.parse(inspect.getsource(cause.module.repair)))
@@ -55,7 +69,8 @@ def test_a_page_is_short_and_has_what_a_maintainer_needs(cause: Cause) -> None:
     text = (ROOT / "docs" / "causes" / f"{cause.name}.md").read_text("utf-8")
     words = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()
     assert len(words) <= MOST_WORDS
-    for needed in ("sglang.launch_server", "POST /generate", "Server(", "def repair", cause.upstream.searched):
+    upstream = cause.upstream.found or cause.upstream.queries
+    for needed in (*SHOWN[cause.engine], "def repair", cause.upstream.searched, *upstream):
         assert needed in text
     assert f"{cause.file}:{FOUND[cause.name]['line']}" in text
 
@@ -99,7 +114,7 @@ def test_an_unsettled_cause_is_told_apart() -> None:
 
 TRIED = """
     import json, sys
-    from conformance.engines import registry
+    from conformance.engines import registry, vllm
     from conformance.search.causes import tried
     from conformance.traces import cause_files
 
@@ -111,7 +126,7 @@ TRIED = """
 @pytest.mark.engine
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.name)
 def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
-    (found,) = driven(NEWEST, TRIED, cause.name)
+    found = _tried(cause)
     assert is_settled(found), found
     assert (found["file"], found["line"]) == (FOUND[cause.name]["file"], FOUND[cause.name]["line"])
 
@@ -120,26 +135,57 @@ def test_the_repair_of_a_cause_mends_its_traces(cause: Cause) -> None:
 @pytest.mark.parametrize("cause", [one for one in CAUSES if one.engine == "sglang"], ids=lambda cause: cause.name)
 def test_the_script_of_a_page_shows_the_cause(cause: Cause, tmp_path: Path) -> None:
     have(NEWEST)
-    steps = [*cause.shown.trace.steps, *cause.then]
     script = tmp_path / "script.py"
-    script.write_text(cause.room.script(cause.title, NEWEST, cause.shown.trace.config, steps), "utf-8")
+    script.write_text(cause.program(NEWEST), "utf-8")
     ran = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False, cwd=ROOT, env=_environment()
     )
     assert ran.returncode != 0
     (said,) = re.findall(r"^(?:\[rank0\]: )?(\w+Error: .*)", ran.stderr, re.MULTILINE)
-    assert re.search(SHOWN[cause.name], said), said
+    assert ENDS[cause.name] in said, said
 
 
 # What the program of a page ends with.
-SHOWN = {
-    "chunk_ends_inside_page": "on a state after 9 tokens of another text",
-    "freed_window_enters_tree": "",
-    "prefill_turns_no_track": "",
+ENDS = {
+    "chunk_ends_inside_page": "request 2 computes token 8 of its text on a state after 9 tokens of another text",
+    "freed_window_enters_tree": "pool memory leak detected",
+    "prefill_turns_no_track": "request 1 computes token 4 of its text on a state after 8 tokens of another text",
     "rejected_turn_keeps_session": "session_id='1' already has a slot",
-    "retracted_turn_is_saved": "",
+    "retracted_turn_is_saved": "request 1 goes on after 8 tokens of its text",
     "turn_counts_draft_slot": "request 1 goes on after 4 tokens of its text",
 }
+
+
+def _tried(cause: Cause) -> Json:
+    if cause.engine == "sglang":
+        (found,) = driven(NEWEST, TRIED, cause.name)
+        return found
+    release = vllm.RELEASES[-1]
+    try:
+        vllm.PLUGIN.fetch(release)
+    except EngineError as error:
+        pytest.skip(str(error))
+    return tried_elsewhere(cause, release, 60, 1)
+
+
+def _trial(make: Any, seed: int) -> SchedulerTrial:
+    """A scheduler with full attention, and blocks for its longest request."""
+    wanted = {"layers": 0, "drafts": 0, "caching": True, "transfers": False, "blocks": 12}
+    return SchedulerTrial(Loaded("ours", None, {"block_cache": make}, own=True), random.Random(seed), wanted, ())
+
+
+def test_requests_of_a_lawful_scheduler_end_in_a_trial() -> None:
+    trial = _trial(registry.load("ours").makers["block_cache"], 1)
+    assert trial.go() == (0, 0)
+    assert trial.batches > 10 < trial.requests
+
+
+def test_a_trial_without_its_configuration_is_not_made() -> None:
+    def refuses(_: Json) -> Any:
+        raise Unsupported("there is none")
+
+    with pytest.raises(Unsupported):
+        _trial(refuses, 1)
 
 
 def _environment() -> dict[str, str]:

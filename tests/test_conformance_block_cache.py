@@ -14,7 +14,8 @@ from conformance.driver.lockstep import Finding, LockStep
 from conformance.driver.protocol import Json
 from conformance.driver.trace import Trace
 from conformance.engines import registry
-from conformance.stems.block_cache.protocol import Launched
+from conformance.stems.block_cache.follow import without_withdrawn
+from conformance.stems.block_cache.protocol import Launched, Move
 from conformance.stems.block_cache.run import ENDS, PROGRESS, STILL
 from conformance.stems.stem_registry import start
 from conformance.telling.tell import tell
@@ -88,3 +89,14 @@ def test_a_picture_shows_a_request_that_waits_without_blocks() -> None:
     assert (request["name"], request["facts"]["status"]) == ("request 1", "waiting")
     assert told[0].picture["before"] != told[0].picture["panels"]
     assert told[-1].picture["law"][0] == told[-1].picture["panels"][0]
+
+
+def test_a_hash_that_its_call_takes_back_is_none_unless_a_request_got_the_block_meanwhile() -> None:
+    def move(kind: str, *blocks: int) -> Move:
+        return Move(kind, blocks, 1, 0)
+
+    cache, evict = move("cache", 1, 2), move("evict", 2)
+    assert without_withdrawn([cache, evict]) == [move("cache", 1, 0), evict]
+    for between in (move("touch", 2), move("get", 2)):
+        assert without_withdrawn([cache, between, evict]) == [cache, between, evict]
+    assert without_withdrawn([evict, cache]) == [evict, cache]

@@ -18,45 +18,20 @@ from conformance.driver.protocol import EngineError
 from conformance.engines import scripts_alone
 from conformance.engines.vllm import PLUGIN, RELEASES, alone
 from conformance.engines.vllm.download import WHEELS
-from conformance.traces import known
+from conformance.traces import cause_files, known
+from conformance.traces.cause_files import Cause
 
 FILES = sorted(alone.SCRIPTS.glob("*.py"))
 MOST_LINES = 115  # of a text that is pasted into an issue
+
+
+def _repair(cause: Cause) -> str:
+    return f"from {cause.module.__name__} import repair\nrepair()"
+
+
 # By script a few lines that repair its bug in this process. They show where the bug is, and are no patches for vLLM.
 REPAIRS = {
-    # A request that is preempted takes the hashes of blocks with it that no step has computed.
-    "preempted_in_its_step": """
-from vllm.v1.core.sched.scheduler import Scheduler
-preempt = Scheduler._preempt_request
-def repaired(self, request, *more, **named):
-    for manager in self.kv_cache_manager.coordinator.single_type_managers:
-        blocks = manager.req_to_blocks[request.request_id][request.num_computed_tokens // manager.block_size :]
-        self.kv_cache_manager.block_pool.evict_blocks({block.block_id for block in blocks})
-    return preempt(self, request, *more, **named)
-Scheduler._preempt_request = repaired
-""",
-    # A request whose transfer has failed is not counted among the prompts that are under way.
-    "load_again_waits_for_itself": """
-from vllm.v1.core.sched.scheduler import Scheduler
-update = Scheduler._update_waiting_for_remote_kv
-def repaired(self, request):
-    update(self, request)
-    self._inflight_prefills.discard(request)
-Scheduler._update_waiting_for_remote_kv = repaired
-""",
-    # The blocks that are kept for a step in flight lose their hashes.
-    "reset_meets_deferred_blocks": """
-from vllm.v1.core.sched.scheduler import Scheduler
-reset = Scheduler.reset_prefix_cache
-def repaired(self, reset_running_requests=False, reset_connector=False):
-    try:
-        return reset(self, reset_running_requests, reset_connector)
-    except RuntimeError:
-        kept = {block.block_id for _, blocks in self.deferred_frees for block in blocks}
-        self.kv_cache_manager.block_pool.evict_blocks(kept)
-        return True
-Scheduler.reset_prefix_cache = repaired
-""",
+    **{cause.name: _repair(cause) for cause in cause_files.every() if cause.engine == PLUGIN.name},
     # Requests that have blocks are computed before others.
     "loaded_requests_wait_for_each_other": """
 from vllm.v1.core.sched.scheduler import Scheduler

@@ -45,7 +45,8 @@ class Cause:
     is, in the line that has all ``names``. ``server``: the kept trace that shows it on the engine's own scheduler.
     ``then``: the steps that a script sends after those of this trace, so that its harm is seen.
     ``traces``: the other kept traces that it explains. ``what``: what goes wrong. ``repair``: what the repair does.
-    ``drawn``: the choices of the servers that are drawn to try the repair, by option (``conformance.stems.launches``).
+    ``drawn``: what the schedulers have in common that are drawn to try the repair, by option: choices of servers
+    (``conformance.stems.launches``), or what the machine of the stem draws of a configuration.
     ``also_repaired``: other causes that are repaired in these servers, since messages that show this cause show them.
     """
 
@@ -60,7 +61,7 @@ class Cause:
     then: Sequence[Json]
     what: str
     repair: str
-    drawn: Mapping[str, str]
+    drawn: Mapping[str, Any]
     upstream: Upstream
     also_repaired: Sequence[str] = ()
 
@@ -75,9 +76,18 @@ class Cause:
         return trace_files.load(self.server)
 
     @property
+    def steps(self) -> list[Json]:
+        """The steps of the program that shows it."""
+        return [*self.shown.trace.steps, *self.then]
+
+    def program(self, release: str) -> str:
+        """The program that shows it on the engine's own scheduler."""
+        return str(self.room.script(self.server, self.title, release, self.shown.trace.config, self.steps))
+
+    @property
     def room(self) -> Any:
         """The package ``causes`` of the engine: it says how a server is launched, what a client sends to it, and how a
-        script shows the cause (``launch``, ``call``, ``script``).
+        program shows the cause (``launch``, ``call``, ``script``), and has the words of its pages.
         """
         return import_module(f"{registry.plugin(self.engine).__class__.__module__}.{FOLDER}")
 

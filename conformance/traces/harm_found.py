@@ -10,6 +10,7 @@ from conformance.driver.protocol import Json
 from conformance.driver.shadow import WrongSlot
 
 ENDED = "the engine has ended, and with it every request that it had"
+NO_HARM = 2  # the rank of a broken law of which nothing came that was found
 _SINCE = re.compile(r"since step (\d+)")
 
 
@@ -82,9 +83,9 @@ def _a_step_less(name: str) -> str:
 
 
 def rank_of(harm: Json | None) -> int:
-    """``Harm.rank`` of a harm as plain data; 2 for ``None``."""
+    """``Harm.rank`` of a harm as plain data; ``NO_HARM`` for ``None``."""
     if not harm or not (harm["request"] or harm.get("ended")):
-        return 2
+        return NO_HARM
     return 0 if harm["of_another"] else 1
 
 

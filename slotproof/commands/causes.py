@@ -23,7 +23,7 @@ def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
     every = cause_files.every()
     choose(names, [cause.name for cause in every], "cause")
     found = [_tried(cause, batches, seed) for cause in every if not names or cause.name in names]
-    columns = ("cause", "where", "traces shown", "mended", "turns of repaired servers", "amiss there")
+    columns = ("cause", "where", "traces shown", "mended", "steps when repaired", "amiss there")
     show(table("Causes", columns, [_row(one) for one in found]))
     for one in found:
         for amiss in one["repaired"]["broken"]:

@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment
 
@@ -41,13 +41,12 @@ class CausePage(NamedTuple):
     @property
     def messages(self) -> list[str]:
         """What a client sends."""
-        return [self.cause.room.call(step) for step in self._steps]
+        return [self.cause.room.call(step) for step in self.cause.steps]
 
     @property
     def script(self) -> str:
         """The program that shows the cause on the release's own scheduler."""
-        config, release = self.finding.kept.trace.config, self.found["release"]
-        return str(self.cause.room.script(self.cause.title, release, config, self._steps)).rstrip()
+        return self.cause.program(self.found["release"]).rstrip()
 
     @property
     def repair(self) -> str:
@@ -73,10 +72,6 @@ class CausePage(NamedTuple):
     def stops(self) -> bool:
         """The server ends by an exception."""
         return self.harm == ENDED
-
-    @property
-    def _steps(self) -> list[Any]:
-        return [*self.finding.kept.trace.steps, *self.cause.then]
 
 
 def pages(templates: Environment, docs: Path, findings: Iterable[tuple[Kept, list[Json]]]) -> dict[Path, str]:

@@ -89,6 +89,27 @@ class FollowedRequest:
     drafts: list[int] = field(default_factory=list)
 
 
+def without_withdrawn(moves: Sequence[Move]) -> list[Move]:
+    """The moves of a call, without the hashes that it gives to blocks and takes back before a request gets the blocks.
+
+    A call gives a block its hash before it launches what computes the block. Where it decides otherwise meanwhile, and
+    takes the hash back, no request can have found the block.
+    """
+    kept: list[Move] = []
+    withdrawn: set[int] = set()
+    for move in reversed(moves):
+        if move.kind == "evict":
+            withdrawn.update(move.blocks)
+        elif move.kind in ("touch", "get"):
+            withdrawn.difference_update(move.blocks)
+        elif move.kind == "cache":
+            named = tuple(NULL if block in withdrawn else block for block in move.blocks)
+            kept.append(move._replace(blocks=named))
+            continue
+        kept.append(move)
+    return kept[::-1]
+
+
 class Follower:
     """The law's side of a run of ``block_cache``. ``here``: the requests that have not ended, by number."""
 
@@ -149,7 +170,7 @@ class Follower:
         for request in gone:
             if request not in again:
                 self._leaves(request)
-        for move in moves:
+        for move in without_withdrawn(moves):
             self._move(move, known, passes)
         for request, one in passes.items():
             self._launched(request, one, known)

@@ -149,7 +149,7 @@ class BlockCacheMachine(StemMachine):
         must be done. In half of the runs the scheduler first gets the time to compute every request to its end.
         """
         if self.number % 2:
-            self._finish()
+            self.finish()
         for request in self._abortable():
             self.do("abort", request=request)
         for _ in range(2):  # the second time for those that may be aborted only after the first
@@ -165,7 +165,7 @@ class BlockCacheMachine(StemMachine):
         self.do("audit")
         self.do("reset", preempt=False)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """The scheduler goes on, without new requests, until it has computed all or stands still."""
         self._complete_all()
         for _ in range(MOST_STEPS):

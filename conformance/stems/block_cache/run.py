@@ -271,7 +271,7 @@ class BlockCacheRun:
         is_empty = not step.passes and not step.loads
         under_way = any(one.passes for one in self.flying) or not self.exchange.is_quiet()
         self._empty = self._empty + 1 if is_empty and not under_way else 0
-        if self._empty >= STILL and self.follower.here and self._fits_alone():
+        if self._empty >= STILL and self.follower.here and self.fits_alone():
             waiting = ", ".join(f"request {request}" for request in sorted(self.follower.here))
             free = self.law.state.pool.available
             waits = "waits" if len(self.follower.here) == 1 else "wait"
@@ -279,7 +279,7 @@ class BlockCacheRun:
             detail = f"{waiting} {waits}, {room}, and the last {STILL} steps of the scheduler compute and load nothing"
             raise Finding(PROGRESS, PROGRESS_SENTENCE, detail)
 
-    def _fits_alone(self) -> bool:
+    def fits_alone(self) -> bool:
         """The pool has room for the longest request, with its drafts and their states."""
         config, drafts = self.config, self.config["drafts"]
         places = -(-(config["max_length"] + drafts) // self.size)

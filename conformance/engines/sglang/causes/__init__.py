@@ -9,11 +9,17 @@ from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.http import call, launch
 from conformance.engines.sglang.server.scripted import Server
 
-__all__ = ["call", "launch", "script"]
+__all__ = ["ASSERTION", "SIZES", "STANDS_IN", "TURNS", "call", "launch", "script"]
+
+TURNS = "turns"  # what one round of a scheduler is called
+SIZES = "The pool is small so that few messages do"
+STANDS_IN = "[what stands in](../server.md) is the model, the device and the sockets"
+ASSERTION = "names what was read"  # what the assertion says that ends a program
 
 
-def script(title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
+def script(trace: str, title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
     """A program that sends these steps to the release's own scheduler."""
+    del trace
     lines = [f'"""{title}."""', "", f"from {Server.__module__} import {Server.__name__}", ""]
     more = {"environment": config.get("environment"), "sessions": config["sessions"]}
     named = "".join(f", {name}={json.dumps(value)}" for name, value in more.items() if value)

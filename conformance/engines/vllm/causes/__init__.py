@@ -1,0 +1,84 @@
+"""Causes of findings in vLLM: of each a file that tells it, and a module that repairs it at run time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from conformance.driver.protocol import Json
+from conformance.engines.vllm.alone import SCRIPTS
+
+__all__ = ["ASSERTION", "SIZES", "STANDS_IN", "TURNS", "call", "launch", "script"]
+
+TURNS = "steps"  # what one round of a scheduler is called
+SIZES = "The pool and its blocks are small so that few messages do; attention backends have larger blocks"
+STANDS_IN = "what stands in is the configuration, the workers and, if there is one, the KV connector"
+ASSERTION = "says what is wrong"
+NULL_BLOCK = 1  # the pool has one block more than a run counts
+
+
+def launch(config: Json) -> str:
+    """The command that starts a server of this configuration of a run. MODEL stands for a model of its kind, and
+    CONNECTOR for a KV connector that loads asynchronously.
+    """
+    flags = {
+        "block-size": config["block_size"],
+        "num-gpu-blocks-override": config["blocks"] + NULL_BLOCK,
+        "max-model-len": config["max_length"],
+        "max-num-seqs": config["requests"],
+        "max-num-batched-tokens": config["batch"],
+        "scheduling-policy": config["policy"],
+    }
+    if config["threshold"]:
+        flags["long-prefill-token-threshold"] = config["threshold"]
+    switches = {"enable-prefix-caching": config["caching"], "async-scheduling": config["steps_in_flight"] > 1}
+    words = ["vllm serve MODEL", *(f"--{name} {value}" for name, value in flags.items())]
+    words += [f"--{name}" if on else f"--no-{name}" for name, on in switches.items()]
+    if config.get("transfers"):
+        words.append(f"--kv-transfer-config '{json.dumps(_connector(config))}'")
+    return " ".join(words)
+
+
+def _connector(config: Json) -> Json:
+    failure = {"kv_load_failure_policy": config["failure"]} if "failure" in config else {}
+    return {"kv_connector": "CONNECTOR", "kv_role": "kv_both", **failure}
+
+
+def _add(step: Json) -> str:
+    body = {"request_id": str(step["request"]), "prompt": step["tokens"], "max_tokens": step["outputs"]}
+    priority = {"priority": step["priority"]} if step.get("priority") else {}
+    asked = f"POST /v1/completions {json.dumps({**body, 'ignore_eos': True, **priority})}"
+    found = f"# the connector has the first {step.get('elsewhere')} tokens of request {step['request']}"
+    return f"{asked}\n{found}" if step.get("elsewhere") else asked
+
+
+def _arrive(step: Json) -> str:
+    lost = f"; its last {step['lost']} blocks did not come" if step.get("lost") else ""
+    return f"# the connector says that the load of request {step['request']} is done{lost}"
+
+
+def _reset(step: Json) -> str:
+    asked = f"POST /reset_prefix_cache?reset_running_requests={str(step['preempt']).lower()}"
+    return f"# with VLLM_SERVER_DEV_MODE=1 in the environment of the server\n{asked}"
+
+
+CALLS: dict[str, Callable[[Json], str]] = {
+    "add": _add,
+    "arrive": _arrive,
+    "sent": lambda step: f"# the connector says that the blocks of request {step['request']} were read",
+    "abort": lambda step: f"# the client of request {step['request']} goes away",
+    "schedule": lambda _: "# the scheduler makes a step",
+    "complete": lambda _: "# the oldest step is computed",
+    "reset": _reset,
+}
+
+
+def call(step: Json) -> str:
+    """One step of a run: a call of a client, or in words what the connector or the scheduler does."""
+    return CALLS[step["op"]](step)
+
+
+def script(trace: str, title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
+    """The program that shows the kept trace of this name on the scheduler of any release that is installed."""
+    del title, release, config, steps
+    return (SCRIPTS / f"{trace}.py").read_text("utf-8")
