@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Collection
 from enum import StrEnum
+from pathlib import Path
 
 from conformance.driver.lockstep import ANSWER, Finding
 from conformance.driver.protocol import EngineError, Json, Unsupported
@@ -87,6 +91,16 @@ def _driven(cause: Cause, loaded: Loaded, batches: int, seed: int, avoid: Collec
             broken.append({"law": law, "detail": str(getattr(error, "detail", error)), "seed": seed})
         runs, done, requests = runs + 1, done + one.batches, requests + one.requests
     return {"runs": runs, "batches": done, "requests": requests, "taken_back": taken_back, "broken": broken}
+
+
+def error_of(program: str) -> str:
+    """The error with which a program ends, in one line; empty where it ends without one."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.py"
+        file.write_text(program, encoding="utf-8")
+        ran = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    found = re.findall(r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception)\b.*)", ran.stderr, re.MULTILINE)
+    return found[-1].strip() if found and ran.returncode else ""
 
 
 def tried_elsewhere(cause: Cause, release: str, batches: int, seed: int) -> Json:

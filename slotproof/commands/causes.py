@@ -44,9 +44,11 @@ def is_settled(found: Json) -> bool:
 
 
 def _tried(cause: Cause, batches: int, seed: int) -> Json:
-    from conformance.search.causes import tried_elsewhere
+    from conformance.search.causes import error_of, tried_elsewhere
 
-    return tried_elsewhere(cause, registry.plugin(cause.engine).releases[-1], batches, seed)
+    release = registry.plugin(cause.engine).releases[-1]
+    ended = error_of(cause.program(release)) if cause.room.RUNS_ALONE else ""
+    return {**tried_elsewhere(cause, release, batches, seed), "program": ended}
 
 
 def _row(found: Json) -> tuple[object, ...]:

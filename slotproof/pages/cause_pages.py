@@ -49,6 +49,11 @@ class CausePage(NamedTuple):
         return self.cause.program(self.found["release"]).rstrip()
 
     @property
+    def program(self) -> str:
+        """The error with which the program ended when it was run last, in one line."""
+        return str(self.found["program"])
+
+    @property
     def repair(self) -> str:
         """The function that repairs the release at run time."""
         return inspect.getsource(self.cause.module.repair).rstrip()

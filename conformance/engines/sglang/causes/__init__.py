@@ -9,12 +9,14 @@ from conformance.driver.protocol import Json
 from conformance.engines.sglang.server.http import call, launch
 from conformance.engines.sglang.server.scripted import Server
 
-__all__ = ["ASSERTION", "SIZES", "STANDS_IN", "TURNS", "call", "launch", "script"]
+__all__ = ["ASSERTION", "RUNS_ALONE", "SIZES", "STANDS_IN", "TURNS", "call", "launch", "script"]
 
-TURNS = "turns"  # what one round of a scheduler is called
-SIZES = "The pool is small so that few messages do"
+RUNS_ALONE = True  # a program loads the release itself
+TURNS = "steps of the loop"  # what one round of a scheduler is called
+SIZES = "The server is small, so that few messages are enough"
 STANDS_IN = "[what stands in](../server.md) is the model, the device and the sockets"
-ASSERTION = "names what was read"  # what the assertion says that ends a program
+CALLED = {"turn": "steps"}  # calls of a program that have another name than the operation of a trace
+ASSERTION = "says what is wrong"  # what the assertion says that ends a program
 
 
 def script(trace: str, title: str, release: str, config: Json, steps: Sequence[Json]) -> str:
@@ -27,5 +29,5 @@ def script(trace: str, title: str, release: str, config: Json, steps: Sequence[J
     lines.append(f"server = Server({json.dumps(release)}, {json.dumps(config['model'])}, flags.split(){named})")
     for step in steps:
         given = ", ".join(f"{name}={json.dumps(value)}" for name, value in step.items() if name != "op")
-        lines.append(f"server.{step['op']}({given})")
+        lines.append(f"server.{CALLED.get(step['op'], step['op'])}({given})")
     return "\n".join(lines) + "\n"

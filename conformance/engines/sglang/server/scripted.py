@@ -60,8 +60,8 @@ class Server:
         """A client opens a streaming session."""
         self.engine.open(session, turns)
 
-    def turn(self, times: int = 1) -> None:
-        """The server reads its messages, and makes so many turns of its loop."""
+    def steps(self, times: int = 1) -> None:
+        """The server reads its messages, and makes so many steps of its loop."""
         for _ in range(times):
             while (event := self.engine.go_on()).kind != POLL:
                 for one in event.passes:
