@@ -182,7 +182,7 @@ def entries(engine: str, findings: Iterable[KeptFinding]) -> list[Entry]:
 
 
 def _of_cause(cause: Cause, by_name: Mapping[str, KeptFinding]) -> Entry:
-    """A cause with its traces, and the finding of a single stem whose name its trace on the scheduler has."""
-    names = [*cause.names_of_traces, cause.server.removesuffix(ON_SCHEDULER)]
+    """A cause with its traces, and the findings of single stems whose names its traces on the scheduler have."""
+    names = [*cause.names_of_traces, *(name.removesuffix(ON_SCHEDULER) for name in cause.names_of_traces)]
     found = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
     return Entry(cause.title, f"causes/{cause.name}.md", found, cause)
