@@ -251,6 +251,10 @@ SPLITS_AND_WAITS = [asks(0, 4, 3), turn(9), asks(1, 7, 9), asks(2, 22, 8, fork=2
 # Each of three requests but the first splits the node that the one before it has locked: [1 to 6] after 5 tokens, and
 # [1 to 5] after one.
 SPLITS_TWICE = [asks(0, 10, 1), turn(9), asks(1, 8, 3, fork=6), asks(2, 7, 3, fork=5), asks(3, 4, 3, fork=1), turn(40)]
+# With pages of two tokens. Request 1 locks [1 to 8] and [9, 10], and request 2 splits [1 to 8] after 6 tokens. When the
+# prompt of request 1 is computed, it has no whole page more: the tree takes nothing, and locks the same node anew. A
+# window has four tokens, so it ends at [7, 8] then.
+SPLITS_AND_LOCKS_ANEW = [asks(0, 8, 3), turn(9), asks(1, 11, 9), asks(2, 7, 2, fork=6), turn(30)]
 # When request 2 has split the node that request 1 has locked, the lock of request 1 is lost, and is AGAIN taken as if
 # the window had begun to count at that moment: then it ends at the lower part.
 LOSES_SPLIT = """
@@ -287,6 +291,16 @@ def test_a_node_that_a_request_of_a_batch_has_locked_is_split_for_the_next_one()
         assert said["left"] == 0
         assert said["done"]["split"] > 0
         assert "merge" not in said["done"]
+
+
+@pytest.mark.engine
+def test_a_row_that_gives_the_tree_nothing_may_lock_less_after_a_split() -> None:
+    servers = [roomy(*loop, environment=core) for loop in ((NORMAL,), ()) for core in ({}, PYTHON_CORE)]
+    for server in servers:
+        server["flags"][server["flags"].index("--page-size") + 1] = "2"
+    for said in sent(*((server, SPLITS_AND_LOCKS_ANEW) for server in servers)):
+        assert not {"law", "error", "refused"} & said.keys(), said
+        assert said["done"]["split"] > 0
 
 
 @pytest.mark.engine

@@ -303,11 +303,13 @@ class CacheRun:
         self.law.engine_step("continue_prefill", row, old, *self._lock(request, row, upto, "continue_prefill"))
 
     def _locks_more(self, request: int, row: int) -> bool:
-        """The engine has locked the node of a row anew: the lock holds an SWA part or a state that was given back."""
+        """The engine has locked the node of a row anew: the lock holds an SWA part or a state that was given back,
+        or its window ends at another node, since a node was split after the last lock.
+        """
         held, handle, st = self.held("request", request), self.law.state.handle(row), self.law.state.tree
         if held == NOTHING or not handle or held.node != st.node(handle):
             return False
-        swa = bool(st.windowed) and held.top != lock_ref_state.ROOT and st.top(handle) == lock_ref_state.ROOT
+        swa = bool(st.windowed) and held.top not in (lock_ref_state.ROOT, st.top(handle))
         return swa or (held.state == 1 and st.state(handle) != 1)
 
     def _gave_up_state(self, row: int) -> None:
