@@ -12,7 +12,7 @@ from conformance.traces import cause_files
 from conformance.traces.harm_found import Harm
 from conformance.traces.reach_files import Reach
 from slotproof.pages import documents
-from slotproof.pages.catalogue import SHOWN, UNKNOWN, Entry, Severity, entries
+from slotproof.pages.catalogue import SHOWN, UNKNOWN, CatalogueEntry, Severity, entries
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
 
 ENGINES = [plugin.name for plugin in registry.released()]
@@ -58,29 +58,33 @@ ON_SERVER, IN_PART = "two_first_turns_stop_server", "tail_inside_page"
 @pytest.mark.parametrize(
     ("entry", "severity", "reach"),
     [
-        (Entry("", "", [of(ON_SERVER, request="request 1", reads="nothing")]), Severity.WRONG, SHOWN),
-        (Entry("", "", [of(ON_SERVER, ended=True)]), Severity.STOP, SHOWN),
-        (Entry("", "", [of(ON_SERVER)]), Severity.SERVER, SHOWN),
-        (Entry("", "", [of(ON_SERVER), of(IN_PART, request="row 1", reads="nothing")]), Severity.SERVER, SHOWN),
-        (Entry("", "", [of(IN_PART, request="row 1", reads="nothing")]), Severity.REST, UNKNOWN),
+        (CatalogueEntry("", "", [of(ON_SERVER, request="request 1", reads="nothing")]), Severity.WRONG, SHOWN),
+        (CatalogueEntry("", "", [of(ON_SERVER, ended=True)]), Severity.STOP, SHOWN),
+        (CatalogueEntry("", "", [of(ON_SERVER)]), Severity.SERVER, SHOWN),
         (
-            Entry("", "", [of(IN_PART)], noted=Reach(IN_PART, "not shown", "It was tried.", ["a.py:b"])),
+            CatalogueEntry("", "", [of(ON_SERVER), of(IN_PART, request="row 1", reads="nothing")]),
+            Severity.SERVER,
+            SHOWN,
+        ),
+        (CatalogueEntry("", "", [of(IN_PART, request="row 1", reads="nothing")]), Severity.REST, UNKNOWN),
+        (
+            CatalogueEntry("", "", [of(IN_PART)], noted=Reach(IN_PART, "not shown", "It was tried.", ["a.py:b"])),
             Severity.REST,
             "not shown",
         ),
         (
-            Entry("", "", [of(IN_PART)], noted=Reach(IN_PART, "no caller", "Nothing.", ["a.py:b"])),
+            CatalogueEntry("", "", [of(IN_PART)], noted=Reach(IN_PART, "no caller", "Nothing.", ["a.py:b"])),
             Severity.APART,
             "no caller",
         ),
     ],
 )
-def test_how_grave_an_entry_is(entry: Entry, severity: Severity, reach: str) -> None:
+def test_how_grave_an_entry_is(entry: CatalogueEntry, severity: Severity, reach: str) -> None:
     assert (entry.severity, entry.reach) == (severity, reach)
 
 
 def test_flags_that_only_make_a_server_small_are_left_out() -> None:
-    entry = Entry("", "", [of(ON_SERVER)])
+    entry = CatalogueEntry("", "", [of(ON_SERVER)])
     assert entry.flags == ["--disable-overlap-schedule", "--enable-streaming-session"]
 
 
@@ -90,9 +94,9 @@ def test_a_finding_without_reach_or_with_a_cause_has_no_text_to_file() -> None:
     part = replace(of(IN_PART), script='"""A tail is lost."""\nprint(1)\n')
     noted = Reach(IN_PART, "no caller", "Nothing sends it", ["a.py:b"])
     texts = [
-        page.render(finding=found, entry=Entry("", "", [found])),
-        page.render(finding=found, entry=Entry("A title", "", [found], CAUSES[0])),
-        page.render(finding=part, entry=Entry("", "", [part], noted=noted)),
+        page.render(finding=found, entry=CatalogueEntry("", "", [found])),
+        page.render(finding=found, entry=CatalogueEntry("A title", "", [found], CAUSES[0])),
+        page.render(finding=part, entry=CatalogueEntry("", "", [part], noted=noted)),
     ]
     assert ["To file upstream" in text for text in texts] == [True, False, False]
     assert f"[A title](../causes/{CAUSES[0].name}.md)" in texts[1]

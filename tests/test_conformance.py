@@ -32,7 +32,7 @@ from conformance.stems.block_cache.run import ENDS, PROGRESS
 from conformance.stems.block_pool.run import FINDS, OFFERED
 from conformance.stems.found import law_of
 from conformance.stems.lock_ref.projection import OWNED
-from conformance.stems.server.run import GOES_ON
+from conformance.stems.server.run import GOES_ON, OWN_TEXT
 from conformance.stems.session_trim.projection import ROW_OWNED, SLOT_OWNED
 from conformance.stems.stem_registry import STEMS, start
 from conformance.telling.tell import tell
@@ -60,6 +60,7 @@ RUN_LAWS = {
     FINDS,
     OFFERED,
     GOES_ON,
+    OWN_TEXT,
 }
 # What clients send to an engine's front door; our cache has none. Our scheduler has no drafts of an EAGLE head and no
 # states, and it does not preempt where another one does. Where blocks are short it starts a load later than another

@@ -46,7 +46,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A cause with its traces, or one finding.
 
     ``title``: as a maintainer would write it; of a finding its name. ``page``: where it is told, below ``docs/``.
@@ -165,7 +165,7 @@ def pages(templates: Environment, docs: Path, found: Json, findings: list[tuple[
     }
 
 
-def entries(engine: str, findings: Iterable[KeptFinding]) -> list[Entry]:
+def entries(engine: str, findings: Iterable[KeptFinding]) -> list[CatalogueEntry]:
     """What the newest release of an engine shows, the gravest first."""
     by_name = {one.kept.name: one for one in findings}
     causes = [cause for cause in cause_files.every() if cause.engine == engine]
@@ -176,13 +176,13 @@ def entries(engine: str, findings: Iterable[KeptFinding]) -> list[Entry]:
     told |= {one.kept.name for one in shown.values()}
     for name in by_name.keys() - told:
         both = [*([shown[name]] if name in shown else []), by_name[name]]
-        found.append(Entry(name, f"findings/{name}.md", both, noted=reach.get(name)))
+        found.append(CatalogueEntry(name, f"findings/{name}.md", both, noted=reach.get(name)))
     order = [*Severity]
     return sorted((one for one in found if one.stands), key=lambda e: (order.index(e.severity), e.gravest.place))
 
 
-def _of_cause(cause: Cause, by_name: Mapping[str, KeptFinding]) -> Entry:
+def _of_cause(cause: Cause, by_name: Mapping[str, KeptFinding]) -> CatalogueEntry:
     """A cause with its traces, and the findings of single stems whose names its traces on the scheduler have."""
     names = [*cause.names_of_traces, *(name.removesuffix(ON_SCHEDULER) for name in cause.names_of_traces)]
     found = [by_name[name] for name in dict.fromkeys(names) if name in by_name]
-    return Entry(cause.title, f"causes/{cause.name}.md", found, cause)
+    return CatalogueEntry(cause.title, f"causes/{cause.name}.md", found, cause)

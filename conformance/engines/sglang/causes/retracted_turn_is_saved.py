@@ -17,8 +17,6 @@ def repair() -> None:
             return real(self, req)
         del self.slots[req.session.session_id]
         req.lock, slot.lock = slot.lock, None
-        if req.to_finish is not None:  # memory is too short even for it alone, so it is not admitted again
-            req.session.abort_req()
         return False
 
     StreamingSession.try_cache_finished_req = try_cache_finished_req
