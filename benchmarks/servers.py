@@ -64,13 +64,27 @@ class Tally:
         self.by_option.update(dict.fromkeys(names, run.batches))
         self.by_pair.update(dict.fromkeys(combinations(names, 2), run.batches))
 
+    @property
+    def least_of_a_pair(self) -> int:
+        """The turns with a batch of the pair of options that was driven least, of those that were driven."""
+        return min((batches for batches in self.by_pair.values() if batches), default=0)
+
+    @property
+    def never_paired(self) -> list[str]:
+        """The pairs of options that were never driven."""
+        return [" with ".join(pair) for pair, batches in self.by_pair.items() if not batches]
+
+    @property
+    def never_taken(self) -> list[str]:
+        """The transitions that were never taken."""
+        return [name for name in self.names if not self.taken[name]]
+
     def as_json(self) -> dict[str, Any]:
         """What was done, as plain data."""
         return {
             **{"batches": self.batches, "runs": self.runs, "pairs": len(self.by_pair)},
-            "least_of_a_pair": min((batches for batches in self.by_pair.values() if batches), default=0),
-            "never_paired": [" with ".join(pair) for pair, batches in self.by_pair.items() if not batches],
-            "never_taken": [name for name in self.names if not self.taken[name]],
+            **{"least_of_a_pair": self.least_of_a_pair, "never_paired": self.never_paired},
+            "never_taken": self.never_taken,
             "broken": dict(sorted(self.broken.items())),
         }
 
@@ -80,13 +94,11 @@ class Tally:
         print(f"{done}: {seconds:.0f} s of CPU, {self.batches / seconds:.0f} judged turns with a batch a second")
         print("turns with a batch:")
         print("".join(f"  {name}: {n}\n" for name, n in sorted(self.by_option.items())), end="")
-        never = [" with ".join(pair) for pair, batches in self.by_pair.items() if not batches]
-        least = min((batches for batches in self.by_pair.values() if batches), default=0)
-        print(
-            f"{len(self.by_pair) - len(never)} of {len(self.by_pair)} pairs of options, each in {least} turns at least"
-        )
+        never = self.never_paired
+        driven = f"{len(self.by_pair) - len(never)} of {len(self.by_pair)} pairs of options"
+        print(f"{driven}, each in {self.least_of_a_pair} turns at least")
         print("".join(f"  never: {pair}\n" for pair in never), end="")
-        print("never taken:", ", ".join(name for name in self.names if not self.taken[name]))
+        print("never taken:", ", ".join(self.never_taken))
         print(f"{sum(map(len, self.broken.values()))} of {self.runs} runs broke a law")
         for law, found in sorted(self.broken.items(), key=lambda pair: -len(pair[1])):
             print(f"  {law}: {len(found)} runs, such as {found[0]}")

@@ -111,7 +111,8 @@ def _answer(said: Json) -> Any:
 @dataclass(frozen=True)
 class Subject:
     """An engine to be judged: its name, and the release or the folder of its source. ``stems``: those that the user has
-    named, for an engine whose stem is not clear. ``options``: the engine's options that the user has set.
+    named, for an engine whose stem is not clear. ``options``: the engine's options that the user has set. ``repair``:
+    the name of a cause (``conformance.traces.cause_files``) whose repair the loaded engine gets; empty for none.
     """
 
     engine: str
@@ -120,6 +121,7 @@ class Subject:
     device: str = "cpu"
     stems: tuple[str, ...] = ()
     options: Given = ()
+    repair: str = ""
 
 
 class Served:
@@ -142,7 +144,7 @@ class Served:
         wanted = {
             **{"engine": subject.engine, "release": subject.release, "source": source},
             **{"device": subject.device, "stems": subject.stems, "options": subject.options},
-            "limit": limit,
+            **{"repair": subject.repair, "limit": limit},
         }
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):

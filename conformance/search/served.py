@@ -68,6 +68,8 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     options = tuple((name, value) for name, value in wanted["options"])
     with _watched(scratch, wanted.get("limit"), TO_LOAD):
         loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
+    if wanted["repair"]:
+        _repair(loaded, wanted["repair"])
     _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
@@ -86,6 +88,15 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
     finally:
         if watch is not None:
             watch.end()
+
+
+def _repair(loaded: registry.Loaded, name: str) -> None:
+    """Repairs the loaded engine. Raises ``UsageError`` if what the cause of this name repairs is not in its source."""
+    from conformance.traces import cause_files
+
+    cause = cause_files.load(name)
+    cause.place(loaded.roots)
+    cause.apply()
 
 
 def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
