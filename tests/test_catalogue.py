@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 
 from conformance.engines import registry
+from conformance.search.trials import TRIALS
 from conformance.traces import cause_files
 from conformance.traces.harm_found import Harm
 from conformance.traces.reach_files import Reach
 from slotproof.pages import documents
-from slotproof.pages.catalogue import SHOWN, UNKNOWN, CatalogueEntry, Severity, entries
+from slotproof.pages.catalogue import SCHEDULERS, SHOWN, UNKNOWN, CatalogueEntry, Severity, entries
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
 
 ENGINES = [plugin.name for plugin in registry.released()]
 CAUSES = cause_files.every()
+
+
+def test_the_stems_of_schedulers_are_those_that_repairs_are_tried_on() -> None:
+    assert set(SCHEDULERS) == TRIALS.keys()
 
 
 def standing(engine: str) -> list[KeptFinding]:

@@ -150,7 +150,11 @@ def test_an_engine_on_cuda_is_driven_in_a_child_of_its_process() -> None:
 def test_an_engine_on_cuda_is_not_built_before_the_fork() -> None:
     made: list[str] = []
     loaded = registry.load("ours")
-    makers: dict[str, Callable[[Json], Any]] = {stem: lambda _, stem=stem: made.append(stem) for stem in loaded.makers}  # type: ignore[misc]
+
+    def makes(stem: str, _: Json) -> None:
+        made.append(stem)
+
+    makers: dict[str, Callable[[Json], Any]] = {stem: partial(makes, stem) for stem in loaded.makers}
     warm = partial(serving._warm_up, watched=nullcontext)
     warm(replace(loaded, makers=makers, device="cuda"))
     assert made == []

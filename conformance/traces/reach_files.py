@@ -20,6 +20,7 @@ FILE = "reach.json"
 # ``ends the server anyway``: all callers raise on the same call, so that the server ends, and what the finding loses is
 # lost with it. ``no caller``: nothing in the scheduler leads there with such arguments. ``not shown``: a caller exists,
 # and no client was seen to cause it.
+APART = ("ends the server anyway", "no caller")  # no client can cause these
 How = Literal["ends the server anyway", "no caller", "not shown"]
 FUNCTION = re.compile(r"[\w/]+\.py:\w+(\.\w+)*")
 

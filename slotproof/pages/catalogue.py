@@ -28,7 +28,6 @@ FILE = "catalogue.json"
 
 ON_SCHEDULER = "_on_server"  # NAME_on_server shows the finding NAME on the engine's own scheduler
 SHOWN = "shown on the scheduler"
-APART = ("ends the server anyway", "no caller")  # nothing that a client can cause
 UNKNOWN = "not looked for"
 SCHEDULERS = ("server", "block_cache")  # the stems that drive an engine's own scheduler
 # Flags that only make a server small, so that few messages do.
@@ -79,7 +78,7 @@ class CatalogueEntry:
     def severity(self) -> Severity:
         """How grave it is."""
         if not self.on_scheduler:
-            apart = self.noted is not None and self.noted.reach in APART
+            apart = self.noted is not None and self.noted.reach in reach_files.APART
             return Severity.APART if apart else Severity.REST
         harms = [one.worst_harm["harm"] for one in self.on_scheduler]
         if any(harm["request"] for harm in harms):
