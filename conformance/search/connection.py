@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,17 +41,25 @@ class ToolError(Exception):
 
 class Connection:
     """One connection to a served engine. Requests on it are answered one after another by one process. ``limit``: a
-    call to the engine that takes more seconds ends that process; ``None`` without a limit.
+    call to the engine that takes more seconds ends that process; ``None`` without a limit. ``repairs``: the names of
+    causes (``conformance.traces.cause_files``) whose repairs the engine has in that process alone. Raises
+    ``EngineError`` if what one of them repairs is not in the engine's source.
     """
 
-    def __init__(self, path: str, limit: float | None = None) -> None:
-        self.path, self.limit = path, limit
+    def __init__(self, path: str, limit: float | None = None, repairs: Sequence[str] = ()) -> None:
+        self.path, self.limit, self.repairs = path, limit, repairs
         self._open()
 
     def _open(self) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(self.path)
         self.file = self.socket.makefile("rwb")
+        if self.repairs:
+            try:
+                self.ask({"do": "repair", "stem": "", "causes": list(self.repairs)})
+            except EngineError:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -111,8 +119,7 @@ def _answer(said: Json) -> Any:
 @dataclass(frozen=True)
 class Subject:
     """An engine to be judged: its name, and the release or the folder of its source. ``stems``: those that the user has
-    named, for an engine whose stem is not clear. ``options``: the engine's options that the user has set. ``repair``:
-    the name of a cause (``conformance.traces.cause_files``) whose repair the loaded engine gets; empty for none.
+    named, for an engine whose stem is not clear. ``options``: the engine's options that the user has set.
     """
 
     engine: str
@@ -121,7 +128,6 @@ class Subject:
     device: str = "cpu"
     stems: tuple[str, ...] = ()
     options: Given = ()
-    repair: str = ""
 
 
 class Served:
@@ -144,7 +150,7 @@ class Served:
         wanted = {
             **{"engine": subject.engine, "release": subject.release, "source": source},
             **{"device": subject.device, "stems": subject.stems, "options": subject.options},
-            **{"repair": subject.repair, "limit": limit},
+            "limit": limit,
         }
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
@@ -198,6 +204,6 @@ class Served:
             return lines[-1] if lines else "no message"
         return "no message"
 
-    def connect(self) -> Connection:
-        """A new connection, with a process of its own behind it."""
-        return Connection(self.path, self.limit)
+    def connect(self, repairs: Sequence[str] = ()) -> Connection:
+        """A new connection, with a process of its own behind it, whose engine has these repairs."""
+        return Connection(self.path, self.limit, repairs)

@@ -18,7 +18,7 @@ import socketserver
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,8 +68,6 @@ def _load(wanted: Json, scratch: Path) -> tuple[Json, registry.Loaded]:
     options = tuple((name, value) for name, value in wanted["options"])
     with _watched(scratch, wanted.get("limit"), TO_LOAD):
         loaded = registry.load(wanted["engine"], wanted["release"], source, wanted["device"], wanted["stems"], options)
-    if wanted["repair"]:
-        _repair(loaded, wanted["repair"])
     _warm_up(loaded, lambda: _watched(scratch, wanted.get("limit")))
     hello: Json = {"name": loaded.name, "release": loaded.release, "label": loaded.label, "own": loaded.own}
     hello["notes"] = list(loaded.notes)
@@ -88,15 +86,6 @@ def _watched(scratch: Path, limit: float | None, times: int = 1) -> Iterator[Non
     finally:
         if watch is not None:
             watch.end()
-
-
-def _repair(loaded: registry.Loaded, name: str) -> None:
-    """Repairs the loaded engine. Raises ``UsageError`` if what the cause of this name repairs is not in its source."""
-    from conformance.traces import cause_files
-
-    cause = cause_files.load(name)
-    cause.place(loaded.roots)
-    cause.apply()
 
 
 def _warm_up(loaded: registry.Loaded, watched: Callable[[], AbstractContextManager[None]]) -> None:
@@ -157,6 +146,8 @@ class _Handler(socketserver.StreamRequestHandler):
         from conformance.search import judge
         from conformance.search.campaign import trial
 
+        if asked["do"] == "repair":
+            return _repair(self.loaded, asked["causes"])
         does: dict[str, Callable[..., Any]] = {
             "outcome": judge.outcome_of,
             "alone": judge.alone,
@@ -177,6 +168,20 @@ class _Handler(socketserver.StreamRequestHandler):
         finally:
             if watch is not None:
                 watch.end()
+
+
+def _repair(loaded: registry.Loaded, causes: Sequence[str]) -> None:
+    """Repairs the engine of this process. Raises ``EngineError`` if what one of these causes repairs is not in its
+    source.
+    """
+    from conformance.traces import cause_files
+
+    for cause in map(cause_files.load, causes):
+        try:
+            cause.place(loaded.roots)
+        except UsageError as error:
+            raise EngineError(str(error)) from error
+        cause.apply()
 
 
 class Progress:

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
-from conformance.search.connection import Served, Subject, ToolError
+from conformance.search.connection import Served, ToolError
 from conformance.traces import cause_files
 
 
 def name_causes(
-    rows: Sequence[Json], subject: Subject, deadline: float | None = None, limit: float | None = None
+    rows: Sequence[Json], served: Served, deadline: float | None = None, repairs: Sequence[str] = ()
 ) -> None:
-    """Writes the name of the first cause that mends it into each of these findings; the others keep an empty one.
-    ``deadline``: no more causes are tried after this time, by ``time.monotonic``. ``limit``: see ``Served``.
+    """Writes the name of the first cause that mends it into each of these findings of a served engine; the others keep
+    an empty one. ``deadline``: no more causes are tried after this time, by ``time.monotonic``. ``repairs``: the causes
+    whose repairs the engine had when these were found.
     """
     for cause in cause_files.every():
         left = [row for row in rows if not row["cause"]]
-        if cause.engine != subject.engine or not left or (deadline is not None and time.monotonic() > deadline):
+        if cause.engine != served.subject.engine or not left or (deadline is not None and time.monotonic() > deadline):
             continue
-        for row in _mended(left, replace(subject, repair=cause.name), limit):
+        for row in _mended(left, served, [*repairs, cause.name]):
             row["cause"] = cause.name
 
 
-def _mended(rows: Sequence[Json], repaired: Subject, limit: float | None) -> list[Json]:
-    """The findings whose runs keep the law on the repaired engine; none if the engine cannot be loaded or repaired."""
+def _mended(rows: Sequence[Json], served: Served, repairs: Sequence[str]) -> list[Json]:
+    """The findings whose runs keep the law on the repaired engine; none if the engine cannot be repaired."""
     try:
-        with Served(repaired, limit) as served:
-            served.ready()
-            with served.connect() as connection:
-                told = [connection.outcome(Trace(**row["trace"])) for row in rows]
+        with served.connect(repairs) as connection:
+            told = [connection.outcome(Trace(**row["trace"])) for row in rows]
     except (EngineError, ToolError):
         return []
     return [row for row, one in zip(rows, told, strict=True) if not one.breaks and not one.stopped]

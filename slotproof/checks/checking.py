@@ -112,7 +112,7 @@ def report_of(options: CheckOptions) -> Json:
         with progress() as bar:
             judged = _judge_all(stems, bench, options, deadline, again, bar)
         found = [row for j in judged for name in ("new", "worse") for row in j.get(name, [])]
-        name_causes(found, options.subject, deadline, options.call_limit)
+        name_causes(found, bench.subject, deadline)
         again.keep([one for row in found for one in (row, *row["folded"])], stems)
         ended = time.monotonic()
         over = 0.0 if options.budget is None else max(ended - loaded - options.budget, 0.0)
