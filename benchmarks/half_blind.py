@@ -68,7 +68,7 @@ class Searched:
             asked = {
                 **{"do": "alone", "stem": stem, "engine": self.served.subject.engine, "run": f"{stem}-{seed}"},
                 **{"seconds": min(SHARE, left), "seed": seed, "examples": None, "steps": 0},
-                **{"strict": False, "listed": None},
+                **{"strict": False, "listed": None, "replays": False},
             }
             try:
                 with self.served.connect(repairs) as connection:
@@ -85,7 +85,7 @@ class Searched:
             for row in told["new"]:
                 if row["cause"]:
                     self.repairs.setdefault(row["cause"], second)
-                shown = {key: row[key] for key in ("law", "severity", "detail", "cause", "trace")}
+                shown = {key: row[key] for key in ("law", "severity", "detail", "name", "cause", "trace")}
                 self.found.append({"stem": stem, "seed": seed, "second": second, "repairs": [*repairs], **shown})
 
 

@@ -44,3 +44,8 @@ def test_the_document_is_that_of_what_was_kept() -> None:
     assert (FOLDER / "half_blind.md").read_text("utf-8") == page(
         json.loads((FOLDER / "half_blind.json").read_text("utf-8"))
     )
+
+
+def test_no_kept_trace_was_replayed_in_the_measurement() -> None:
+    searches = json.loads((FOLDER / "half_blind.json").read_text("utf-8"))["searches"]
+    assert not [row["name"] for search in searches for row in search["found"] if row["name"]]

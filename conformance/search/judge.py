@@ -101,9 +101,7 @@ class Alone:
         self.cut_short = result.cut_short
         if result.law is not None or self.done.effort.enough or not result.runs:
             return self._told(result)
-        listed = {difference.trace for difference in self.listed}
-        rest = [kept for kept in trace_files.every() if kept.trace.stem == self.stem and kept.name not in listed]
-        shown = [(kept, first) for kept in rest if (first := self._outcome(kept).first) is not None]
+        shown = [(kept, first) for kept in self._unlisted() if (first := self._outcome(kept).first) is not None]
         if shown:
             return [first.row(kept.trace, name=kept.name) for kept, first in shown]
         for seed in self.done.effort.rounds(self.asked["seed"]):
@@ -111,6 +109,12 @@ class Alone:
             if result.law is not None:
                 return self._told(result)
         return []
+
+    def _unlisted(self) -> list[Kept]:
+        """The kept traces of the stem that are no known differences; none where they may not be replayed."""
+        listed = {difference.trace for difference in self.listed}
+        every = trace_files.every() if self.asked.get("replays", True) else []
+        return [kept for kept in every if kept.trace.stem == self.stem and kept.name not in listed]
 
     def _drawn(self) -> Result:
         """Draws runs until one breaks a law, or enough operations are done, or the time is up."""
