@@ -192,6 +192,7 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
 
     A law that follows from others is broken ``with`` one of them, never alone or before it.
     """
+    hints = replace(hints, sizes=mutant.search.get("sizes", hints.sizes))
     laws = [*hints.stem.invariants, *hints.stem.changes]
     if (known := hints.stem.invariants.get(mutant.invariant)) is not None and known.derived:
         found = find(hints, mutant.transition, mutant.wrong, mutant.invariant, smallest=False)

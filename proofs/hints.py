@@ -17,9 +17,9 @@ Answer = Callable[[Any, Any, Mapping[str, Any]], dict[str, Any]]  # see ``proofs
 class Mutant:
     """A wrong version of ``transition`` that breaks ``invariant``; its name says what it does wrong.
 
-    ``search``: the fields of ``Hints`` that replace those of the stem where a run to the bug is searched for. A wrong
-    version that no longer asks for a promise is shown only by calls that break the promise, and the stem's ``moves``
-    offer no such call.
+    ``search``: the fields of ``Hints`` that replace those of the stem where a run to the bug is searched for, and its
+    ``sizes`` also where the law refutes it. A wrong version that no longer asks for a promise is shown only by calls
+    that break the promise, and the stem's ``moves`` offer no such call.
     """
 
     name: str

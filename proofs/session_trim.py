@@ -384,7 +384,164 @@ def _any_cut(st: SessionTrimState) -> Iterator[tuple[int, Length]]:
 INTO_TREE = {"routes": {"restore": "admit save"}, "moves": {**MOVES, "restore": _any_cut}}
 
 
+# Mutants of what calls must achieve.
+
+
+def two_requests() -> tuple[SessionTrimState, ...]:
+    """Three full and three SWA pages of one slot, two request rows, one node row, one session, one token of window."""
+    pools = swa_mapping.initial(1, size=3, size_swa=3, rows=3, need_sort=False)
+    return (law.initial(pools, limit=2, sessions=1, window=Length(0, 1)),)
+
+
+BESIDE = {"sizes": {**SIZES, "limit": 2}, "small": two_requests}
+BESIDE_A_SESSION = {**BESIDE, "routes": {"resume": "admit extend save admit"}}
+
+
+def stopped(st: SessionTrimState) -> Any:
+    """The phases after every running request has stopped."""
+    rows = full_pool(st).rows
+    return st.phase.where(lambda r: (r < st.limit) & (st.phase(r) == RUNNING), session_trim_state.LEAVING, rows.items)
+
+
+def stops_all(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
+    """A request stops reading, and so does every other request."""
+    return altered(law.finish(st, row), phase=stopped(st))
+
+
+def stops_others(st: SessionTrimState, session: Number, given: Length) -> Step[SessionTrimState]:
+    """The next turn of a session runs, and every other request stops."""
+    step = law.resume(st, session, given)
+    return altered(step, phase=stopped(st).put(law.slot_row(st, session), RUNNING))
+
+
+def evicts_and_stops(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
+    """A node is evicted, and every request stops."""
+    return altered(law.drop(st, row), phase=stopped(st))
+
+
+def admits_outside_the_session(
+    st: SessionTrimState, row: Number, session: Number, pages: Number
+) -> Step[SessionTrimState]:
+    """A turn of a session is admitted as a request of no session."""
+    return altered(law.admit(st, row, session, pages), session=st.session.put(row, 0), slot=st.slot)
+
+
+def tail_outside_the_session(
+    st: SessionTrimState,
+    row: Number,
+    session: Number,
+    pages: Number,
+    start: Number,
+    to: Length,
+    full_pages: Seq,
+    swa_pages: Seq,
+) -> Step[SessionTrimState]:
+    """A turn whose first tokens were computed elsewhere is admitted as a request of no session."""
+    step = law.admit_tail(st, row, session, pages, start, to, full_pages, swa_pages)
+    return altered(step, session=st.session.put(row, 0), slot=st.slot)
+
+
+def decodes_two(st: SessionTrimState, row: Number, full_pages: Seq, swa_pages: Seq) -> Step[SessionTrimState]:
+    """A decode commits two tokens."""
+    size = full_pool(st).page_size
+    return law.extend(st, row, next_token(next_token(allocated(st, row), size), size), full_pages, swa_pages)
+
+
+def commits_what_was_refused(st: SessionTrimState, row: Number, to: Length) -> Step[SessionTrimState]:
+    """A draft is verified, and its refused tokens count as computed, too."""
+    return but(law.commit(st, row, to), then=session_trim_state.commit_to(st, row, allocated(st, row)))
+
+
+def forgets_its_tokens(st: SessionTrimState, row: Number) -> Any:
+    """The state in which no token behind the row's cached prefix counts as computed."""
+    return session_trim_state.commit_to(st, row, session_trim_state.protected(st, row))
+
+
+def stops_and_forgets(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
+    """A request stops reading, and what it computed behind its cached prefix is lost."""
+    return but(law.finish(st, row), then=forgets_its_tokens(law.finish(st, row).then, row))
+
+
+def comes_back_without(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
+    """A request runs again after a checkpoint, and what it computed behind its cached prefix is lost."""
+    return but(law.come_back(st, row), then=forgets_its_tokens(law.come_back(st, row).then, row))
+
+
+def drops_a_page_fewer(st: SessionTrimState, row: Number, pages: Number) -> Step[SessionTrimState]:
+    """The tree has these tokens already, and the row keeps its copy of the last page."""
+    behind = requires(st.protected(row) < pages, "the row has a page to give back")
+    fewer = law.dedupe(st, row, pages - 1)
+    return but(fewer, promises=(*law.dedupe(st, row, pages).promises, behind))
+
+
+def donates_nothing(st: SessionTrimState, row: Number, to: Number, pages: Number) -> Step[SessionTrimState]:
+    """A row frees the pages that it was to donate, and the node gets none."""
+    copies = law.dedupe(st, row, pages)
+    return but(law.donate(st, row, to, pages), calls=copies.calls, then=copies.then)
+
+
+def donates_no_window(
+    st: SessionTrimState, row: Number, to: Number, pages: Number, later: Truth
+) -> Step[SessionTrimState]:
+    """A row frees the SWA pages that it was to donate, and the node gets none."""
+    copies = law.dedupe(st, row, pages)
+    return but(law.donate_swa(st, row, to, pages, later), calls=copies.calls, then=copies.then)
+
+
+def release_keeps_session(st: SessionTrimState, row: Number) -> Step[SessionTrimState]:
+    """A released row, which is idle, still belongs to the session."""
+    return altered(law.release(st, row), session=st.session)
+
+
+def close_keeps_session(st: SessionTrimState, session: Number) -> Step[SessionTrimState]:
+    """The row of a closed session, which is idle, still belongs to the session."""
+    return altered(law.close(st, session), session=st.session)
+
+
+def saves_a_longer_text(st: SessionTrimState, row: Number, agreed: Length) -> Step[SessionTrimState]:
+    """A saved turn notes a text that is a page longer than the one that was sent."""
+    return altered(law.save(st, row, agreed), text=st.text.put(row, agreed.pages + 1))
+
+
+def saves_the_draft(st: SessionTrimState, row: Number, agreed: Length) -> Step[SessionTrimState]:
+    """A saved row keeps the slots of its draft."""
+    step, drafted = law.save(st, row, agreed), allocated(st, row)
+    within = requires(at_most(committed(st, row), agreed), "no token beyond the sent answer is computed")
+    calls = law.cut(st.pools, row, drafted)
+    promises = (*step.promises, within, *promised(calls))
+    return but(step, calls=calls, promises=promises, then=but(step.then, pools=calls[-1].then))
+
+
+DRAFTED = {"routes": {"save": "admit extend reserve", "commit": "admit reserve"}}
+
+
 MUTANTS = (
+    Mutant("stops_all", "finish", "others_go_on", stops_all, BESIDE),
+    Mutant("stops_others", "resume", "other_sessions_go_on", stops_others, BESIDE_A_SESSION),
+    Mutant("evicts_and_stops", "drop", "requests_go_on", evicts_and_stops),
+    Mutant("admits_outside_the_session", "admit", "begins_with_its_prefix", admits_outside_the_session),
+    Mutant("tail_outside_the_session", "admit_tail", "begins_with_its_tail", tail_outside_the_session),
+    Mutant("decodes_two", "decode", "computes_one_token", decodes_two),
+    Mutant("commits_what_was_refused", "commit", "commits_what_was_accepted", commits_what_was_refused, DRAFTED),
+    Mutant("stops_and_forgets", "finish", "only_stops", stops_and_forgets),
+    Mutant("comes_back_without", "come_back", "only_runs_again", comes_back_without),
+    Mutant("drops_a_page_fewer", "dedupe", "passes_its_prefix_on", drops_a_page_fewer),
+    Mutant("donates_nothing", "donate", "gives_its_own_pages", donates_nothing),
+    Mutant("donates_no_window", "donate_swa", "gives_its_window_pages", donates_no_window),
+    Mutant("release_keeps_session", "release", "row_is_given_back", release_keeps_session),
+    Mutant("close_keeps_session", "close", "session_is_given_back", close_keeps_session),
+    Mutant("saves_a_longer_text", "save", "saves_what_was_sent", saves_a_longer_text),
+    Mutant("saves_the_draft", "save", "saves_what_was_sent", saves_the_draft, DRAFTED),
+    *idlers(
+        law.stem,
+        reserve="gets_slots_for_a_draft",
+        extend="computes_what_is_asked",
+        restore="next_turn_begins_there",
+        resume="next_turn_runs",
+        pass_on="node_gets_the_pages",
+        drop="node_keeps_no_page",
+        drop_swa="node_keeps_its_full_pages",
+    ),
     *idlers(
         law.stem,
         decode="row_gets_the_chosen_pages",

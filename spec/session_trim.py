@@ -554,4 +554,32 @@ stem.change(only=("slide",))(row_effects.slides_behind_the_prefix)
 stem.change(only=("leave_window",))(row_effects.leaves_the_window_behind)
 stem.change(only=("admit_tail", "reserve", "extend", "decode"))(row_effects.row_gets_the_chosen_pages)
 
+OF_ONE_ROW = (
+    *("admit", "admit_tail", "reserve", "extend", "decode", "commit", "roll_back", "slide", "leave_window"),
+    *("finish", "come_back", "donate", "dedupe", "donate_swa", "release", "save"),
+)
+OF_A_SESSION = ("restore", "resume", "close")
+stem.change(only=OF_ONE_ROW)(row_effects.others_go_on)
+stem.change(only=OF_A_SESSION)(row_effects.other_sessions_go_on)
+stem.change(besides=(*OF_ONE_ROW, *OF_A_SESSION))(row_effects.requests_go_on)
+stem.change(only=("admit",))(row_effects.begins_with_its_prefix)
+stem.change(only=("admit_tail",))(row_effects.begins_with_its_tail)
+stem.change(only=("reserve",))(row_effects.gets_slots_for_a_draft)
+stem.change(only=("extend",))(row_effects.computes_what_is_asked)
+stem.change(only=("decode",))(row_effects.computes_one_token)
+stem.change(only=("commit",))(row_effects.commits_what_was_accepted)
+stem.change(only=("finish",))(row_effects.only_stops)
+stem.change(only=("come_back",))(row_effects.only_runs_again)
+stem.change(only=("donate", "dedupe", "donate_swa"))(row_effects.passes_its_prefix_on)
+stem.change(only=("donate",))(row_effects.gives_its_own_pages)
+stem.change(only=("donate_swa",))(row_effects.gives_its_window_pages)
+stem.change(only=("release",))(row_effects.row_is_given_back)
+stem.change(only=("close",))(row_effects.session_is_given_back)
+stem.change(only=("save",))(row_effects.saves_what_was_sent)
+stem.change(only=("restore",))(row_effects.next_turn_begins_there)
+stem.change(only=("resume",))(row_effects.next_turn_runs)
+stem.change(only=("pass_on",))(row_effects.node_gets_the_pages)
+stem.change(only=("drop",))(row_effects.node_keeps_no_page)
+stem.change(only=("drop_swa",))(row_effects.node_keeps_its_full_pages)
+
 __all__ = ["SessionTrimState", "initial", "stem"]
