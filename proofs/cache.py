@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from proofs import answers, isolation, mamba_in_cache
+from proofs import answers, cache_effects, isolation, mamba_in_cache
 from proofs import lock_ref as locks
 from proofs import session_trim as sessions
 from proofs.allocator import begins, nothing
@@ -373,6 +373,7 @@ MUTANTS = (
     *mamba_in_cache.MUTANTS,
     Mutant("shows_padding_for_prefix", "admit", "prefix_is_the_trees", reads_padding),
     *isolation.MUTANTS,
+    *cache_effects.mutants(SIZES),
 )
 
 

@@ -19,6 +19,7 @@ from spec import (
     lock_ref,
     mamba_in_cache,
     mamba_slots,
+    row_effects,
     session_trim,
     state_isolation,
 )
@@ -620,5 +621,44 @@ stem.change(only=("extend", "decode", "commit"))(content_effects.pass_goes_on_fr
 stem.change(only=("state_copy", "state_swap", "state_donate"))(content_effects.node_gets_the_state_at_its_end)
 stem.change(only=("state_match",))(content_effects.request_gets_the_nodes_state)
 stem.change(only=("state_save",))(content_effects.session_gets_the_state_of_its_row)
+
+OF_ONE_ROW = (
+    *("admit", "admit_tail", "extend", "decode", "reserve", "commit", "slide", "leave_window", "roll_back"),
+    *("release_swa", "release_state", "finish", "continue_prefill", "insert_leaf", "drop_duplicates"),
+    *("revive_tombstone", "revive_in_place", "free_rest", "save", "state_admit"),
+)
+OF_A_SESSION = ("restore", "resume", "close")
+stem.change(only=OF_ONE_ROW, part="rows")(row_effects.others_go_on)
+stem.change(only=OF_A_SESSION, part="rows")(row_effects.other_sessions_go_on)
+stem.change(besides=(*OF_ONE_ROW, *OF_A_SESSION), part="rows")(row_effects.requests_go_on)
+stem.change(only=OF_ONE_ROW)(cache_effects.others_keep_their_prefix)
+stem.change(only=OF_A_SESSION)(cache_effects.sessions_keep_their_prefix)
+stem.change(besides=(*OF_ONE_ROW, *OF_A_SESSION))(cache_effects.requests_keep_their_prefix)
+stem.change(only=("admit",))(cache_effects.request_begins)
+stem.change(only=("admit_tail",))(cache_effects.request_begins_with_its_tail)
+stem.change(only=("extend",), part="rows")(row_effects.computes_what_is_asked)
+stem.change(only=("decode",), part="rows")(row_effects.computes_one_token)
+stem.change(only=("reserve",), part="rows")(row_effects.gets_slots_for_a_draft)
+stem.change(only=("commit",), part="rows")(row_effects.commits_what_was_accepted)
+stem.change(only=("roll_back",), part="rows")(row_effects.keeps_what_is_committed)
+stem.change(only=("slide",), part="rows")(row_effects.slides_behind_the_prefix)
+stem.change(only=("leave_window",), part="rows")(row_effects.leaves_the_window_behind)
+stem.change(only=("release_swa",))(cache_effects.window_is_let_go)
+stem.change(only=("release_state",))(cache_effects.state_is_let_go)
+stem.change(only=("finish",), part="rows")(row_effects.only_stops)
+stem.change(only=("continue_prefill",))(cache_effects.goes_on_from_the_tree)
+stem.change(only=("insert_leaf",))(cache_effects.leaf_gets_the_rows_pages)
+stem.change(only=("drop_duplicates",), part="rows")(row_effects.passes_its_prefix_on)
+stem.change(only=("revive_tombstone",))(cache_effects.tombstone_gets_the_rows_pages)
+stem.change(only=("revive_in_place",))(cache_effects.tombstone_gets_the_rows_window)
+stem.change(only=("free_rest",))(cache_effects.request_is_gone)
+stem.change(only=("save",), part="rows")(row_effects.saves_what_was_sent)
+stem.change(only=("restore",), part="rows")(row_effects.next_turn_begins_there)
+stem.change(only=("resume",))(cache_effects.next_turn_runs_with_its_text)
+stem.change(only=("close",))(cache_effects.session_is_gone)
+stem.change(only=("split",))(cache_effects.upper_half_gets_its_pages)
+stem.change(only=("merge",))(cache_effects.node_takes_in_its_parent)
+stem.change(only=("evict_leaf", "evict_leaf_and_state"))(cache_effects.leaf_is_gone)
+stem.change(only=("evict_swa",))(cache_effects.only_the_window_is_gone)
 
 __all__ = ["CacheState", "initial", "stem"]

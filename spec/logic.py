@@ -252,13 +252,15 @@ class Change:
     """A law of two states: what a granted call does to the state, or may do to it.
 
     It binds the calls of the transitions ``only``, or, where ``only`` is empty, of all but those of ``besides``. It may
-    speak of arguments of the call: those that it names after the two states.
+    speak of arguments of the call: those that it names after the two states. ``part``: the name of the part of a
+    composed state that the law speaks about; empty where it speaks about the whole state.
     """
 
     name: str
     holds: Callable[..., Truth]
     besides: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    part: str = ""
 
     @property
     def sentence(self) -> str:
@@ -276,7 +278,8 @@ class Change:
 
     def of(self, was: Any, now: Any, arguments: Mapping[str, Any]) -> Truth:
         """The law holds for a call with these arguments that leads from ``was`` to ``now``."""
-        return self.holds(was, now, **{name: arguments[name] for name in self.arguments})
+        before, after = (getattr(st, self.part) if self.part else st for st in (was, now))
+        return self.holds(before, after, **{name: arguments[name] for name in self.arguments})
 
 
 class Measure(NamedTuple):
@@ -419,23 +422,26 @@ class Stem:
         return register
 
     def change(
-        self, besides: tuple[str, ...] = (), only: tuple[str, ...] = ()
+        self, besides: tuple[str, ...] = (), only: tuple[str, ...] = (), part: str = ""
     ) -> Callable[[Callable[..., Truth]], Callable[..., Truth]]:
         """Registers a law of the state before a granted call and the state after it.
 
         ``besides``: the transitions that may do what the law forbids to all others; its sentence says why. ``only``:
         the law says what the calls of these transitions do. It may name arguments of the call after the two states;
-        each transition that it binds must have them.
+        each transition that it binds must have them. ``part``: the law is one of this part's state, and says of the
+        calls of the composed state what it says of the part's own.
         """
 
         def register(function: Callable[..., Truth]) -> Callable[..., Truth]:
             name = function.__name__
             if name in self.invariants or name in self.changes:
                 raise ValueError(f"{self.name} has a law {name} already")
+            if part and part not in self.parts:
+                raise ValueError(f"{self.name} has no part {part}")
             if unknown := {*besides, *only} - self.transitions.keys():
                 raise ValueError(f"{self.name} has no transition {', '.join(sorted(unknown))}")
             self._must_be_open(name)
-            law = Change(name, function, besides, only)
+            law = Change(name, function, besides, only, part)
             for bound in filter(law.binds, self.transitions):
                 if missing := set(law.arguments) - {*signature(self.transitions[bound]).parameters}:
                     raise ValueError(f"{self.name}.{bound} has no argument {', '.join(sorted(missing))}")
