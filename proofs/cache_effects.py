@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from proofs import isolation
 from proofs.hints import Mutant, altered, idle, idlers
 from proofs.session_trim import promised
 from spec import cache as law
-from spec import session_trim
+from spec import lock_ref, mamba_slots, session_trim, session_trim_state, swa_mapping
 from spec.cache_state import CacheState
 from spec.lengths import Length, next_token, touched
 from spec.logic import Number, Seq, Step, Truth, but, call
@@ -130,10 +132,24 @@ def resumes_with_the_old_text(st: CacheState, session: Number, story: Number, gi
     return altered(law.resume(st, session, story, given), contents=st.contents)
 
 
+def two_requests(page_size: int = 1) -> tuple[CacheState, ...]:
+    """Three pages of each pool, two request rows, two nodes, one session, and a window of one token."""
+    pools = swa_mapping.initial(page_size, size=3, size_swa=3, rows=5, need_sort=False)
+    empty = session_trim_state.initial(pools, limit=2, sessions=1, window=Length(0, 1))
+    tree = lock_ref.initial(nodes=2, handles=2, window=1, windowed=True, stateful=False)
+    slots = mamba_slots.initial(1, 2, 1, nodes=3, kind=(False, False, False))
+    return (law.initial(empty, tree, slots, isolation.stories()),)
+
+
 def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
     """Wrong calls, each with the law that refutes it. ``sizes``: the constants of the small world."""
-    beside = {"sizes": {**sizes, "limit": 2, "rows": 5}}
-    pages_of_two = {"sizes": {**sizes, "page_size": 2}}
+    saved = {"routes": {"resume": "admit extend save admit", "close": "admit extend save admit"}}
+    beside = {"sizes": {**sizes, "limit": 2, "rows": 5}, "small": two_requests, **saved}
+    pages_of_two = {
+        "sizes": {**sizes, "page_size": 2},
+        "small": partial(two_requests, 2),
+        "routes": {"save": "admit extend"},
+    }
     return (
         Mutant("stops_another", "finish", "others_go_on", stops_another, beside),
         Mutant("resumes_and_stops_another", "resume", "other_sessions_go_on", resumes_and_stops_another, beside),

@@ -18,7 +18,7 @@ import z3
 from proofs import explore, obligations
 from proofs.explore import PathMove
 from proofs.fitting import ANSWERED, FITS
-from proofs.hints import Hints, Mutant, Transition
+from proofs.hints import Hints, Mutant, Transition, searched
 from proofs.symbols import SymDomain, SymMap, SymSeq, SymSet, Term, World, lift
 from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
@@ -192,7 +192,7 @@ def killed_by(hints: Hints, mutant: Mutant) -> str | None:
 
     A law that follows from others is broken ``with`` one of them, never alone or before it.
     """
-    hints = replace(hints, sizes=mutant.search.get("sizes", hints.sizes))
+    hints = searched(hints, mutant)
     laws = [*hints.stem.invariants, *hints.stem.changes]
     if (known := hints.stem.invariants.get(mutant.invariant)) is not None and known.derived:
         found = find(hints, mutant.transition, mutant.wrong, mutant.invariant, smallest=False)
@@ -365,8 +365,7 @@ class ModelReader:
 
 def classify_mutant(hints: Hints, mutant: Mutant) -> tuple[str, explore.Path | None]:
     """Whether a run of the mutant in its stem leads to a bug: see ``classify``."""
-    searched = replace(hints, **mutant.search)
-    return classify(searched, {**hints.stem.transitions, mutant.transition: mutant.wrong})
+    return classify(searched(hints, mutant), {**hints.stem.transitions, mutant.transition: mutant.wrong})
 
 
 def classify(hints: Hints, transitions: Mapping[str, Transition]) -> tuple[str, explore.Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
@@ -106,6 +106,11 @@ class Hints:
     named: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
+
+
+def searched(hints: Hints, mutant: Mutant) -> Hints:
+    """The hints of the stem for the search for a bug of this mutant."""
+    return replace(hints, **mutant.search)
 
 
 def without_mutant(hints: Hints) -> list[str]:

@@ -8,7 +8,7 @@ from proofs import answers
 from proofs.hints import COMMON, Hints, Mutant, altered, idlers, unasked
 from spec import mamba_slots as law
 from spec.finite import Seq
-from spec.logic import Number, Step, but, no
+from spec.logic import Number, Step, Truth, but, every, ite, no, requires
 from spec.mamba_slots_state import (
     ABSENT,
     FIRST,
@@ -24,12 +24,15 @@ from spec.mamba_slots_state import (
     MambaSlotsState,
     drop,
     each_role,
+    has_two,
     hold,
     is_node,
     is_open,
     is_request,
     is_session,
     kept,
+    only,
+    other,
     recorded,
     take,
     written,
@@ -241,9 +244,108 @@ def loses_an_evicted_slot(st: MambaSlotsState, node: Number) -> Step[MambaSlotsS
     return forgets_to_free(st, node)
 
 
+# Mutants of what calls must achieve.
+
+
+def turned(step: Step[MambaSlotsState], *but_not: Number) -> Step[MambaSlotsState]:
+    """The step after which every other owner writes its other track next."""
+    st = step.then
+
+    def others(o: Number) -> Truth:
+        return every(o != one for one in but_not) & st.owners.has(o)
+
+    return altered(step, next=st.next.where(others, lambda o: other(st.next(o)), st.owners.items))
+
+
+def tracks_for_all(st: MambaSlotsState, request: Number) -> Step[MambaSlotsState]:
+    """A request reaches a tracking boundary, and all owners of slots write their other track next."""
+    return turned(law.track(st, request), request)
+
+
+def evicts_and_turns(st: MambaSlotsState, node: Number) -> Step[MambaSlotsState]:
+    """A node loses its state, and all other owners of slots write their other track next."""
+    return turned(law.evict(st, node), node)
+
+
+def matches_and_turns(st: MambaSlotsState, request: Number, node: Number, slot: Number) -> Step[MambaSlotsState]:
+    """A request matches a node, and all other owners of slots write their other track next."""
+    return turned(law.alloc_for_match(st, request, node, slot), request, node)
+
+
+def saves_and_turns(st: MambaSlotsState, request: Number, session: Number) -> Step[MambaSlotsState]:
+    """A turn is saved, and all other owners of slots write their other track next."""
+    return turned(law.save(st, request, session), request, session)
+
+
+def closes_and_turns(st: MambaSlotsState, session: Number) -> Step[MambaSlotsState]:
+    """A session ends, and all other owners of slots write their other track next."""
+    return turned(law.close(st, session), session)
+
+
+def groups_and_turns(st: MambaSlotsState, need: Number, chosen: Seq) -> Step[MambaSlotsState]:
+    """A group begins, and all owners of slots write their other track next."""
+    return turned(law.begin_group(st, need, chosen))
+
+
+def exchanged(st: MambaSlotsState, request: Number) -> MambaSlotsState:
+    """The state in which the two slots of the request's track buffer have changed their places."""
+    one, two = (st.table(request, role) for role in (FIRST, SECOND))
+    role = st.role.where(
+        lambda s: (s != ABSENT) & ((s == one) | (s == two)), lambda s: ite(s == one, SECOND, FIRST), lambda: [one, two]
+    )
+    table = st.table.put((request, FIRST), two).put((request, SECOND), one)
+    return written(but(st, role=role, table=table), request)
+
+
+def donates_and_swaps(st: MambaSlotsState, request: Number, node: Number) -> Step[MambaSlotsState]:
+    """A running request donates its newest state, and its two track slots change their places."""
+    step = law.donate_and_replace(st, request, node)
+    two = requires(has_two(st) & no(st.lazy), "the track buffer has two slots from the start")
+    return but(step, promises=(*step.promises, two), then=exchanged(step.then, request))
+
+
+def swaps_its_tracks(st: MambaSlotsState, request: Number, slot: Number) -> Step[MambaSlotsState]:
+    """A lazy buffer gets its second slot, and the two slots change their places."""
+    step = law.alloc_second(st, request, slot)
+    return but(step, then=exchanged(step.then, request))
+
+
+def saves_by_freeing(st: MambaSlotsState, request: Number, session: Number) -> Step[MambaSlotsState]:
+    """A turn is saved, and all its slots are given back."""
+    return but(law.save(st, request, session), then=law.release(st, request).then)
+
+
+def closes_its_own_state(st: MambaSlotsState, session: Number) -> Step[MambaSlotsState]:
+    """A session ends, and its track buffer stays with it."""
+    return but(law.close(st, session), then=drop(st, only(st, session, OWN)))
+
+
+def four_slots() -> tuple[MambaSlotsState, ...]:
+    """Four slots: room for a request with two tracks beside a node with a state."""
+    return (law.initial(size=4, requests=2, sessions=1, nodes=1, kind=(True, True, False)),)
+
+
+FOUR = {"sizes": {**SIZES, "states": 4}, "small": four_slots}
+
+
 MUTANTS = (
+    Mutant("tracks_for_all", "track", "other_owners_keep", tracks_for_all),
+    Mutant("evicts_and_turns", "evict", "other_nodes_keep", evicts_and_turns),
+    Mutant("matches_and_turns", "alloc_for_match", "third_owners_keep", matches_and_turns),
+    Mutant("saves_and_turns", "save", "others_keep_in_a_turn", saves_and_turns),
+    Mutant("closes_and_turns", "close", "others_keep_at_a_close", closes_and_turns),
+    Mutant("groups_and_turns", "begin_group", "owners_keep", groups_and_turns),
+    Mutant("donates_and_swaps", "donate_and_replace", "request_gets_the_nodes_slot", donates_and_swaps, FOUR),
+    Mutant("swaps_its_tracks", "alloc_second", "buffer_gets_the_slot", swaps_its_tracks),
+    Mutant("saves_by_freeing", "save", "session_gets_every_slot", saves_by_freeing),
+    Mutant("closes_its_own_state", "close", "session_has_no_slot", closes_its_own_state),
     *idlers(
         law.stem,
+        end_group="group_is_over",
+        clear="nobody_has_a_slot",
+        alloc_copy="node_gets_the_slot",
+        evict="node_gives_its_slot",
+        give_second="keeps_what_it_writes_next",
         begin_group="sets_aside_all_or_none",
         alloc="is_equipped_with",
         track="turns_to_the_other_track",

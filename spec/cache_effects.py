@@ -93,7 +93,7 @@ def request_begins_with_its_tail(
 
 def goes_on_from_the_tree(was: CacheState, now: CacheState, row: Number, old: Number, handle: Number) -> Truth:
     """A request that runs again after an insert keeps all its tokens, and its new lock takes the place of the old one
-    (SGLang ``RadixCache.cache_unfinished_req``).
+    (SGLang ``checkpoint_kv_cache``).
     """
     again = row_effects.only_runs_again(was.rows, now.rows, row)
     return again & (now.tree.active(handle) == 1) & implies(old != 0, now.tree.active(old) == 0)
@@ -141,7 +141,7 @@ def leaf_gets_the_rows_pages(
     was: CacheState, now: CacheState, row: Number, under: Number, leaf: Number, pages: Number, live: Truth
 ) -> Truth:
     """An insert makes a leaf of exactly the row's own pages up to the index ``pages``, which the row goes on reading
-    (SGLang ``RadixCache.insert``).
+    (SGLang ``UnifiedRadixCache.insert``).
     """
     grown = lock_effects.grows_as_asked(was.tree, now.tree, under, leaf, pages, was.inserts + 1, live, False)
     given = row_effects.gives_its_own_pages(was.rows, now.rows, row, was.rows.limit + leaf, pages)
@@ -150,7 +150,7 @@ def leaf_gets_the_rows_pages(
 
 def tombstone_gets_the_rows_pages(was: CacheState, now: CacheState, row: Number, node: Number) -> Truth:
     """A tombstone that is revived has the row's own full and SWA pages in the place of its old ones, and no others
-    (SGLang ``SWARadixCache.insert``).
+    (SGLang ``UnifiedRadixCache.insert``).
     """
     full, swa, home = full_pool(was.rows), swa_pool(was.rows), was.rows.limit + node
     first, last = was.rows.protected(row), was.tree.stop(node)
@@ -191,14 +191,14 @@ def node_takes_in_its_parent(was: CacheState, now: CacheState, node: Number, abo
 
 
 def leaf_is_gone(was: CacheState, now: CacheState, node: Number) -> Truth:
-    """A leaf that is evicted is not in the tree, and has no page (SGLang ``RadixCache.evict``)."""
+    """A leaf that is evicted is not in the tree, and has no page (SGLang ``UnifiedRadixCache.evict``)."""
     gone = row_effects.node_keeps_no_page(was.rows, now.rows, was.rows.limit + node)
     return lives(was.tree, node) & (now.tree.alive(node) != 1) & gone
 
 
 def only_the_window_is_gone(was: CacheState, now: CacheState, node: Number) -> Truth:
     """A node whose SWA pages are evicted is a tombstone: it is in the tree, with all its full pages (SGLang
-    ``SWARadixCache.evict``).
+    ``UnifiedRadixCache.evict``).
     """
     kept = row_effects.node_keeps_its_full_pages(was.rows, now.rows, was.rows.limit + node)
     return lives(now.tree, node) & (now.tree.swa(node) == 0) & kept

@@ -331,5 +331,22 @@ stem.change(only=("donate", "donate_and_replace"))(state_effects.donates_its_new
 stem.change(only=("alloc_for_match",))(state_effects.waits_with_a_copy)
 stem.change(only=("release",))(state_effects.goes_for_good)
 stem.change(only=("restore",))(state_effects.comes_from_the_session)
+stem.change(only=("alloc", "track", "alloc_second", "give_second", "turn_lazy", "release"))(
+    state_effects.other_owners_keep
+)
+stem.change(only=("alloc_copy", "evict"))(state_effects.other_nodes_keep)
+stem.change(only=("alloc_for_match", "donate", "donate_and_replace"))(state_effects.third_owners_keep)
+stem.change(only=("save", "restore"))(state_effects.others_keep_in_a_turn)
+stem.change(only=("close",))(state_effects.others_keep_at_a_close)
+stem.change(only=("begin_group", "end_group"))(state_effects.owners_keep)
+stem.change(only=("end_group",))(state_effects.group_is_over)
+stem.change(only=("clear",))(state_effects.nobody_has_a_slot)
+stem.change(only=("alloc_copy",))(state_effects.node_gets_the_slot)
+stem.change(only=("evict",))(state_effects.node_gives_its_slot)
+stem.change(only=("donate_and_replace",))(state_effects.request_gets_the_nodes_slot)
+stem.change(only=("give_second",))(state_effects.keeps_what_it_writes_next)
+stem.change(only=("alloc_second",))(state_effects.buffer_gets_the_slot)
+stem.change(only=("save",))(state_effects.session_gets_every_slot)
+stem.change(only=("close",))(state_effects.session_has_no_slot)
 
 __all__ = ["MambaSlotsState", "initial", "running", "stem"]

@@ -323,7 +323,7 @@ def node_gets_the_pages(
 
 
 def node_keeps_no_page(was: SessionTrimState, now: SessionTrimState, row: Number) -> Truth:
-    """The row of a tree node that is evicted has no page and no token (SGLang ``RadixCache.evict``)."""
+    """The row of a tree node that is evicted has no page and no token (SGLang ``UnifiedRadixCache.evict``)."""
     full, swa = full_pool(now), swa_pool(now)
     pages = full.indices.all(lambda i: (full.table(row, i) == PADDING) & (swa.table(row, i) == PADDING))
     return (was.limit <= row) & pages & same(allocated(now, row), NOTHING)
@@ -331,7 +331,7 @@ def node_keeps_no_page(was: SessionTrimState, now: SessionTrimState, row: Number
 
 def node_keeps_its_full_pages(was: SessionTrimState, now: SessionTrimState, row: Number) -> Truth:
     """The row of a node that becomes a tombstone has no SWA page, and all its full pages (SGLang
-    ``SWARadixCache.evict``).
+    ``UnifiedRadixCache.evict``).
     """
     full, still = full_pool(was), full_pool(now)
 

@@ -14,7 +14,7 @@ from driven import SOAK, sampled
 from proofs import asking, counterexample, explore, lemmas, obligations, prover, second_solver
 from proofs.draining import claim_names
 from proofs.fitting import ANSWERED, FITS
-from proofs.hints import Hints, Mutant, unasked, without_mutant
+from proofs.hints import Hints, Mutant, searched, unasked, without_mutant
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import Count, World, lift
 from spec import allocator, cache, lock_ref
@@ -146,7 +146,7 @@ def test_a_law_without_a_mutant_is_named(law: str) -> None:
 
 @pytest.mark.parametrize(("stem", "mutant"), MUTANTS)
 def test_a_mutant_breaks_its_invariant_alone_or_first(stem: str, mutant: Mutant) -> None:
-    hints = hints_of(stem)
+    hints = searched(hints_of(stem), mutant)
     laws = [*hints.stem.invariants, *hints.stem.changes]
     how = counterexample.killed_by(hints, mutant)
     kept = {
