@@ -224,7 +224,14 @@ IDLERS = {
     "restore_state": "backup_is_restored",
 }
 
+
+def restores_once(st: AllocatorState) -> Step[AllocatorState]:
+    """A backup is gone after its first restore."""
+    return altered(law.restore_state(st), backed_up=False)
+
+
 MUTANTS = (
+    Mutant("restores_once", "restore_state", "backup_stays", restores_once),
     *idlers(law.stem, **IDLERS),
     Mutant("frees_unsorted", "free", "freed_page_waits_to_be_sorted", frees_unsorted),
     Mutant("rolls_back_at_once", "roll_back", "rolled_back_pages_are_free_again", rolls_back_at_once),

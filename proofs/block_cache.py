@@ -13,7 +13,7 @@ from spec.block_cache import IDLE, KEPT, LOADS, RUNS, BlockCacheState, ahead, co
 from spec.block_pool_state import found_for, of_row, some_free
 from spec.finite import Seq, Set
 from spec.lengths import Length, in_pages, in_tokens, touched
-from spec.logic import Number, Step, Truth, but
+from spec.logic import Number, Step, Truth, but, requires
 
 SIZES = {"page_size": 2, "blocks": 3, "tables": 2, "places": 3, "stories": 1}
 
@@ -217,7 +217,28 @@ GOES_ON = {"moves": {**MOVES, "compute": one_further}, "routes": {"compute": "ad
 ATTENTION = {"small": lambda: small()[:1]}  # without a window and without states
 SKIPS = {"moves": {**MOVES, "allocate": _skips}, "routes": {"allocate": "admit"}}
 
+
+def asked_of(step: Step[BlockCacheState], sentence: str, phase: Truth) -> Step[BlockCacheState]:
+    """The step that asks for this truth about the row's phase in the place of the promise with the sentence."""
+    left = unasked(step, sentence)
+    return but(left, promises=(*left.promises, requires(phase, "the row is in a phase of a request that is there")))
+
+
+def computes_under_a_transfer(st: BlockCacheState, row: Number, to: Length, named: Set) -> Step[BlockCacheState]:
+    """A forward pass computes a row into which a transfer still writes."""
+    phase = st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == LOADS))
+    return asked_of(law.compute(st, row, to, named), "the row is running", phase)
+
+
+def slides_what_is_kept(st: BlockCacheState, row: Number, to: Number, gone: Set) -> Step[BlockCacheState]:
+    """A row that is kept for a transfer gives up blocks that the transfer still reads."""
+    phase = st.pool.rows.has(row) & ((st.phase(row) == RUNS) | (st.phase(row) == KEPT))
+    return asked_of(law.slide(st, row, to, gone), "the row is running", phase)
+
+
 MUTANTS = (
+    Mutant("computes_under_a_transfer", "compute", "a_transfer_ends_first", computes_under_a_transfer),
+    Mutant("slides_what_is_kept", "slide", "what_is_kept_is_not_touched", slides_what_is_kept),
     *idlers(
         law.stem,
         admit="row_is_admitted",

@@ -10,10 +10,11 @@ from proofs import isolation
 from proofs.hints import Mutant, altered, idle, idlers
 from proofs.session_trim import promised
 from spec import cache as law
-from spec import lock_ref, mamba_slots, session_trim, session_trim_state, swa_mapping
+from spec import lock_ref, mamba_in_cache, mamba_slots, session_trim, session_trim_state, state_isolation, swa_mapping
 from spec.cache_state import CacheState
 from spec.lengths import Length, next_token, touched
 from spec.logic import Number, Seq, Step, Truth, but, call
+from spec.mamba_slots_state import OWN
 from spec.session_trim_state import allocated, full_pool, protected
 
 
@@ -132,6 +133,12 @@ def resumes_with_the_old_text(st: CacheState, session: Number, story: Number, gi
     return altered(law.resume(st, session, story, given), contents=st.contents)
 
 
+def restores_a_blank_state(st: CacheState, session: Number, request: Number) -> Step[CacheState]:
+    """The next turn of a session gets the session's state slot, which was wiped before."""
+    step = mamba_in_cache.state_restore(st, session, request)
+    return but(step, then=state_isolation.fresh(step.then, st.states.table(st.states.limit + session - 1, OWN)))
+
+
 def two_requests(page_size: int = 1) -> tuple[CacheState, ...]:
     """Three pages of each pool, two request rows, two nodes, one session, and a window of one token."""
     pools = swa_mapping.initial(page_size, size=3, size_swa=3, rows=5, need_sort=False)
@@ -167,6 +174,7 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
         Mutant("resumes_with_the_old_text", "resume", "next_turn_runs_with_its_text", resumes_with_the_old_text),
         Mutant("extend_does_nothing", "extend", "computes_what_is_asked", idle(law.extend), pages_of_two),
         Mutant("reserve_does_nothing", "reserve", "gets_slots_for_a_draft", idle(law.reserve), pages_of_two),
+        Mutant("restores_a_blank_state", "state_restore", "states_hold_what_they_held", restores_a_blank_state),
         *idlers(
             law.stem,
             roll_back="keeps_what_is_committed",
@@ -186,5 +194,15 @@ def mutants(sizes: Mapping[str, int]) -> tuple[Mutant, ...]:
             merge="node_takes_in_its_parent",
             evict_leaf="leaf_is_gone",
             evict_swa="only_the_window_is_gone",
+            state_save="session_saves_every_state",
+            state_restore="next_turn_gets_every_state",
+            state_close="session_gives_every_state",
+            state_release="request_gives_every_state",
+            state_copy="node_copies_a_state",
+            state_evict="node_gives_its_state",
+            state_track="turns_to_the_other_track",
+            state_give_second="keeps_what_it_writes_next",
+            state_group_begin="sets_aside_all_or_none",
+            state_group_end="group_is_over",
         ),
     )

@@ -413,7 +413,13 @@ def hands_over_past_the_end(
     return but(step, then=law.hand_over_swa(st, row, to, first, last + 1).then)
 
 
+def restores_once(st: SwaMappingState) -> Step[SwaMappingState]:
+    """A backup is gone after its first restore."""
+    return altered(law.restore_state(st), backed_up=False)
+
+
 MUTANTS = (
+    Mutant("restores_once", "restore_state", "backup_stays", restores_once),
     *idlers(
         law.stem,
         **IDLERS,

@@ -426,6 +426,12 @@ def backup_is_restored(was: AllocatorState, now: AllocatorState) -> Truth:
     return was.backed_up & pool_effects.is_copied(was.saved, now.now)
 
 
+@stem.change(only=("alloc", "alloc_extend", "alloc_decode", "restore_state", "merge_and_sort_free", "free_group_begin"))
+def backup_stays(was: AllocatorState, now: AllocatorState) -> Truth:
+    """A backup stays as it was taken while pages are only handed out, and it can be restored more than once."""
+    return (was.backed_up == now.backed_up) & pool_effects.is_copied(was.saved, now.saved)
+
+
 @stem.change(besides=("merge_and_sort_free", "restore_state", "clear"))
 def freed_page_waits_to_be_sorted(was: AllocatorState, now: AllocatorState) -> Truth:
     """In a pool that sorts, what is given back is on the release list until this list is sorted into the free list."""

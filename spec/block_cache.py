@@ -458,6 +458,30 @@ def a_row_stays(was: BlockCacheState, now: BlockCacheState) -> Truth:
     return was.pool.rows.all(lambda r: implies(was.phase(r) != IDLE, now.phase(r) != IDLE))
 
 
+@stem.change(besides=("loaded", "keep"))
+def a_transfer_ends_first(was: BlockCacheState, now: BlockCacheState) -> Truth:
+    """A row into which a transfer is under way keeps its blocks and waits. Only the end of the transfer lets it run
+    again, and only a request that ends leaves it to the transfer alone (vLLM
+    ``Scheduler._update_from_kv_xfer_finished``).
+    """
+    return was.pool.rows.all(
+        lambda r: implies(was.phase(r) == LOADS, (now.phase(r) == LOADS) & blocks_stay(was, now, r))
+    )
+
+
+@stem.change(besides=("finish",))
+def what_is_kept_is_not_touched(was: BlockCacheState, now: BlockCacheState) -> Truth:
+    """A row that is kept for a transfer or a forward pass keeps all its blocks until that has ended (vLLM
+    ``Scheduler._free_request``).
+    """
+    return was.pool.rows.all(lambda r: implies(was.phase(r) == KEPT, (now.phase(r) == KEPT) & blocks_stay(was, now, r)))
+
+
+def blocks_stay(was: BlockCacheState, now: BlockCacheState, row: Number) -> Truth:
+    """The row has the blocks that it had, each at its place."""
+    return was.pool.indices.all(lambda i: was.pool.table(row, i) == now.pool.table(row, i))
+
+
 @stem.change(only=("admit",))
 def row_is_admitted(was: BlockCacheState, now: BlockCacheState, row: Number, skipped: Number, found: Seq) -> Truth:
     """A row that is admitted has computed exactly what the prefix cache found for it, and runs."""

@@ -21,6 +21,7 @@ from spec import (
     mamba_slots,
     row_effects,
     session_trim,
+    state_effects,
     state_isolation,
 )
 from spec.cache_state import (
@@ -660,5 +661,19 @@ stem.change(only=("split",))(cache_effects.upper_half_gets_its_pages)
 stem.change(only=("merge",))(cache_effects.node_takes_in_its_parent)
 stem.change(only=("evict_leaf", "evict_leaf_and_state"))(cache_effects.leaf_is_gone)
 stem.change(only=("evict_swa",))(cache_effects.only_the_window_is_gone)
+stem.change(only=("state_save",))(cache_effects.session_saves_every_state)
+stem.change(only=("state_restore",))(cache_effects.next_turn_gets_every_state)
+stem.change(only=("state_close",))(cache_effects.session_gives_every_state)
+stem.change(only=("state_release",))(cache_effects.request_gives_every_state)
+stem.change(only=("state_copy",))(cache_effects.node_copies_a_state)
+stem.change(only=("state_evict", "evict_leaf_and_state"))(cache_effects.node_gives_its_state)
+stem.change(only=("state_track", "state_second", "state_turn_lazy"), part="states")(
+    state_effects.turns_to_the_other_track
+)
+stem.change(only=("state_give_second",), part="states")(state_effects.keeps_what_it_writes_next)
+stem.change(only=("state_group_begin",), part="states")(state_effects.sets_aside_all_or_none)
+stem.change(only=("state_group_end",), part="states")(state_effects.group_is_over)
+WRITES_STATES = ("extend", "decode", "commit", "state_admit", "state_match", "state_copy", "state_swap", "state_donate")
+stem.change(besides=(*WRITES_STATES, "state_save"))(cache_effects.states_hold_what_they_held)
 
 __all__ = ["CacheState", "initial", "stem"]

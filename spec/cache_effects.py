@@ -202,3 +202,62 @@ def only_the_window_is_gone(was: CacheState, now: CacheState, node: Number) -> T
     """
     kept = row_effects.node_keeps_its_full_pages(was.rows, now.rows, was.rows.limit + node)
     return lives(now.tree, node) & (now.tree.swa(node) == 0) & kept
+
+
+# The mamba states of requests, sessions and tree nodes.
+
+
+def session_saves_every_state(was: CacheState, now: CacheState, request: Number, session: Number) -> Truth:
+    """A turn that is saved leaves all its state slots to its session (SGLang
+    ``StreamingSession.try_cache_finished_req``).
+    """
+    owner = was.states.limit + session - 1
+    return state_effects.session_gets_every_slot(was.states, now.states, request, owner) & (now.carrier(request) == 0)
+
+
+def next_turn_gets_every_state(was: CacheState, now: CacheState, session: Number, request: Number) -> Truth:
+    """The next turn of a session waits with all state slots of its session's slot (SGLang
+    ``StreamingSession.try_match_prefix``).
+    """
+    return state_effects.comes_from_the_session(was.states, now.states, was.states.limit + session - 1, request)
+
+
+def session_gives_every_state(was: CacheState, now: CacheState, session: Number) -> Truth:
+    """A session that ends gives back each of its state slots (SGLang ``StreamingSession._free_slot_mamba``)."""
+    return state_effects.session_has_no_slot(was.states, now.states, was.states.limit + session - 1)
+
+
+def request_gives_every_state(was: CacheState, now: CacheState, request: Number) -> Truth:
+    """A request that ends has no state slot, and its row names no request any more (SGLang
+    ``HybridReqToTokenPool.free_mamba_cache``).
+    """
+    row = was.carrier(request) - 1
+    off = implies(was.carrier(request) != 0, now.mine(row) == 0)
+    return state_effects.goes_for_good(was.states, now.states, request) & off
+
+
+def node_copies_a_state(was: CacheState, now: CacheState, node: Number, slot: Number) -> Truth:
+    """The tree node, which had no state, has one, in the slot that is handed out for the copy."""
+    got = state_effects.node_gets_the_slot(was.states, now.states, was.states.first_node + node, slot)
+    return got & (was.tree.mamba(node) != 1) & (now.tree.mamba(node) == 1)
+
+
+def node_gives_its_state(was: CacheState, now: CacheState, node: Number) -> Truth:
+    """The tree node, which had a state, has none, and its slot can be handed out again (SGLang
+    ``UnifiedRadixCache.evict``).
+    """
+    gone = state_effects.node_gives_its_slot(was.states, now.states, was.states.first_node + node)
+    return gone & (was.tree.mamba(node) == 1) & (now.tree.mamba(node) != 1)
+
+
+def states_hold_what_they_held(was: CacheState, now: CacheState) -> Truth:
+    """A state slot holds the state that it held until a forward pass, a copy or an admission with a new slot writes
+    it: a request that goes on, and the next turn of a session, compute on the state that was left to them.
+    """
+    before, after = was.contents, now.contents
+
+    def stays(s: Number) -> Truth:
+        place = (after.state_page(s) == before.state_page(s)) & (after.state_offset(s) == before.state_offset(s))
+        return (after.state(s) == before.state(s)) & place
+
+    return was.states.slots.all(stays)

@@ -679,6 +679,13 @@ def backup_is_taken(was: SwaMappingState, now: SwaMappingState) -> Truth:
     return now.backed_up & pool_effects.is_copied(full, now.saved.full) & pool_effects.is_copied(swa, now.saved.swa)
 
 
+@stem.change(only=(*GROWING, "restore_state", "merge_and_sort_free", "free_group_begin"))
+def backup_stays(was: SwaMappingState, now: SwaMappingState) -> Truth:
+    """A backup stays as it was taken while pages are only handed out, and it can be restored more than once."""
+    full = pool_effects.is_copied(was.saved.full, now.saved.full)
+    return (was.backed_up == now.backed_up) & full & pool_effects.is_copied(was.saved.swa, now.saved.swa)
+
+
 @stem.change(only=("restore_state",))
 def backup_is_restored(was: SwaMappingState, now: SwaMappingState) -> Truth:
     """After a restore both pools are as they were saved: each page where it was, each row with the pages it had."""
