@@ -1,6 +1,6 @@
 """Wrong transitions that somebody wrote who had not seen the laws of what calls must achieve: some law refutes each.
 
-They were written beside eighteen holes that a review had found (``siblings``), three a hole, and two sets of three more.
+They were written beside eighteen holes that a review had found (``siblings``), three a hole, and two more sets of three.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEFT = {
     "locks_the_parent_always",
     "locks_from_the_nodes_begin",
 }
-# These differ from the right transition only where a length can end inside a page, or a key has three pages: the law that
-# refutes each, and what the world needs for it.
+# These differ from the right transition only where a length can end inside a page, or a key has three pages: the law
+# that refutes each, and what the world needs for it.
 PAGES, KEYS = {"page_size": 2}, {"rows.pools.full.pages": 4, "rows.pools.swa.pages": 4, "indices": 4}
 BY = {
     "rolls_back_whole_pages_alone": ("keeps_what_is_committed", PAGES),
