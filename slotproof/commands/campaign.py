@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +29,7 @@ from conformance.stems.found import rooms
 from proofs.registry import hints_of
 from slotproof.checks import weigh
 from slotproof.commands.campaign_view import View, show
+from slotproof.console import version
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, write_json
 from slotproof.pages.documents import said_by
@@ -206,7 +206,7 @@ def _report(
         options.folder / "coverage.json", jsonlib.dumps({r["stem"]: r["coverage"] for r in results}, indent=1) + "\n"
     )
     report = {
-        **{"schema": SCHEMA, "slotproof": version("slotproof"), "folder": str(options.folder)},
+        **{"schema": SCHEMA, "slotproof": version.of("slotproof"), "folder": str(options.folder)},
         "subject": {**store.subject, **{name: hello[name] for name in ("label", "own", "notes", "isolation", "roots")}},
         "options": {
             **{"stems": list(options.stems), "seconds": options.seconds, "workers": at_a_time, "ray": options.ray},

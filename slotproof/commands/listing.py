@@ -9,13 +9,14 @@ from pathlib import Path
 
 import spec
 from conformance import stems as rooms
+from conformance.driver.extras import MissingExtra, must_have
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.stems.found import servers
 from conformance.traces import trace_files
 from proofs.registry import STEMS
 from slotproof.console.codes import HOLDS
-from slotproof.console.screen import choose, show, table, write_json
+from slotproof.console.screen import choose, say, show, table, write_json
 
 
 def stems() -> list[Json]:
@@ -26,7 +27,10 @@ def stems() -> list[Json]:
 
 
 def faults() -> list[Json]:
-    """Each known bug that ``slotproof faults`` plants, with its stem and sentence."""
+    """Each known bug that ``slotproof faults`` plants, with its stem and sentence. Raises ``MissingExtra`` where the
+    extras are not installed that the bugs are made of.
+    """
+    must_have("list faults", "prove", *registry.extras_of([registry.own()]))
     from conformance.planted.faults.known_bugs import ALL  # loads torch
 
     return [{"name": fault.name, "stem": fault.stem, "sentence": fault.sentence} for fault in ALL]
@@ -68,12 +72,24 @@ KINDS: dict[str, Callable[[], list[Json]]] = {
 
 
 def run(kinds: Sequence[str], json: Path | None) -> int:
-    """Prints the names of these kinds, or of all kinds, and writes them to ``json``."""
-    found = {kind: KINDS[kind]() for kind in choose(kinds, KINDS, "list of names")}
+    """Prints the names of these kinds, or of all kinds, and writes them to ``json``.
+
+    Where no kind is named, one whose extra is not installed is left out, and a line says so.
+    """
+    found, left_out = {}, []
+    for kind in choose(kinds, KINDS, "list of names"):
+        try:
+            found[kind] = KINDS[kind]()
+        except MissingExtra as error:
+            if kinds:
+                raise
+            left_out.append(str(error))
     write_json(json, found)
     for kind, rows in found.items():
         columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
         show(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
+    for why in left_out:
+        say(f"left out: {why}")
     return HOLDS
 
 

@@ -1,0 +1,103 @@
+"""The extras of the installation, and what is said where one is needed and is not installed.
+
+``pip install slotproof`` brings what drives an engine in plain Python. What proves the law, and what the engines of
+this package are made of, are extras: ``pip install 'slotproof[prove]'``. ``pyproject.toml`` says what each has;
+``docs/adr/0046-a-light-install.md`` says why.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
+from importlib.util import find_spec
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.driver.cache_folder import checkout
+from conformance.driver.naming import UsageError
+from conformance.driver.protocol import EngineError
+
+NAME = "slotproof"
+MODULES = {"z3-solver": "z3"}  # packages whose module has another name
+
+
+class MissingExtra(UsageError, EngineError):
+    """An extra is not installed. The message is one line that names it and says how to install it.
+
+    It is bad usage of a command, and an engine that cannot be loaded.
+    """
+
+
+def must_have(who: str, *extras: str) -> None:
+    """Raises ``MissingExtra`` if a package of one of the extras is not installed. Nothing is imported.
+
+    ``who``: what needs them, the first words of the message, for example "prove" or "the engine ours".
+    """
+    lacking = {extra: missing for extra in extras if (missing := missing_packages(extra))}
+    if not lacking:
+        return
+    packages = ", ".join(dict.fromkeys(package for missing in lacking.values() for package in missing))
+    named = " and ".join(f"'{extra}'" for extra in lacking)
+    what = f"the extra{'s' if len(lacking) > 1 else ''} {named}"
+    raise MissingExtra(f"{who} needs {what}: pip install '{NAME}[{','.join(lacking)}]' (not installed: {packages})")
+
+
+def missing_packages(extra: str) -> list[str]:
+    """The packages of an extra whose modules cannot be found, by their names on the package index.
+
+    A module counts and not the package's metadata, since another package may bring it: nightly builds of torch have a
+    triton of their own. Raises ``KeyError`` if there is no such extra.
+    """
+    return [package for package in packages_of(extra) if not _is_found(module_of(package))]
+
+
+def packages_of(extra: str) -> list[str]:
+    """The packages that an extra brings on this machine. Raises ``KeyError`` if there is no such extra."""
+    found: dict[str, None] = {}
+    for needed in _requirements()[extra]:
+        if canonicalize_name(needed.name) == NAME:  # an extra that has all of another one
+            found.update(dict.fromkeys(package for other in needed.extras for package in packages_of(other)))
+        else:
+            found[needed.name] = None
+    return list(found)
+
+
+def module_of(package: str) -> str:
+    """The module that a package is imported by."""
+    return MODULES.get(canonicalize_name(package), package.replace("-", "_"))
+
+
+def _is_found(module: str) -> bool:
+    return module in sys.modules or find_spec(module) is not None
+
+
+@cache
+def _requirements() -> dict[str, list[Requirement]]:
+    """What each extra requires on this machine: in a checkout by its ``pyproject.toml``, since what was installed may
+    be older, else by the metadata of the installed package.
+    """
+    found: dict[str, list[Requirement]] = {}
+    for extra, text in _written():
+        needed = Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            found.setdefault(extra, []).append(needed)
+    return found
+
+
+def _written() -> Iterator[tuple[str, str]]:
+    """Each extra with each requirement that may belong to it."""
+    root = checkout()
+    if root is not None:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        yield from ((extra, text) for extra, texts in project["optional-dependencies"].items() for text in texts)
+        return
+    try:
+        says = metadata(NAME)
+    except PackageNotFoundError as error:
+        raise UsageError(f"{NAME} is not installed, and this is no checkout of it") from error
+    lines = [line for line in says.get_all("Requires-Dist") or [] if "extra ==" in line]
+    yield from ((extra, line) for extra in says.get_all("Provides-Extra") or [] for line in lines)
