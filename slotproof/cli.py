@@ -348,8 +348,6 @@ def campaign(
     """
     from conformance.driver.options import parsed
     from conformance.search.connection import Subject
-
-    must_have("campaign", "prove")
     from slotproof.commands import campaign as campaigning
     from slotproof.console.times import seconds as seconds_of
 
@@ -516,6 +514,7 @@ def report(
 
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
+    must_have("report", "prove", *registry.extras_of([registry.own()]))
     from slotproof.pages import report as page
 
     if trace is not None:

@@ -19,31 +19,30 @@ from packaging.utils import canonicalize_name
 
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
-from conformance.driver.protocol import EngineError
 
 NAME = "slotproof"
 MODULES = {"z3-solver": "z3"}  # packages whose module has another name
 
 
-class MissingExtra(UsageError, EngineError):
-    """An extra is not installed. The message is one line that names it and says how to install it.
-
-    It is bad usage of a command, and an engine that cannot be loaded.
-    """
-
-
 def must_have(who: str, *extras: str) -> None:
-    """Raises ``MissingExtra`` if a package of one of the extras is not installed. Nothing is imported.
+    """Raises ``UsageError`` with what ``lacking`` says, if it says something."""
+    if said := lacking(who, *extras):
+        raise UsageError(said)
 
-    ``who``: what needs them, the first words of the message, for example "prove" or "the engine ours".
+
+def lacking(who: str, *extras: str) -> str:
+    """One line that names those of the extras that are not installed, and says how to install them; empty if all are.
+    Nothing is imported.
+
+    ``who``: what needs them, the first words of the line, for example "prove" or "the engine ours".
     """
-    lacking = {extra: missing for extra in extras if (missing := missing_packages(extra))}
-    if not lacking:
-        return
-    packages = ", ".join(dict.fromkeys(package for missing in lacking.values() for package in missing))
-    named = " and ".join(f"'{extra}'" for extra in lacking)
-    what = f"the extra{'s' if len(lacking) > 1 else ''} {named}"
-    raise MissingExtra(f"{who} needs {what}: pip install '{NAME}[{','.join(lacking)}]' (not installed: {packages})")
+    missing = {extra: packages for extra in extras if (packages := missing_packages(extra))}
+    if not missing:
+        return ""
+    packages = ", ".join(dict.fromkeys(package for packages in missing.values() for package in packages))
+    named = " and ".join(f"'{extra}'" for extra in missing)
+    what = f"the extra{'s' if len(missing) > 1 else ''} {named}"
+    return f"{who} needs {what}: pip install '{NAME}[{','.join(missing)}]' (not installed: {packages})"
 
 
 def missing_packages(extra: str) -> list[str]:
@@ -60,7 +59,7 @@ def packages_of(extra: str) -> list[str]:
     found: dict[str, None] = {}
     for needed in _requirements()[extra]:
         if canonicalize_name(needed.name) == NAME:  # an extra that has all of another one
-            found.update(dict.fromkeys(package for other in needed.extras for package in packages_of(other)))
+            found.update(dict.fromkeys(package for other in sorted(needed.extras) for package in packages_of(other)))
         else:
             found[needed.name] = None
     return list(found)
@@ -72,7 +71,7 @@ def module_of(package: str) -> str:
 
 
 def _is_found(module: str) -> bool:
-    return module in sys.modules or find_spec(module) is not None
+    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
 
 
 @cache

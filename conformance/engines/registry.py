@@ -218,10 +218,14 @@ def _plugin_of(found: Any, where: str) -> Plugin:
 
 
 def must_be_installed(found: Plugin) -> None:
-    """Raises ``MissingExtra``, an ``EngineError``, if the packages that an engine of this folder needs are not
-    installed.
-    """
-    extras.must_have(f"the engine {found.name}", *extras_of([found]))
+    """Raises ``EngineError`` with what ``lacking`` says, if it says something."""
+    if said := lacking(found):
+        raise EngineError(said)
+
+
+def lacking(found: Plugin) -> str:
+    """One line that names the extra of our installation that an engine needs, if it is not installed; else empty."""
+    return extras.lacking(f"the engine {found.name}", *extras_of([found]))
 
 
 def extras_of(engines: Iterable[Plugin]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from conformance.driver.extras import MissingExtra
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
 from conformance.driver.options import Given, chosen, known_to
 from conformance.driver.protocol import EngineError, Json
@@ -49,17 +48,12 @@ def _named(engines: Sequence[str]) -> list[str]:
 
 def _installed(engines: Sequence[str]) -> tuple[list[str], list[str]]:
     """Of engines that nobody has named those whose packages are installed, and why the others are left out. Raises
-    ``MissingExtra`` where all are left out.
+    ``EngineError`` where all are left out.
     """
-    missing: dict[str, MissingExtra] = {}
-    for name in engines:
-        try:
-            registry.must_be_installed(registry.plugin(name))
-        except MissingExtra as error:
-            missing[name] = error
-    if missing and len(missing) == len(engines):
-        raise next(iter(missing.values()))
-    return [name for name in engines if name not in missing], [str(error) for error in missing.values()]
+    missing = {name: why for name in engines if (why := registry.lacking(registry.plugin(name)))}
+    if len(missing) == len(engines):
+        raise EngineError(next(iter(missing.values())))
+    return [name for name in engines if name not in missing], list(missing.values())
 
 
 def judged() -> list[str]:

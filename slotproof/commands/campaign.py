@@ -22,17 +22,16 @@ from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.search.campaign import coverage, workers
 from conformance.search.campaign.coverage import KnownTransition
+from conformance.search.campaign.known import transitions as known_transitions
 from conformance.search.campaign.store import DISTINCT, Looked, Store, replace_text
 from conformance.search.connection import Subject
 from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
 from conformance.stems.found import rooms
-from proofs.registry import hints_of
 from slotproof.checks import weigh
 from slotproof.commands.campaign_view import View, show
 from slotproof.console import version
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, write_json
-from slotproof.pages.documents import said_by
 
 SCHEMA = 1
 EXAMPLES = 40  # drawn runs of a trial
@@ -141,7 +140,7 @@ def report_of(options: CampaignOptions) -> Json:
         store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
         try:
             campaign = Campaign(options, stems, store)
-            known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
+            known = {stem: known_transitions(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
             with view.of(hello["label"], store, known):
                 for asked, result in runs(campaign.asked()):
                     view.ended(asked, result, store.add(asked, result))
@@ -181,12 +180,6 @@ def _subject(subject: Subject) -> Json:
 
 def _operations(trace: Json) -> list[str]:
     return [step["op"] for step in trace["steps"]]
-
-
-def _known(stem: str) -> dict[str, KnownTransition]:
-    """Every transition of the law of a stem, read off the law itself, so that one that no run has met is known too."""
-    said = {name: said_by(stem, name) for name in hints_of(stem).stem.transitions}
-    return {name: KnownTransition(tuple(one.promises), one.can_be_refused) for name, one in said.items()}
 
 
 # The report.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import spec
 from conformance import stems as rooms
-from conformance.driver.extras import MissingExtra, must_have
+from conformance.driver.extras import lacking
+from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.stems.found import servers
@@ -27,10 +28,7 @@ def stems() -> list[Json]:
 
 
 def faults() -> list[Json]:
-    """Each known bug that ``slotproof faults`` plants, with its stem and sentence. Raises ``MissingExtra`` where the
-    extras are not installed that the bugs are made of.
-    """
-    must_have("list faults", "prove", *registry.extras_of([registry.own()]))
+    """Each known bug that ``slotproof faults`` plants, with its stem and sentence."""
     from conformance.planted.faults.known_bugs import ALL  # loads torch
 
     return [{"name": fault.name, "stem": fault.stem, "sentence": fault.sentence} for fault in ALL]
@@ -76,21 +74,23 @@ def run(kinds: Sequence[str], json: Path | None) -> int:
 
     Where no kind is named, one whose extra is not installed is left out, and a line says so.
     """
-    found, left_out = {}, []
-    for kind in choose(kinds, KINDS, "list of names"):
-        try:
-            found[kind] = KINDS[kind]()
-        except MissingExtra as error:
-            if kinds:
-                raise
-            left_out.append(str(error))
+    chosen = choose(kinds, KINDS, "list of names")
+    missing = {kind: why for kind in chosen if (why := _lacking(kind))}
+    if kinds and missing:
+        raise UsageError(next(iter(missing.values())))
+    found = {kind: KINDS[kind]() for kind in chosen if kind not in missing}
     write_json(json, found)
     for kind, rows in found.items():
         columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
         show(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
-    for why in left_out:
+    for why in missing.values():
         say(f"left out: {why}")
     return HOLDS
+
+
+def _lacking(kind: str) -> str:
+    """What ``extras.lacking`` says of a kind of names: the known bugs are made of proofs and of our implementation."""
+    return lacking(f"list {kind}", "prove", *registry.extras_of([registry.own()])) if kind == "faults" else ""
 
 
 def _shown(value: str | list[str] | None) -> str:
