@@ -21,9 +21,7 @@ fallback_version = "0.0.0.dev0"
 
 
 def git(folder: Path, *words: str) -> str:
-    author = {
-        f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (("NAME", "a"), ("EMAIL", "b"))
-    }
+    author = {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(
         ["git", "-C", str(folder), *words], env={**kept, **author}, capture_output=True, text=True, check=True

@@ -39,10 +39,10 @@ def lacking(who: str, *extras: str) -> str:
     missing = {extra: packages for extra in extras if (packages := missing_packages(extra))}
     if not missing:
         return ""
-    packages = ", ".join(dict.fromkeys(package for packages in missing.values() for package in packages))
+    absent = ", ".join(dict.fromkeys(package for packages in missing.values() for package in packages))
     named = " and ".join(f"'{extra}'" for extra in missing)
     what = f"the extra{'s' if len(missing) > 1 else ''} {named}"
-    return f"{who} needs {what}: pip install '{NAME}[{','.join(missing)}]' (not installed: {packages})"
+    return f"{who} needs {what}: pip install '{NAME}[{','.join(missing)}]' (not installed: {absent})"
 
 
 def missing_packages(extra: str) -> list[str]:
