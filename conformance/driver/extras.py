@@ -7,18 +7,18 @@ this package are made of, are extras: ``pip install 'slotproof[prove]'``. ``pypr
 
 from __future__ import annotations
 
+import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata
 from importlib.util import find_spec
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from typing import TYPE_CHECKING
 
 from conformance.driver.cache_folder import checkout
 from conformance.driver.naming import UsageError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement  # takes 20 ms to import, and only who needs an extra asks
 
 NAME = "slotproof"
 MODULES = {"z3-solver": "z3"}  # packages whose module has another name
@@ -58,7 +58,7 @@ def packages_of(extra: str) -> list[str]:
     """The packages that an extra brings on this machine. Raises ``KeyError`` if there is no such extra."""
     found: dict[str, None] = {}
     for needed in _requirements()[extra]:
-        if canonicalize_name(needed.name) == NAME:  # an extra that has all of another one
+        if _normalized(needed.name) == NAME:  # an extra that has all of another one
             found.update(dict.fromkeys(package for other in sorted(needed.extras) for package in packages_of(other)))
         else:
             found[needed.name] = None
@@ -67,7 +67,12 @@ def packages_of(extra: str) -> list[str]:
 
 def module_of(package: str) -> str:
     """The module that a package is imported by."""
-    return MODULES.get(canonicalize_name(package), package.replace("-", "_"))
+    return MODULES.get(_normalized(package), package.replace("-", "_"))
+
+
+def _normalized(package: str) -> str:
+    """The name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _is_found(module: str) -> bool:
@@ -79,6 +84,8 @@ def _requirements() -> dict[str, list[Requirement]]:
     """What each extra requires on this machine: in a checkout by its ``pyproject.toml``, since what was installed may
     be older, else by the metadata of the installed package.
     """
+    from packaging.requirements import Requirement
+
     found: dict[str, list[Requirement]] = {}
     for extra, text in _written():
         needed = Requirement(text)
@@ -89,6 +96,9 @@ def _requirements() -> dict[str, list[Requirement]]:
 
 def _written() -> Iterator[tuple[str, str]]:
     """Each extra with each requirement that may belong to it."""
+    import tomllib
+    from importlib.metadata import PackageNotFoundError, metadata
+
     root = checkout()
     if root is not None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
