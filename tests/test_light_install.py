@@ -165,6 +165,15 @@ def test_names_are_listed_without_what_needs_an_extra(light: Any) -> None:
     assert "left out: list faults needs the extras 'prove' and 'impl'" in " ".join(done.stdout.split())
 
 
+def test_a_campaign_needs_no_solver(light: Any) -> None:
+    """All that it imports, and what it reads off the law. `.ci/wheel` runs one."""
+    code = (
+        "import conformance.search.served, slotproof.commands.campaign as c; print(*c.known_transitions('allocator'))"
+    )
+    done = light("-c", code)
+    assert {"alloc_extend", "free", "clear"} <= {*done.stdout.split()}, done.stderr
+
+
 def test_a_stream_is_judged(light: Any) -> None:
     streams = sorted((ROOT / "tests" / "kv_streams").glob("*.msgpack"))
     done = light("-m", "slotproof", "events", str(streams[0]))
