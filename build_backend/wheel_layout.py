@@ -3,7 +3,8 @@
 The four names are too common for site-packages: a package of this name in a user's repository would take the place of
 ours, or ours of his. ``docs/adr/0011-names-in-site-packages.md`` has the reasons. A wheel is built from a copy of the
 sources, in which the four folders have been moved and every import of them has been changed; the checkout itself and
-an editable install are as they are written.
+an editable install are as they are written. The copy has no history: its version is that of the sources
+(``setuptools_scm``, as ``pyproject.toml`` sets it).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import ast
 import os
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import setuptools_scm
 from setuptools import build_meta
 from setuptools.build_meta import (
     build_editable,
@@ -41,6 +44,7 @@ __all__ = [
 HOME = "slotproof"
 MOVED = ("spec", "proofs", "impl", "conformance")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+VERSION = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLOTPROOF"  # where setuptools_scm is told the version
 FINDINGS = Path("docs", "findings.json")  # `slotproof report` draws them
 
 Settings = Mapping[str, Any] | None
@@ -59,9 +63,29 @@ def prepare_metadata_for_build_wheel(folder: str, settings: Settings = None) -> 
 def _built(build: Callable[[], str]) -> str:
     """What ``build`` returns in a copy of the sources, laid out as in a wheel."""
     here = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="slotproof-wheel-") as scratch, _inside(Path(scratch)):
+    version = version_of(here)
+    with tempfile.TemporaryDirectory(prefix="slotproof-wheel-") as scratch, _inside(Path(scratch)), _told(version):
         lay_out(here, Path(scratch))
         return build()
+
+
+def version_of(source: Path) -> str:
+    """The version of the sources: of their git history, of an unpacked source distribution, or of an archive of git."""
+    settings = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools_scm"]
+    version: str = setuptools_scm.get_version(str(source), dist_name=HOME, **settings)
+    return version
+
+
+@contextmanager
+def _told(version: str) -> Iterator[None]:
+    before = os.environ.get(VERSION)
+    os.environ[VERSION] = version
+    try:
+        yield
+    finally:
+        del os.environ[VERSION]
+        if before is not None:
+            os.environ[VERSION] = before
 
 
 @contextmanager

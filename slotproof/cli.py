@@ -12,14 +12,16 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from conformance.driver.cache_folder import cache_folder
+from conformance.driver.extras import must_have
 from conformance.driver.naming import UsageError
 from conformance.driver.printable import printable
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
-from slotproof.console import codes, output, version
+from slotproof.console import codes, needs, output, version
 
-# Each command imports its module when it runs: torch and the provers take seconds to load.
+# Each command imports its module when it runs: torch and the provers take seconds to load, and need not be installed.
+# A command that cannot do without them says so first (`must_have`); of an engine `registry.load` says it.
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, rich_markup_mode=None)
 DEBUG = "SLOTPROOF_DEBUG"
@@ -121,6 +123,7 @@ def prove(
 
     Every transition must keep every invariant. What a solver proved before is remembered by the text that it gets.
     """
+    must_have("prove", "prove")
     if minimal:
         from slotproof.proving import minimal as dropping
 
@@ -209,6 +212,7 @@ def mutate(
         raise typer.Exit(mutating_impl.run(mutating_impl.ImplMutationOptions(*chosen)))
     if budget is not None:
         raise UsageError("--budget is for mutate impl and engine: the edits of the law are all tried")
+    must_have("mutate spec", "prove")
     from slotproof.planted import mutating
 
     if list_operators:
@@ -234,6 +238,7 @@ def diff(
 
     The solvers decide what is weaker or stronger than before. The text of both revisions is executed: see SECURITY.md.
     """
+    must_have("diff", "prove")
     from slotproof.review import diffing
 
     raise typer.Exit(diffing.run(base, head, json, form))
@@ -362,6 +367,7 @@ def verify(
 
     Takes about 2 minutes on 2 cores. The last line says what was verified, or what failed.
     """
+    must_have("verify", "prove", *registry.extras_of([registry.own()]))
     from slotproof.commands import verifying
 
     raise typer.Exit(verifying.run(fresh))
@@ -387,6 +393,7 @@ def faults(
     show it; on the right implementation this run must show nothing. With --search random runs, which know nothing of
     the bug, must find it.
     """
+    must_have("faults", "prove", *registry.extras_of([registry.own()]))
     from slotproof.planted import faulting
 
     raise typer.Exit(faulting.run(faulting.FaultOptions(name or [], search, seed, keep, json)))
@@ -487,6 +494,7 @@ def engines(
         from slotproof.commands import newest as latest
 
         raise typer.Exit(latest.run(json))
+    needs.needed_for_releases("engines")
     from slotproof.commands import engines as releases
 
     raise typer.Exit(releases.run(json, stems or ()))
@@ -506,6 +514,7 @@ def report(
 
     They also show the theorems, the law and the proofs. With --trace: the page of one trace alone.
     """
+    must_have("report", "prove", *registry.extras_of([registry.own()]))
     from slotproof.pages import report as page
 
     if trace is not None:
@@ -523,6 +532,7 @@ def docs(
 
     These are docs/laws.md, docs/findings.md, docs/status.md, and the marked parts of README.md.
     """
+    needs.needed_for_documents("docs")
     from slotproof.pages import documents
 
     raise typer.Exit(documents.write(check_only=check))

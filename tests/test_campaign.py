@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema
 import psutil
 import pytest
+import z3
 
 from benchmarks import steering
 from conformance.driver.naming import UsageError
@@ -29,6 +30,7 @@ from conformance.planted.faults.known_bugs import FAULTS
 from conformance.search import check
 from conformance.search.campaign import coverage, store, trial, workers
 from conformance.search.campaign.coverage import KnownTransition
+from conformance.search.campaign.known import Unknown, transitions
 from conformance.search.campaign.store import Store, replace_text
 from conformance.search.campaign.workers import EngineWorker, lost
 from conformance.search.connection import EngineDied, Subject
@@ -38,7 +40,9 @@ from conformance.stems.allocator.rules import AllocatorMachine
 from conformance.stems.machine import Sink
 from conformance.traces import trace_files
 from conformance.traces.outcome import outcome
-from proofs.registry import hints_of
+from proofs.obligations import call
+from proofs.registry import STEMS, hints_of
+from proofs.symbols import World, lift
 from slotproof import cli
 from slotproof.commands import campaign
 from slotproof.commands.campaign import CampaignOptions, report_of
@@ -102,7 +106,7 @@ def played(make: Callable[[Json], Any] | None = None, **more: Any) -> Json:
 
 
 def test_the_table_knows_every_transition_and_promise_of_the_law() -> None:
-    known = campaign._known("allocator")
+    known = transitions("allocator")
     assert [*known] == [*hints_of("allocator").stem.transitions]
     table = coverage.table("allocator", known, {})
     assert table["reached"] == 0
@@ -113,7 +117,7 @@ def test_the_table_knows_every_transition_and_promise_of_the_law() -> None:
 
 
 def test_a_transition_that_no_rule_sends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = campaign._known("allocator")
+    known = transitions("allocator")
 
     def missed() -> list[str]:
         result = played(registry.load("ours").makers["allocator"], examples=30)
@@ -131,12 +135,12 @@ def test_a_transition_that_no_rule_sends_is_named(monkeypatch: pytest.MonkeyPatc
 def test_counts_are_those_of_the_runs() -> None:
     result = played(examples=10)
     counts = coverage.from_rows(result["coverage"])
-    (promises,) = [one.promises for name, one in campaign._known("allocator").items() if name == "alloc_extend"]
+    (promises,) = [one.promises for name, one in transitions("allocator").items() if name == "alloc_extend"]
     assert counts["alloc_extend", "", "done"] > 0
     assert promises
     assert all(counts["alloc_extend", p, "done"] == counts["alloc_extend", "", "done"] for p in promises)
     assert coverage.from_rows(json.loads(json.dumps(coverage.rows(counts)))) == counts
-    table = coverage.table("allocator", campaign._known("allocator"), counts)
+    table = coverage.table("allocator", transitions("allocator"), counts)
     assert {"bad", "begin_group"} <= {*table["not_offered"]}
     assert not any(name.startswith("bad input") for name in table["never_reached"]), "the toy does not offer it"
 
@@ -564,9 +568,26 @@ def test_bad_arguments_are_one_line(
     assert {path.name for path in tmp_path.iterdir()} <= {"file", "campaign-toy-1.0"}, "an empty folder at most"
 
 
+def test_the_law_is_read_without_a_solver_as_the_proofs_read_it() -> None:
+    """What a transition promises, and whether it can be refused, of an unknown state and on symbols."""
+    different = []
+    for stem in STEMS:
+        hints = hints_of(stem)
+        for name, known in transitions(stem).items():
+            step = call(hints, hints.stem.transitions[name], World()).step
+            promises = tuple(dict.fromkeys(promise.sentence for promise in step.promises))
+            refused = not z3.is_true(z3.simplify(lift(step.fits)))
+            if known != KnownTransition(promises, refused):
+                different.append(f"{stem}.{name}")
+    assert different == []
+    assert transitions("server") == transitions("cache"), "a room for whole servers follows the law of a stem"
+    with pytest.raises(TypeError, match="may not branch"):
+        bool(Unknown())
+
+
 def test_ray_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"--ray needs Ray: pip install 'slotproof\[ray\]'"):
+    with pytest.raises(UsageError, match=r"--ray needs the extra 'ray': pip install 'slotproof\[ray\]'"):
         report_of(options(Subject("toy"), tmp_path, ray="local"))
 
 

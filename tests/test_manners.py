@@ -317,7 +317,7 @@ def test_the_cache_is_in_the_checkout_or_in_the_users_cache(monkeypatch: pytest.
 
 @pytest.mark.parametrize("command", ["docs", "engines"])
 def test_what_needs_a_checkout_says_so(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(documents, "ROOT", None)
+    monkeypatch.setattr(cache_folder, "checkout", lambda: None)
     monkeypatch.setattr(sys, "argv", ["slotproof", command])
     assert cli.run() == codes.USAGE
     assert "needs a checkout" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from conformance.driver import extras
 from conformance.driver.naming import unknown
 from conformance.driver.options import EngineOption, Given, chosen, words
 from conformance.driver.protocol import EngineError, Json
@@ -90,6 +91,9 @@ class Plugin(Protocol):
 
     It may have ``kinds``, the kinds of trees between which configurations choose by name, where it has several
     (``conformance.stems.kinds``). What is drawn for it is what ``Loaded.kinds`` has.
+
+    An engine of this folder may have ``extra``, the extra of our installation that has the packages that it needs
+    (``conformance.driver.extras``).
 
     It may have ``newest``, a function that returns the newest release on the package index, for ``slotproof engines
     --newest``. Then ``stems`` are the stems that the engine has in some release; without ``stems`` it has all.
@@ -213,6 +217,22 @@ def _plugin_of(found: Any, where: str) -> Plugin:
     return known
 
 
+def must_be_installed(found: Plugin) -> None:
+    """Raises ``EngineError`` with what ``lacking`` says, if it says something."""
+    if said := lacking(found):
+        raise EngineError(said)
+
+
+def lacking(found: Plugin) -> str:
+    """One line that names the extra of our installation that an engine needs, if it is not installed; else empty."""
+    return extras.lacking(f"the engine {found.name}", *extras_of([found]))
+
+
+def extras_of(engines: Iterable[Plugin]) -> tuple[str, ...]:
+    """The extras of our installation that engines need. An engine of another package has its own way to be complete."""
+    return tuple(found.extra for found in engines if found.name in _built_in() and hasattr(found, "extra"))
+
+
 def load(
     name: str,
     release: str | None = None,
@@ -224,8 +244,8 @@ def load(
     """Loads an engine. ``stems``: those that the user has named, for an engine whose stem is not clear. ``options``:
     those that the user has set.
 
-    Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device, and
-    ``UsageError`` for an option or a value that the engine does not have.
+    Raises ``EngineError``, which says in one line what is wrong with the name, release, folder or device, or which
+    extra of our installation is missing, and ``UsageError`` for an option or a value that the engine does not have.
     """
     if device not in DEVICES:
         plugin(name)  # a name that is wrong is told first
@@ -238,6 +258,7 @@ def load(
         found = _named(_registered(name).value, name, source, stems)
     else:
         found = plugin(name)
+    must_be_installed(found)
     if device == "cuda":
         _must_have_cuda()
     declared = options_of(found)
@@ -309,13 +330,16 @@ def _must_have_cuda() -> None:
 
 def fetch(name: str, release: str | None) -> None:
     """Downloads what ``load`` will need, so that an engine can be loaded without a network. An engine that has
-    something to download has a function ``fetch(release)``.
+    something to download has a function ``fetch(release)``. Raises ``EngineError`` before the download if its packages
+    are not installed.
     """
     if release is None:
         return  # nothing may be imported before the folder of ``--source`` is on ``sys.path``
-    found: Any = getattr(plugin(name), "fetch", None)
-    if found is not None:
-        found(release)
+    found = plugin(name)
+    must_be_installed(found)
+    download: Any = getattr(found, "fetch", None)
+    if download is not None:
+        download(release)
 
 
 def release_of(name: str, source: Path) -> str | None:

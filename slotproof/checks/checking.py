@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -38,6 +37,7 @@ from slotproof.checks.again import Again
 from slotproof.checks.by_cause import name_causes
 from slotproof.checks.subjects import Base, base_of
 from slotproof.checks.unbuilt import must_be_as_before
+from slotproof.console import version
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, progress
 
@@ -256,7 +256,7 @@ def _report(judged: list[Json], bench: Bench, options: CheckOptions, seconds: fl
     results = [_result(j) for j in judged]
     report = {
         "schema": SCHEMA,
-        "slotproof": version("slotproof"),
+        "slotproof": version.of("slotproof"),
         "subject": _subject(options.subject, subject),
         "base": None if bench.base is None else {**_subject(bench.base.subject, bench.base.hello), "why": bench.why},
         "options": {

@@ -27,13 +27,16 @@ def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path 
     engines; each is given to the engines that have it.
     """
     found = trace_files.load(trace)
-    rows = _rows(trace, _named(engines) if engines else judged(), releases, options)
+    asked, left_out = (_named(engines), []) if engines else _installed(judged())
+    rows = _rows(trace, asked, releases, options)
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
         verdict = part.partition(" in step ")[0].partition(":")[0]
         say(part, style=STYLES.get(verdict, ""))
     if all(r["verdict"] == UNSUPPORTED for r in rows):
         say("no engine could run this trace to its end, so it says nothing about a law", style="yellow")
+    for why in left_out:
+        say(f"left out: {why}")
     return BROKEN if any(r["verdict"] == VIOLATION for r in rows) else HOLDS
 
 
@@ -41,6 +44,16 @@ def _named(engines: Sequence[str]) -> list[str]:
     """The engines that the user has named; one that is named by its place, as ``my_engine:make``, needs no entry."""
     choose([name for name in engines if not named.is_place(name)], registry.names(), "engine")
     return list(engines)
+
+
+def _installed(engines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of engines that nobody has named those whose packages are installed, and why the others are left out. Raises
+    ``EngineError`` where all are left out.
+    """
+    missing = {name: why for name in engines if (why := registry.lacking(registry.plugin(name)))}
+    if len(missing) == len(engines):
+        raise EngineError(next(iter(missing.values())))
+    return [name for name in engines if name not in missing], list(missing.values())
 
 
 def judged() -> list[str]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,16 +22,16 @@ from conformance.driver.protocol import Json
 from conformance.engines import registry
 from conformance.search.campaign import coverage, workers
 from conformance.search.campaign.coverage import KnownTransition
+from conformance.search.campaign.known import transitions as known_transitions
 from conformance.search.campaign.store import DISTINCT, Looked, Store, replace_text
 from conformance.search.connection import Subject
 from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
 from conformance.stems.found import rooms
-from proofs.registry import hints_of
 from slotproof.checks import weigh
 from slotproof.commands.campaign_view import View, show
+from slotproof.console import version
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, write_json
-from slotproof.pages.documents import said_by
 
 SCHEMA = 1
 EXAMPLES = 40  # drawn runs of a trial
@@ -141,7 +140,7 @@ def report_of(options: CampaignOptions) -> Json:
         store = Store.open(options.folder, _subject(options.subject), options.seed, secrets.randbits(32))
         try:
             campaign = Campaign(options, stems, store)
-            known = {stem: _known(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
+            known = {stem: known_transitions(stem) for stem in {**dict.fromkeys(stems), **store.stems}}
             with view.of(hello["label"], store, known):
                 for asked, result in runs(campaign.asked()):
                     view.ended(asked, result, store.add(asked, result))
@@ -183,12 +182,6 @@ def _operations(trace: Json) -> list[str]:
     return [step["op"] for step in trace["steps"]]
 
 
-def _known(stem: str) -> dict[str, KnownTransition]:
-    """Every transition of the law of a stem, read off the law itself, so that one that no run has met is known too."""
-    said = {name: said_by(stem, name) for name in hints_of(stem).stem.transitions}
-    return {name: KnownTransition(tuple(one.promises), one.can_be_refused) for name, one in said.items()}
-
-
 # The report.
 
 
@@ -206,7 +199,7 @@ def _report(
         options.folder / "coverage.json", jsonlib.dumps({r["stem"]: r["coverage"] for r in results}, indent=1) + "\n"
     )
     report = {
-        **{"schema": SCHEMA, "slotproof": version("slotproof"), "folder": str(options.folder)},
+        **{"schema": SCHEMA, "slotproof": version.of("slotproof"), "folder": str(options.folder)},
         "subject": {**store.subject, **{name: hello[name] for name in ("label", "own", "notes", "isolation", "roots")}},
         "options": {
             **{"stems": list(options.stems), "seconds": options.seconds, "workers": at_a_time, "ray": options.ray},

@@ -10,18 +10,22 @@ from conformance.engines import registry
 from conformance.traces import cause_files
 from conformance.traces.cause_files import Cause
 from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.needs import needed_checkout, needed_for_documents
 from slotproof.console.screen import choose, say, show, table, write_json
 from slotproof.pages.cause_pages import FILE, KEEPS
-from slotproof.pages.documents import needed_checkout, write
 
 
 def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
     """Tries causes on the newest release of their engines, and prints what they show. ``keep``: writes what was found
     and the pages made from it. The exit code tells whether each cause was shown, and mended by its repair alone.
     """
+    if keep:
+        needed_for_documents("causes --keep")
     path = needed_checkout("causes --keep") / "docs" / FILE if keep else None
     every = cause_files.every()
     choose(names, [cause.name for cause in every], "cause")
+    for engine in dict.fromkeys(cause.engine for cause in every if not names or cause.name in names):
+        registry.must_be_installed(registry.plugin(engine))
     found = [_tried(cause, batches, seed) for cause in every if not names or cause.name in names]
     columns = ("cause", "where", "traces shown", "mended", "steps when repaired", "amiss there")
     show(table("Causes", columns, [_row(one) for one in found]))
@@ -32,6 +36,8 @@ def run(names: Sequence[str], batches: int, seed: int, keep: bool) -> int:
         kept = json.loads(path.read_text("utf-8")) if path.exists() else []
         rows = {one["cause"]: one for one in (*kept, *found)}
         write_json(path, [rows[cause.name] for cause in every if cause.name in rows])
+        from slotproof.pages.documents import write
+
         write(check_only=False)
     return HOLDS if all(is_settled(one) for one in found) else BROKEN
 

@@ -20,9 +20,11 @@ def run(engine: str, release: str | None, source: Path | None, json: Path | None
     An engine takes part if its plug-in has a function ``compat(release, source)``, which returns ``used``,
     ``inherited`` and ``missing`` as docs/json.md says. ``EngineError`` for any other engine.
     """
-    compat: Any = getattr(registry.plugin(engine), "compat", None)
+    found_engine = registry.plugin(engine)
+    compat: Any = getattr(found_engine, "compat", None)
     if compat is None:
         raise EngineError(f"{engine}: this engine has no class that our allocators can replace")
+    registry.must_be_installed(found_engine)
     found: Json = compat(release, source)
     label = f"{engine} {release or source}"
     unexplained = [row for row in found["missing"] if not row["reason"]]

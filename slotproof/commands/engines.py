@@ -24,7 +24,7 @@ from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
 from slotproof.console.codes import FAILED, USAGE
 from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
-from slotproof.pages.documents import FINDINGS, needed_checkout, write
+from slotproof.pages.documents import FINDINGS, write
 from slotproof.pages.kept_findings import packed, stems_of_traces, unpacked
 
 
@@ -32,7 +32,6 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     """Checks and replays, prints the verdicts, and writes the findings and the documents that are made from them.
     ``stems``: only these, where some are named; what is known of others stays.
     """
-    needed_checkout("engines")
     choose(stems, list(ROOMS), "stem")
     stem_of, own = stems_of_traces(), registry.load(registry.own().name)
     names = [name for name in trace_files.names() if not stems or stem_of[name] in stems]

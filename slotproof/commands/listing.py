@@ -9,13 +9,15 @@ from pathlib import Path
 
 import spec
 from conformance import stems as rooms
+from conformance.driver.extras import lacking
+from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.stems.found import servers
 from conformance.traces import trace_files
 from proofs.registry import STEMS
 from slotproof.console.codes import HOLDS
-from slotproof.console.screen import choose, show, table, write_json
+from slotproof.console.screen import choose, say, show, table, write_json
 
 
 def stems() -> list[Json]:
@@ -68,13 +70,27 @@ KINDS: dict[str, Callable[[], list[Json]]] = {
 
 
 def run(kinds: Sequence[str], json: Path | None) -> int:
-    """Prints the names of these kinds, or of all kinds, and writes them to ``json``."""
-    found = {kind: KINDS[kind]() for kind in choose(kinds, KINDS, "list of names")}
+    """Prints the names of these kinds, or of all kinds, and writes them to ``json``.
+
+    Where no kind is named, one whose extra is not installed is left out, and a line says so.
+    """
+    chosen = choose(kinds, KINDS, "list of names")
+    missing = {kind: why for kind in chosen if (why := _lacking(kind))}
+    if kinds and missing:
+        raise UsageError(next(iter(missing.values())))
+    found = {kind: KINDS[kind]() for kind in chosen if kind not in missing}
     write_json(json, found)
     for kind, rows in found.items():
         columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
         show(table(kind, columns, [[_shown(row[name]) for name in columns] for row in rows]))
+    for why in missing.values():
+        say(f"left out: {why}")
     return HOLDS
+
+
+def _lacking(kind: str) -> str:
+    """What ``extras.lacking`` says of a kind of names: the known bugs are made of proofs and of our implementation."""
+    return lacking(f"list {kind}", "prove", *registry.extras_of([registry.own()])) if kind == "faults" else ""
 
 
 def _shown(value: str | list[str] | None) -> str:

@@ -46,6 +46,7 @@ from proofs.symbols import World, lift
 from slotproof.checks import arguments
 from slotproof.checks.replays import merged, shown
 from slotproof.console.codes import BROKEN, HOLDS
+from slotproof.console.needs import needed_checkout
 from slotproof.console.output import write_text
 from slotproof.console.screen import broken, say, show
 from slotproof.pages import corners
@@ -130,15 +131,6 @@ def write(check_only: bool) -> int:
         path.unlink()
     say(f"written: {names}" if names else "nothing to write: all documents were up to date")
     return 0
-
-
-def needed_checkout(command: str) -> Path:
-    """The root of the checkout, whose documents the command writes. Raises ``UsageError`` in an installed package."""
-    if ROOT is None:
-        raise UsageError(
-            f"`slotproof {command}` writes the documents of the repository: it needs a checkout of Slotproof"
-        )
-    return ROOT
 
 
 def kept_findings() -> Json:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import conformance
 import spec
 from conformance.driver.cache_folder import cache_folder, checkout
+from conformance.driver.extras import must_have
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
@@ -75,14 +75,14 @@ def run(options: EngineMutationOptions) -> int:
 
 def _known(options: EngineMutationOptions) -> tuple[Sequence[str], str]:
     """What of the engine is bookkeeping, and the release."""
-    bookkeeping = getattr(registry.plugin(options.engine), "bookkeeping", ())
+    found = registry.plugin(options.engine)
+    bookkeeping = getattr(found, "bookkeeping", ())
     if not bookkeeping:
         raise UsageError(f"mutate engine {options.engine}: this engine does not say which of its files are bookkeeping")
     if options.release is None:
         raise UsageError("mutate engine needs --release VERSION: the release whose source is edited")
-    if find_spec("cosmic_ray") is None or find_spec("coverage") is None:
-        needed = "the packages cosmic-ray and coverage, which the extra `dev` has: pip install -e '.[dev]'"
-        raise UsageError(f"mutate engine needs {needed}")
+    must_have("mutate engine", "mutate")
+    registry.must_be_installed(found)
     if options.keep and checkout() is None:
         raise UsageError("--keep writes docs/mutation_engines.json: it needs a checkout of Slotproof")
     return bookkeeping, options.release

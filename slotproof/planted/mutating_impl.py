@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.driver.cache_folder import checkout
+from conformance.driver.extras import must_have
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.engines import registry
@@ -113,8 +113,7 @@ def _root() -> Path:
 
 def _spots(root: Path, options: ImplMutationOptions) -> list[Spot]:
     """What can be changed in the files that the stems use."""
-    if find_spec("cosmic_ray") is None:
-        raise UsageError("mutate impl needs the package cosmic-ray, which the extra `dev` has: pip install -e '.[dev]'")
+    must_have("mutate impl", "mutate", *registry.extras_of([registry.own()]))
     from conformance.planted.mutants import places, trials
 
     stems = choose(options.stems, STEMS, "stem")

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import spec
@@ -19,6 +18,7 @@ from proofs.difference.loaded import Unreadable
 from proofs.difference.row import CHANGES, Row
 from slotproof.checks import emit
 from slotproof.checks.revisions import commit_of, git, unpack
+from slotproof.console import version
 from slotproof.console.codes import HOLDS, UNKNOWN
 from slotproof.console.output import write_json
 from slotproof.console.screen import progress
@@ -137,7 +137,7 @@ def _report(old: NamedRevision, new: NamedRevision, rows: list[Row]) -> Json:
         code, reason = UNKNOWN, f"of {len(open_ones)} of {len(rows)} changes something is not known"
     return {
         "schema": SCHEMA,
-        "slotproof": version("slotproof"),
+        "slotproof": version.of("slotproof"),
         "base": old.as_json(),
         "head": new.as_json(),
         "changes": [row.as_json() for row in rows],

@@ -33,6 +33,7 @@ class Ours:
     releases: tuple[str, ...] = ()
     folder: Path | None = None
     own = True
+    extra = "impl"
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """An engine for each stem, with its tensors on ``device``. ``source``: a folder with ``impl/``, from which our

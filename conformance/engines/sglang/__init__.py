@@ -68,6 +68,7 @@ class SGLangPlugin:
     own: bool = False
     options: tuple[EngineOption, ...] = OPTIONS
     bookkeeping: tuple[str, ...] = BOOKKEEPING
+    extra: str = "sglang"
     kinds: Kinds = KINDS
 
     def load(

@@ -34,6 +34,7 @@ class VLLMPlugin:
     folder: Path | None = Path(__file__).parent
     own: bool = False
     bookkeeping: tuple[str, ...] = BOOKKEEPING
+    extra: str = "vllm"
 
     def load(self, release: str | None, source: Path | None, device: str) -> Loaded:
         """The engines of a release, or of a checkout in the folder ``source``. ``EngineError`` says what is wrong."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from conformance.driver.extras import must_have
 from conformance.driver.naming import UsageError
 from conformance.driver.protocol import Json
 from conformance.search.campaign.workers import EngineWorker, Finished, Runs, in_turn
@@ -64,10 +65,8 @@ def tasks(subject: Subject, workers: int | None, address: str) -> Iterator[tuple
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise UsageError(f"--ray needs Ray: pip install 'slotproof[ray]' ({error})") from error
+    must_have("--ray", "ray")
+    return import_module("ray")
 
 
 def _begin(ray: Any, address: str, workers: int | None) -> None:
