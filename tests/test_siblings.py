@@ -1,6 +1,6 @@
 """Wrong transitions that somebody wrote who had not seen the laws of what calls must achieve: some law refutes each.
 
-They were written beside eighteen holes that a review had found (``siblings``), three a hole, and two more sets of three.
+They were written beside eighteen holes that a review had found (``siblings``): three a hole, and two sets of three.
 """
 
 from __future__ import annotations
