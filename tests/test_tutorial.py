@@ -64,18 +64,6 @@ def test_the_pages_that_read_in_order_are_there() -> None:
     assert [name for name in pages if not (DOCS / name).is_file()] == []
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    lost = []
-    for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]:
-        for target, _, part in re.findall(r"\]\(([^)#:\s]+)(#([^)]+))?\)", path.read_text(encoding="utf-8")):
-            place = (path.parent / target).resolve()
-            headings = re.findall(r"^#+ (.*)$", place.read_text("utf-8"), re.MULTILINE) if place.suffix == ".md" else []
-            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            if not place.exists() or (part and part not in anchors):
-                lost.append(f"{path.name}: {target}#{part}")
-    assert lost == []
-
-
 def test_the_glossary_is_in_order_and_has_each_word_once() -> None:
     words = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)[2:]
     assert words == sorted({*words}, key=str.lower)

@@ -32,7 +32,7 @@ from slotproof.checks import weigh
 from slotproof.commands.campaign_view import View, show
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
 from slotproof.console.screen import choose, write_json
-from slotproof.pages.documents import said_by
+from slotproof.pages.law_pages import said_by
 
 SCHEMA = 1
 EXAMPLES = 40  # drawn runs of a trial

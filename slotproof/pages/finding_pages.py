@@ -23,6 +23,7 @@ from conformance.traces.trace_files import Kept
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
+FOLDERS = ("findings", "causes", "laws")  # in the folder of the documents: all their pages are generated
 SCRIPTS = "scripts"  # the folder beside an engine's ``traces`` that has the scripts
 
 
@@ -136,5 +137,5 @@ def pages(
 
 
 def left_over(docs: Path, made: Iterable[Path]) -> list[Path]:
-    """The pages of findings and causes that are there no more."""
-    return sorted({*(docs / "findings").glob("*.md"), *(docs / "causes").glob("*.md")} - {*made})
+    """The pages of findings, causes and stems that are there no more."""
+    return sorted({page for folder in FOLDERS for page in (docs / folder).glob("*.md")} - {*made})
