@@ -107,6 +107,11 @@ class Hints:
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 
+    def is_theorem(self, law: str) -> bool:
+        """The law is said to follow from the others."""
+        known = self.stem.invariants.get(law)
+        return known is not None and known.theorem
+
 
 def without_mutant(hints: Hints) -> list[str]:
     """The laws that no mutant breaks: such a law could say nothing. Laws of a part have their mutants there."""

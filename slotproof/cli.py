@@ -521,8 +521,8 @@ def docs(
 ) -> None:
     """Write the generated documents.
 
-    These are docs/laws.md, docs/findings.md and docs/causes.md with their pages, docs/status.md and other tables, and the
-    marked parts of README.md.
+    These are docs/laws.md, docs/findings.md and docs/causes.md with their pages, docs/status.md and other tables, and
+    the marked parts of README.md.
     """
     from slotproof.pages import documents
 
