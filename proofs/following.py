@@ -52,7 +52,7 @@ def _asked(hints: Hints, law: Invariant, without: Collection[str]) -> Following:
     core = _core(made, known)
     if core is not None:
         core = _fewer(made, core)
-        formula = Formula(law.name, lambda: made.given(core), made.goal)
+        formula = Formula(law.name, lambda: made.given(core), made.claim)
         if prover.prove_formula(formula) == ("unsat", "unsat"):
             return Following(tuple(one.name for one in core))
     return Following(None, _apart(hints, law, known))
@@ -82,7 +82,7 @@ def _core(made: Consequence, laws: Sequence[Invariant]) -> list[Invariant] | Non
     labels = [z3.Bool(f"law {number}") for number in range(len(laws))]
     facts = [z3.Implies(label, fact) for label, several in zip(labels, said, strict=True) for fact in several]
     for look in prover.LOOKS[:3]:
-        solver = prover.looking([*always, *facts, z3.Not(made.goal)], look, prover.GLANCE.z3)
+        solver = prover.looking([*always, *facts, z3.Not(made.claim)], look, prover.GLANCE.z3)
         answer = solver.check(labels)
         if answer == z3.unsat:
             used = {str(label) for label in solver.unsat_core()}

@@ -315,7 +315,7 @@ def initially(hints: Hints, law: Invariant) -> Formula:
 
 @dataclass
 class Consequence:
-    """A law as what may follow from others, on any state. ``goal``: the law there; of a law on each member, what it
+    """A law as what may follow from others, on any state. ``claim``: the law there; of a law on each member, what it
     says about an arbitrary one.
     """
 
@@ -326,7 +326,7 @@ class Consequence:
     def __post_init__(self) -> None:
         self.held = state_of(self.hints.stem, self.world)
         self.members = [Term(self.world.fresh("one"))]
-        self.goal = law_at(self.world, self.law, self.held, self.members)[-1]
+        self.claim = law_at(self.world, self.law, self.held, self.members)[-1]
         if self.law.name in self.hints.named:
             self.members.append(self.hints.named[self.law.name](self.held, self.members[0]))
         self.counts = list(self.world.counts)
@@ -337,7 +337,7 @@ class Consequence:
         return [*self.world.axioms, *facts, *self.lemmas()]
 
     def facts(self, laws: Iterable[Invariant]) -> list[list[Any]]:
-        """What each of these laws says of the state. Lemmas are about what these laws and the goal count."""
+        """What each of these laws says of the state. Lemmas are about what these laws and the claim count."""
         self.world.counts[:] = self.counts
         stated = (law.current() if law.inherited else law for law in laws)
         return [law_at(self.world, law, self.held, self.members) for law in stated]
@@ -358,7 +358,7 @@ def follows(hints: Hints, theorem: Invariant) -> Formula:
     relevant = relevant_laws_of(hints, START, theorem.name)
     made = Consequence(hints, theorem)
     core_facts = made.given([law for law in (*known, *earlier) if law.name in relevant])
-    return Formula(theorem.name, lambda: made.given(known), made.goal, core_facts)
+    return Formula(theorem.name, lambda: made.given(known), made.claim, core_facts)
 
 
 def drains(hints: Hints) -> Iterator[Formula]:

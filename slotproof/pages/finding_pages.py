@@ -20,6 +20,7 @@ from conformance.engines import registry
 from conformance.stems.found import law_of
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
+from slotproof.pages.law_pages import place
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
@@ -83,6 +84,11 @@ class KeptFinding:
         """The law in English; empty where no invariant of the stem is broken, but an answer or a transition."""
         law = law_of(self.kept.trace.stem).invariants.get(self.gravest["law"])
         return law.sentence if law else ""
+
+    @property
+    def law_page(self) -> str | None:
+        """Where the law or transition that is broken stands, from the folder of the documents."""
+        return place(law_of(self.kept.trace.stem).name, self.gravest["law"])
 
     @property
     def title(self) -> str:

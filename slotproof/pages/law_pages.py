@@ -19,8 +19,6 @@ import z3
 from jinja2 import Environment
 
 import spec
-from conformance.stems.claims import Claims
-from conformance.stems.stem_registry import ROOMS as STEMS_OF_RUNS
 from proofs import constants, fitting
 from proofs.draining import COMES_TO_REST
 from proofs.hints import COMMON
@@ -28,6 +26,8 @@ from proofs.obligations import ATOMIC, call
 from proofs.registry import STEMS, hints_of
 from proofs.symbols import World, lift
 from slotproof.checks import arguments
+from slotproof.pages.engine_functions import FunctionTable
+from slotproof.pages.engine_functions import table as functions_of
 from slotproof.proving.headlines import promisers, theorems
 from spec.logic import Invariant, Stem
 from spec.scope import OUTSIDE
@@ -57,7 +57,6 @@ class TransitionEntry(NamedTuple):
     """A transition on the page of its stem.
 
     ``arguments``: their names. ``laws``: the names of the laws of two states that say what this call does.
-    ``operations``: those of runs that take it.
     """
 
     name: str
@@ -65,7 +64,6 @@ class TransitionEntry(NamedTuple):
     arguments: list[str]
     duties: CallerDuties
     laws: list[str]
-    operations: tuple[str, ...]
 
 
 class ChangeEntry(NamedTuple):
@@ -82,6 +80,7 @@ class StemPage(NamedTuple):
     what is proved of each call beside its laws. ``rest``: how it comes to rest, where that is proved. ``theorems``:
     each theorem that says laws of this stem, with their names. ``outside``: what the theorems about this stem leave
     out.
+    ``functions``: which functions of engines lead to which transitions.
     """
 
     name: str
@@ -98,12 +97,13 @@ class StemPage(NamedTuple):
     assumptions: list[NamedSentence]
     theorems: list[tuple[str, list[str]]]
     outside: list[tuple[str, str, str]]
+    functions: FunctionTable
 
 
 def pages(templates: Environment, docs: Path) -> dict[Path, str]:
     """The index and the page of each stem, by path."""
     said = theorems(STEMS)
-    made = [stem_page(name, said) for name in STEMS]
+    made = [stem_page(name, said, functions_of(docs, name)) for name in STEMS]
     index = templates.get_template("laws.md.j2").render(
         stems=made, theorems=[_theorem(one) for one in said], assumptions=COMMON, whole=WHOLE
     )
@@ -136,6 +136,17 @@ def stated(stem: str, law: str) -> tuple[str, str]:
     return stem, law
 
 
+def place(stem: str, name: str) -> str | None:
+    """Where a law, a transition or a claim about each call of a stem stands, from the folder of the documents; ``None``
+    for another name.
+    """
+    known = hints_of(stem).stem
+    if name in known.invariants.keys() | known.changes.keys() | known.transitions.keys() | of_each_call(known).keys():
+        of, anchor = stated(stem, name)
+        return f"{FOLDER}/{of}.md#{anchor}"
+    return None
+
+
 def _by_stem(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for stem, name in dict.fromkeys(names):
@@ -143,7 +154,7 @@ def _by_stem(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return {stem: found[stem] for stem in STEMS if stem in found}
 
 
-def stem_page(name: str, said: Iterable[Mapping[str, Any]] = ()) -> StemPage:
+def stem_page(name: str, said: Iterable[Mapping[str, Any]], functions: FunctionTable) -> StemPage:
     """What the page of a stem shows. ``said``: the theorems, see ``headlines.theorems``."""
     hints = hints_of(name)
     stem, own = hints.stem, own_laws(hints.stem)
@@ -164,6 +175,7 @@ def stem_page(name: str, said: Iterable[Mapping[str, Any]] = ()) -> StemPage:
         _assumptions(name),
         [(theorem, laws) for theorem, laws in of_theorems if laws],
         [(part, transition, reason) for (part, transition), reason in OUTSIDE] if name == WHOLE else [],
+        functions,
     )
 
 
@@ -175,14 +187,12 @@ def paragraphs(stem: Stem) -> list[str]:
 
 def _transition(stem: Stem, name: str) -> TransitionEntry:
     function = stem.transitions[name]
-    claims: Claims = STEMS_OF_RUNS[stem.name].claims if stem.name in STEMS_OF_RUNS else {}
     return TransitionEntry(
         name,
         function.__doc__ or "",
         arguments.arguments_of(function),
         said_by(stem.name, name),
         [law.name for law in stem.changes.values() if name in law.only],
-        claims[name].by if name in claims else (),
     )
 
 
