@@ -321,9 +321,9 @@ class Consequence:
 
     hints: Hints
     law: Invariant
-    world: World = field(default_factory=World)
 
     def __post_init__(self) -> None:
+        self.world = World()
         self.held = state_of(self.hints.stem, self.world)
         self.members = [Term(self.world.fresh("one"))]
         self.claim = law_at(self.world, self.law, self.held, self.members)[-1]

@@ -481,7 +481,8 @@ def engines(
 ) -> None:
     """Check all releases of all engines (takes long).
 
-    Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
+    Every kept trace is replayed on each release too. The result is docs/findings.json, docs/functions.json (which
+    functions of the newest releases lead to which transitions) and the documents made from them.
     """
     if newest:
         from slotproof.commands import newest as latest

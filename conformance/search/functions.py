@@ -2,9 +2,10 @@
 engine's developer finds the transition of a function by it.
 
 Runs are drawn on the release, and each is then repeated while it is watched. Of the calls of an operation those count
-that took a transition. A function is named that the driver itself calls, not one that such a function calls, in at
-least half of them; a method that several classes have is one function in this, and the classes are named that each have
-a tenth of the calls. Functions are left out that the driver also calls to build an engine or to read its state.
+that took a transition. A function is named that the driver itself calls, not one that such a function calls, where at
+least half of these calls in a run call it, and this in a sixth of the runs that have the operation: an engine has other
+functions for another kind of tree or for pages of one token. Functions are left out that the driver also calls to build
+an engine or to read its state.
 """
 
 from __future__ import annotations
@@ -28,20 +29,27 @@ from conformance.stems.stem_registry import STEMS, start
 from conformance.telling.where import CallRecorder, Roots
 
 RUNS = 60  # how many are drawn of each stem
-SHARE = 0.5  # of the calls of an operation, in which a function must be called
-OF_CLASS = 0.1  # of the calls of an operation, in which the method of one class must be called
+SHARE = 1 / 2  # of the calls of an operation in one run, in which a function must be called
+OF_RUNS = 1 / 6  # of the runs that have the operation, in which it must be so
 
 
 @dataclass
 class WatchedOperation:
-    """What one operation did: how often it took a transition, in how many of these calls each function was called, with
-    its class and without, and how often it took each transition.
+    """What one operation did. ``took``: how often it took a transition; ``functions``: in how many of these calls each
+    function was called; ``transitions``: how often it took each.
     """
 
     took: int = 0
     functions: Counter[str] = field(default_factory=Counter)
-    names: Counter[str] = field(default_factory=Counter)
     transitions: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def usual(self) -> set[str]:
+        """The functions that it calls most times."""
+        return {name for name, times in self.functions.items() if times >= SHARE * self.took}
+
+
+Watched = dict[str, WatchedOperation]  # by operation, of one run
 
 
 def functions(loaded: Loaded, stems: Collection[str] = (), runs: int = RUNS) -> Json:
@@ -58,17 +66,19 @@ def functions(loaded: Loaded, stems: Collection[str] = (), runs: int = RUNS) -> 
 def of_stem(stem: str, make: Callable[[Json], Any], code: Sequence[Path], runs: int = RUNS) -> Json:
     """What ``functions`` finds of one stem. ``make`` builds an engine, whose ``code`` is in these folders."""
     roots, reading = Roots(code), set[str]()
-    found: defaultdict[str, WatchedOperation] = defaultdict(WatchedOperation)
-    for trace in _drawn(stem, make, runs):
-        _watch(trace, make, roots, found, reading)
-    return {op: _shown(one, reading, STEMS[stem].claims) for op, one in sorted(found.items())}
+    found = [_watched(trace, make, roots, reading) for trace in _drawn(stem, make, runs)]
+    names = sorted({op for run in found for op in run})
+    return {op: _shown([run[op] for run in found if op in run], reading, STEMS[stem].claims) for op in names}
 
 
-def _shown(one: WatchedOperation, reading: Collection[str], transitions: Collection[str]) -> Json:
-    often = {name for name, times in one.names.items() if times >= SHARE * one.took}
-    of_class = {name for name, times in one.functions.items() if times >= OF_CLASS * one.took and _bare(name) in often}
-    taken = [name for name in transitions if one.transitions[name]]
-    return {"functions": sorted(of_class.difference(reading)), "transitions": taken}
+def _shown(several: Sequence[WatchedOperation], reading: Collection[str], transitions: Collection[str]) -> Json:
+    """What one operation did in several runs."""
+    runs = Counter(name for one in several for name in one.usual if name not in reading)
+    taken = {name for one in several for name in one.transitions}
+    return {
+        "functions": sorted(name for name, times in runs.items() if times >= OF_RUNS * len(several)),
+        "transitions": [name for name in transitions if name in taken],
+    }
 
 
 def _drawn(stem: str, make: Callable[[Json], Any], runs: int) -> list[Trace]:
@@ -79,28 +89,29 @@ def _drawn(stem: str, make: Callable[[Json], Any], runs: int) -> list[Trace]:
     return [*traces.values()]
 
 
-def _watch(
-    trace: Trace, make: Callable[[Json], Any], roots: Roots, found: dict[str, WatchedOperation], reading: set[str]
-) -> None:
-    """Repeats a run, and adds what it did. It ends where the engine breaks a law or does not take a call."""
+def _watched(trace: Trace, make: Callable[[Json], Any], roots: Roots, reading: set[str]) -> Watched:
+    """What a run did, when it is repeated. It ends where the engine breaks a law or does not take a call. ``reading``
+    gets the functions that are called to build the engine and to read it.
+    """
     built, known = CallRecorder(roots), STEMS[trace.stem].claims
     with built.watched():
         lock = start(trace.stem, make, trace.config, strict=False)
         lock.run.project()
     reading |= _named(built)
+    found: defaultdict[str, WatchedOperation] = defaultdict(WatchedOperation)
     for step in trace.steps:
         calls, before = CallRecorder(roots), _done(lock, known)
         lock.watch = calls.watched
         try:
             lock.do(**step)
         except (Finding, Misuse, Unsupported):
-            return
+            break
         if taken := _done(lock, known) - before:
-            one, called = found[step["op"]], _named(calls)
+            one = found[step["op"]]
             one.took += 1
-            one.functions.update(called)
-            one.names.update({*map(_bare, called)})
+            one.functions.update(_named(calls))
             one.transitions.update(taken)
+    return found
 
 
 def _done(lock: LockStep, known: Collection[str]) -> Counter[str]:
@@ -112,11 +123,7 @@ def _named(calls: CallRecorder) -> set[str]:
     """The functions that the driver itself called, without those that Python calls for an operator or a class."""
     frames, _, _ = calls.frames()
     names = {frame.function for frame in frames if frame.depth == 1}
-    return {name for name in names if not _bare(name).startswith("__")}
-
-
-def _bare(function: str) -> str:
-    return function.rpartition(".")[2]
+    return {name for name in names if not name.rpartition(".")[2].startswith("__")}
 
 
 def elsewhere(engine: str, release: str, stems: Collection[str] = ()) -> Json:

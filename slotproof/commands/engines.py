@@ -1,4 +1,6 @@
-"""``slotproof engines``: every release on every stem, and every kept trace on every release."""
+"""``slotproof engines``: every release on every stem, every kept trace on every release, and which functions of the
+newest releases lead to which transitions.
+"""
 
 from __future__ import annotations
 

@@ -7,10 +7,11 @@ law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --k
 is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
 nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
 which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
-``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Everything else is made from the code,
-so ``slotproof docs --check`` sees a document that is out of date without loading an engine of others and without
-searching for the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``. The
-kept traces are run on our implementation for ``proofs/corners.json``.
+``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Which functions of the newest releases
+lead to which transitions is kept in ``docs/functions.json``, which ``slotproof engines`` writes too. Everything else is
+made from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine of
+others and without searching for the known bugs. Tests search for some of them and compare what they find with
+``docs/faults.json``. The kept traces are run on our implementation for ``proofs/corners.json``.
 """
 
 from __future__ import annotations
