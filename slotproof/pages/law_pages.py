@@ -1,5 +1,5 @@
-"""The pages about the law: ``docs/laws.md`` with the theorems and a table of the stems, and ``docs/laws/STEM.md`` with
-the laws and transitions of one stem.
+"""The pages about the law: ``docs/laws.md`` with the theorems and a table of the stems, ``docs/laws/STEM.md`` with the
+laws and transitions of one stem, and ``docs/laws/runs.md`` with what runs judge beside them.
 
 Each sentence of the spec stands at one place: a law, a transition and its promises on the page of their stem, a theorem
 in ``docs/laws.md``. Whatever speaks of them links there. The anchor of a law, a transition or a claim about each call
@@ -28,11 +28,13 @@ from proofs.symbols import World, lift
 from slotproof.checks import arguments
 from slotproof.pages.engine_functions import FunctionTable
 from slotproof.pages.engine_functions import table as functions_of
+from slotproof.pages.run_rules import rules
 from slotproof.proving.headlines import promisers, theorems
 from spec.logic import Invariant, Stem
 from spec.scope import OUTSIDE
 
 FOLDER = "laws"  # in the folder of the documents: one page a stem
+RUNS = "runs"  # the page of what runs judge beside the laws
 WHOLE = "cache"  # the stem whose theorems leave transitions of its parts out
 
 
@@ -107,8 +109,9 @@ def pages(templates: Environment, docs: Path) -> dict[Path, str]:
     index = templates.get_template("laws.md.j2").render(
         stems=made, theorems=[_theorem(one) for one in said], assumptions=COMMON, whole=WHOLE
     )
-    page = templates.get_template("law.md.j2")
+    page, of_runs = templates.get_template("law.md.j2"), templates.get_template("run_rules.md.j2")
     texts = {docs / "laws.md": index, **{docs / FOLDER / f"{one.name}.md": page.render(page=one) for one in made}}
+    texts[docs / FOLDER / f"{RUNS}.md"] = of_runs.render(rules=rules())
     return {path: f"{text.rstrip()}\n" for path, text in texts.items()}
 
 
@@ -137,14 +140,14 @@ def stated(stem: str, law: str) -> tuple[str, str]:
 
 
 def place(stem: str, name: str) -> str | None:
-    """Where a law, a transition or a claim about each call of a stem stands, from the folder of the documents; ``None``
-    for another name.
+    """Where a law, a transition or a claim about each call of a stem stands, or a rule of runs, from the folder of the
+    documents; ``None`` for another name.
     """
     known = hints_of(stem).stem
     if name in known.invariants.keys() | known.changes.keys() | known.transitions.keys() | of_each_call(known).keys():
         of, anchor = stated(stem, name)
         return f"{FOLDER}/{of}.md#{anchor}"
-    return None
+    return f"{FOLDER}/{RUNS}.md#{name}" if name in {rule.name for rule in rules()} else None
 
 
 def _by_stem(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
