@@ -47,7 +47,7 @@ faults: $(READY) ## find every known bug from nothing, write docs/faults.json an
 	$(BIN)/slotproof faults --search --keep && code=0 || code=$$?; $(BIN)/slotproof docs && exit $$code
 
 # A release that breaks a law is a finding, not a failure of this command: all releases are checked.
-engines: $(READY) ## check every release of every engine, replay every kept trace, write docs/findings.json
+engines: $(READY) ## check every release of every engine, replay every kept trace, write docs/findings.json and docs/functions.json
 	$(BIN)/slotproof engines
 
 unneeded: $(READY) ## drop each promise, choice and fit in turn, write docs/unneeded.json (takes long)

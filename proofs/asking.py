@@ -150,8 +150,10 @@ def first_solver(assertions: Sequence[Any], plan: Sequence[dict[str, Any]], stop
     answer = UNKNOWN
     for number, options in enumerate(plan):
         answer = str(solver_of(alone(assertions), options).check())
-        if answer != UNKNOWN:
+        if answer == UNSAT:
             return answer
         if number == 0 and stop():
             return NOT_ASKED
+        if answer == SAT:
+            return answer
     return answer

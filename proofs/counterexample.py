@@ -42,9 +42,10 @@ class Counterexample:
 
     def __str__(self) -> str:
         if self.transition == obligations.START:
-            return f"a lawful state breaks {self.broken[0][0]}: {self.before}"
+            return f"a lawful state breaks {self.broken[0][0]}: {explore.told(self.before)}"
         words = ", ".join(f"{name}={explore.show(value)}" for name, value in self.arguments.items())
-        return f"{self.transition}({words}) breaks {', '.join(sorted({law for law, _ in self.broken}))}"
+        broken = ", ".join(sorted({law for law, _ in self.broken}))
+        return f"{self.transition}({words}) breaks {broken}; the state before: {explore.told(self.before)}"
 
 
 def of_obligation(hints: Hints, name: str, invariant: str, limit: int) -> Counterexample | None:
@@ -67,19 +68,24 @@ def _at_the_start(hints: Hints, invariant: str, limit: int) -> Counterexample | 
 
 def _lawful_without(hints: Hints, theorem: Invariant, limit: int) -> Any:
     """A small state that keeps every law and breaks the theorem; ``None`` if there is none."""
-    world = World(dict(hints.sizes))
-    held = obligations.state_of(hints.stem, world)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
-    said = [fact for law in laws for fact in obligations.law_at(world, law, held, [])]
-    broken = z3.Not(z3.And(*obligations.law_at(world, theorem, held, [])))
-    model = _model([*said, broken, *world.axioms], limit)
-    if model is None:
-        return None
-    found = ModelReader(model, max(hints.sizes.values())).value(held)
-    broken_laws = [law for law, _ in hints.stem.broken(found)]
-    if theorem not in broken_laws or not all(law.theorem for law in broken_laws):
+    found = state_apart(hints, theorem, laws, limit)
+    broken = {law.name for law, _ in hints.stem.broken(found)} if found is not None else {theorem.name}
+    if theorem.name not in broken or broken & {law.name for law in laws}:
         raise AssertionError(f"the two readings disagree on {theorem.name} of {found}")
     return found
+
+
+def state_apart(hints: Hints, law: Invariant, laws: Sequence[Invariant], limit: int) -> Any:
+    """A small state that keeps these ``laws`` and breaks the ``law`` in the symbolic reading, found in ``limit`` of
+    z3's steps; ``None`` if there is none. Where ``laws`` are not all, the finite reading may see it otherwise.
+    """
+    world = World(dict(hints.sizes))
+    held = obligations.state_of(hints.stem, world)
+    said = [fact for kept in laws for fact in obligations.law_at(world, kept, held, [])]
+    broken = z3.Not(z3.And(*obligations.law_at(world, law, held, [])))
+    model = _model([*said, broken, *world.axioms], limit)
+    return None if model is None else ModelReader(model, max(hints.sizes.values())).value(held)
 
 
 def find(
@@ -129,9 +135,11 @@ def _model(assertions: Sequence[Any], limit: int = 0, least: Sequence[Any] = ())
 
 
 def _lessened(solver: z3.Solver, number: Any, model: Any) -> Any:
-    """A model with the smallest value of ``number`` from 0 on; later models of the solver have no greater one."""
+    """A model with the smallest value of ``number`` from 0 on; later models of the solver have no greater one. A number
+    below 0, which says nothing in most places, becomes 0 where it can.
+    """
     value = _value_in(model, number)
-    for less in range(min(value, FEW)):
+    for less in range(min(value, FEW) if value >= 0 else 1):
         solver.push()
         solver.add(number == less)
         if solver.check() == z3.sat:

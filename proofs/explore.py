@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from proofs.hints import Hints, Transition
-from spec.finite import Map, Seq, Set
+from spec.finite import Domain, Map, Seq, Set
 from spec.lengths import Length
 from spec.logic import Step
 
@@ -42,6 +42,26 @@ def show(value: Any) -> str:
     if isinstance(value, Seq):
         return str(list(value.items()))
     return "{" + ", ".join(str(i) for i in sorted(value.items())) + "}" if isinstance(value, Set) else str(value)
+
+
+def told(state: Any) -> str:
+    """A state as a short text: each field that is not 0, false or empty, of a map the keys that have such a value."""
+    return ", ".join(f"{name}={said}" for name, said in _fields(state)) or "everything is 0"
+
+
+def _fields(state: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    for f in fields(state):
+        name, value = path + f.name, getattr(state, f.name)
+        if isinstance(value, Map):
+            entries = ", ".join(f"{key}: {held}" for key, held in sorted(value.items()) if held)
+            said = f"{{{entries}}}" if entries else ""
+        elif is_dataclass(value) and not isinstance(value, type):
+            yield from _fields(value, f"{name}.")
+            continue
+        else:
+            said = show(value) if value and not isinstance(value, Domain) else ""
+        if said:
+            yield name, said
 
 
 def key(state: Any) -> Any:

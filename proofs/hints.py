@@ -107,6 +107,11 @@ class Hints:
     mutants: tuple[Mutant, ...] = ()
     assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
 
+    def is_theorem(self, law: str) -> bool:
+        """The law is said to follow from the others."""
+        known = self.stem.invariants.get(law)
+        return known is not None and known.theorem
+
 
 def searched(hints: Hints, mutant: Mutant) -> Hints:
     """The hints of the stem for the search for a bug of this mutant."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -313,30 +313,52 @@ def initially(hints: Hints, law: Invariant) -> Formula:
     return Formula(law.name, lambda: given, goal)
 
 
+@dataclass
+class Consequence:
+    """A law as what may follow from others, on any state. ``claim``: the law there; of a law on each member, what it
+    says about an arbitrary one.
+    """
+
+    hints: Hints
+    law: Invariant
+
+    def __post_init__(self) -> None:
+        self.world = World()
+        self.held = state_of(self.hints.stem, self.world)
+        self.members = [Term(self.world.fresh("one"))]
+        self.claim = law_at(self.world, self.law, self.held, self.members)[-1]
+        if self.law.name in self.hints.named:
+            self.members.append(self.hints.named[self.law.name](self.held, self.members[0]))
+        self.counts = list(self.world.counts)
+
+    def given(self, laws: Iterable[Invariant]) -> list[Any]:
+        """What these laws say of the state, between what is so of every state."""
+        facts = [fact for said in self.facts(laws) for fact in said]
+        return [*self.world.axioms, *facts, *self.lemmas()]
+
+    def facts(self, laws: Iterable[Invariant]) -> list[list[Any]]:
+        """What each of these laws says of the state. Lemmas are about what these laws and the claim count."""
+        self.world.counts[:] = self.counts
+        stated = (law.current() if law.inherited else law for law in laws)
+        return [law_at(self.world, law, self.held, self.members) for law in stated]
+
+    def lemmas(self) -> list[Any]:
+        """The lemmas about what is counted."""
+        sums = [lemmas.weighty(count) for count in self.world.counts if not count.unweighted]
+        return [*lemmas.instances(self.world, [], {}), *sums]
+
+
 def follows(hints: Hints, theorem: Invariant) -> Formula:
     """A theorem follows from the laws, on any state; its proof may name theorems that are registered before it."""
-    world = World()
-    held = state_of(hints.stem, world)
     about = set(theorem.about)
     laws = [law for law in hints.stem.invariants.values() if not law.theorem]
     known = [law for law in laws if (law.inherited in about if law.inherited else about.issuperset(law.about))]
-    one = [Term(world.fresh("one"))]
-    goal = law_at(world, theorem, held, one)[-1]
-    if theorem.name in hints.named:
-        one = [*one, hints.named[theorem.name](held, one[0])]
-    counts = list(world.counts)
-
-    def given(laws: list[Invariant]) -> list[Any]:
-        world.counts[:] = counts
-        facts = [fact for law in laws for fact in law_at(world, law.current() if law.inherited else law, held, one)]
-        sums = [lemmas.weighty(count) for count in world.counts if not count.unweighted]
-        return [*world.axioms, *facts, *lemmas.instances(world, [], {}), *sums]
-
     every = list(hints.stem.invariants.values())
     earlier = [law for law in every[: every.index(theorem)] if law.theorem]
     relevant = relevant_laws_of(hints, START, theorem.name)
-    core_facts = given([law for law in (*known, *earlier) if law.name in relevant])
-    return Formula(theorem.name, lambda: given(known), goal, core_facts)
+    made = Consequence(hints, theorem)
+    core_facts = made.given([law for law in (*known, *earlier) if law.name in relevant])
+    return Formula(theorem.name, lambda: made.given(known), made.claim, core_facts)
 
 
 def drains(hints: Hints) -> Iterator[Formula]:

@@ -488,7 +488,8 @@ def engines(
 ) -> None:
     """Check all releases of all engines (takes long).
 
-    Every kept trace is replayed on each release too. The result is docs/findings.json and the documents made from it.
+    Every kept trace is replayed on each release too. The result is docs/findings.json, docs/functions.json (which
+    functions of the newest releases lead to which transitions) and the documents made from them.
     """
     if newest:
         from slotproof.commands import newest as latest
@@ -530,7 +531,8 @@ def docs(
 ) -> None:
     """Write the generated documents.
 
-    These are docs/laws.md, docs/findings.md, docs/status.md, and the marked parts of README.md.
+    These are docs/laws.md, docs/findings.md and docs/causes.md with their pages, docs/status.md and other tables, and
+    the marked parts of README.md.
     """
     needs.needed_for_documents("docs")
     from slotproof.pages import documents

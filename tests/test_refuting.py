@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from proofs import counterexample, obligations, prover
+from proofs import counterexample, explore, obligations, prover
 from proofs.asking import NOT_ASKED
 from proofs.hints import Hints
 from proofs.prover import Verdict
 from proofs.registry import hints_of
 from slotproof.console import screen
 from slotproof.proving import proof_lines
+from spec import allocator
 from spec.allocator import AllocatorState
+from spec.finite import Seq
+from spec.lengths import Length
 from spec.logic import Invariant, Truth
 
 
@@ -104,8 +107,25 @@ def test_in_a_pipe_the_end_is_short(capsys: Any) -> None:
     assert "alloc_decode" not in shown
 
 
-def test_a_law_without_a_mutant_says_what_to_do(capsys: Any) -> None:
-    proof_lines.end(["allocator"], proof_lines.ProofResults(), [("allocator", "one_owner")], 1.0, 2)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "no mutant: no wrong transition breaks allocator.one_owner" in shown
-    assert "make it a theorem, or add a mutant in proofs/allocator.py" in shown
+def test_what_both_solvers_refute_at_once_is_shown_by_a_small_state_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law without quantifiers, of which z3 finds at its first look that it is false."""
+
+    def never_free(st: AllocatorState) -> Truth:
+        """No free group is ever opened."""
+        return st.group == 0
+
+    hints = with_law(never_free)
+    monkeypatch.setattr(prover, "hints_of", lambda _: hints)
+    verdicts = prover.look_briefly("allocator", "free_group_begin")
+    (false,) = [verdict for verdict in verdicts if not verdict.proved]
+    assert (false.invariant, false.z3, false.cvc5) == ("never_free", "sat", NOT_ASKED)
+    assert "breaks never_free; the state before: now.page_size=" in false.refuted
+
+
+def test_a_state_is_told_by_what_is_not_0_in_it() -> None:
+    first = allocator.initial(page_size=2, size=3, rows=1, need_sort=False)
+    taken = allocator.alloc_extend(first, 0, Length(0, 1), Seq([3])).then
+    said = explore.told(taken)
+    assert "now.table={(0, 0): 3}" in said
+    assert "need_sort" not in said
+    assert "<" not in said

@@ -15,7 +15,7 @@ from proofs.registry import STEMS, hints_of
 from slotproof.checks import checking, github, junit, remarks, replays, verdicts
 from slotproof.checks.arguments import ARGUMENTS, OTHERWISE, arguments_of, meaning
 from slotproof.pages import explorer
-from slotproof.pages.documents import arguments_of_stem
+from slotproof.pages.law_pages import arguments_of_stem
 
 DETAIL = 'advance broke a promise of slide: "the row holds the blocks" is false: row of request 1, to 1, gone [1]'
 SLIDE = Break("violation", 2, "slide", "promise", "The window moves on.", DETAIL)

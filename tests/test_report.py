@@ -32,7 +32,7 @@ from proofs.obligations import ATOMIC, CALLS, START
 from proofs.prover import Verdict
 from proofs.registry import STEMS, hints_of
 from slotproof import cli
-from slotproof.pages import documents, report
+from slotproof.pages import documents, law_pages, report
 from slotproof.pages.finding_pages import KeptFinding
 from slotproof.proving.proving import mutants, vacuity
 from spec import allocator
@@ -62,11 +62,11 @@ def obligations_of(stem: str) -> Iterator[tuple[str, str]]:
     if drain := hints_of(stem).drain:
         yield from ((START, claim) for claim in claim_names(drain))
     for name in law.transitions:
-        yield from ((name, own.name) for own in documents.own_laws(law) if not own.theorem)
+        yield from ((name, own.name) for own in law_pages.own_laws(law) if not own.theorem)
         yield from ((name, change.name) for change in law.changes.values() if change.binds(name))
-        yield from ((name, CALLS + called.split(".")[1]) for called in documents.said_by(stem, name).calls)
+        yield from ((name, CALLS + called.split(".")[1]) for called in law_pages.said_by(stem, name).calls)
         yield name, ATOMIC
-        if documents.said_by(stem, name).can_be_refused:
+        if law_pages.said_by(stem, name).can_be_refused:
             yield name, FITS
         if name in hints_of(stem).answers:
             yield name, ANSWERED
@@ -120,7 +120,7 @@ def pages_of(folder: Path) -> list[str]:
 def test_the_page_shows_everything(tmp_path: Path) -> None:
     assert report.run(tmp_path / "deep" / "folder") == 0
     page, *pages = pages_of(tmp_path / "deep" / "folder")
-    laws = [law.name for stem in STEMS for law in documents.own_laws(hints_of(stem).stem)]
+    laws = [law.name for stem in STEMS for law in law_pages.own_laws(hints_of(stem).stem)]
     shown = [fault.name for fault in FEW.values()]
     assert [word for word in (*laws, *shown, *STEMS) if word not in page] == []
     assert [name for name in json.loads(documents.FINDINGS.read_text())["traces"] if name not in page] == []
@@ -171,11 +171,11 @@ def test_findings_stand_by_severity_then_release_then_harm() -> None:
 
 
 def test_a_stem_made_of_parts_says_so() -> None:
-    laws = documents.FINDINGS.with_name("laws.md").read_text()
-    whole = laws[laws.index("## cache") :]
-    assert "Made of `session_trim` (`rows`), `lock_ref` (`tree`) and `mamba_slots` (`states`)" in whole
-    assert "`lock_ref.acquire`, `session_trim.admit`" in whole
-    assert laws.count("| `full_pairs` |") == 1, "an inherited law is printed where it is made"
+    whole = documents.FINDINGS.with_name("laws").joinpath("cache.md").read_text()
+    for field, part in (("rows", "session_trim"), ("tree", "lock_ref"), ("states", "mamba_slots")):
+        assert f"- `{field}` is a state of [{part}]({part}.md)" in whole
+    assert "[`lock_ref.acquire`](lock_ref.md#acquire), [`session_trim.admit`](session_trim.md#admit)" in whole
+    assert '<a id="full_pairs">' not in whole, "an inherited law is printed where it is made"
 
 
 def test_a_frame_says_who_owns_what_and_what_maps_where() -> None:

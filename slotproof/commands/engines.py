@@ -1,4 +1,6 @@
-"""``slotproof engines``: every release on every stem, and every kept trace on every release."""
+"""``slotproof engines``: every release on every stem, every kept trace on every release, and which functions of the
+newest releases lead to which transitions.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
 from slotproof.console.codes import FAILED, USAGE
 from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
+from slotproof.pages import engine_functions
 from slotproof.pages.documents import FINDINGS, write
 from slotproof.pages.kept_findings import packed, stems_of_traces, unpacked
 
@@ -63,6 +66,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
         return FAILED
     if gone := [f"{c['subject']} {c['release']} {c['stem']}" for c in checks if c["gone"]]:
         raise UsageError(f"a known difference no longer occurs on {', '.join(gone)}: take it off the list")
+    engine_functions.keep(FINDINGS.parent, stems)
     return write(check_only=False)
 
 

@@ -1,5 +1,5 @@
-"""The generated documents: ``docs/laws.md``, ``docs/status.md``, ``docs/unneeded.md``, the pages of the findings, and
-parts of ``README.md``.
+"""The generated documents: the pages about the law, ``docs/status.md``, ``docs/unneeded.md``, the pages of the
+findings, and parts of ``README.md``.
 
 What the engines show is kept in ``docs/findings.json``, which ``slotproof engines`` writes, and what refutes and finds
 the known bugs in ``docs/faults.json``, which ``slotproof faults --search --keep`` writes. Which edits of the spec no
@@ -7,10 +7,11 @@ law refutes is kept in ``docs/mutation.json``, which ``slotproof mutate spec --k
 is about: ``slotproof docs --check`` fails where the spec has changed since. Which mutants of our implementation
 nothing notices is kept in ``docs/mutation_impl.json``, which ``slotproof mutate impl --keep`` writes; its page says
 which files have changed since. What ``slotproof check`` finds of drawn edits of engines is kept in
-``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Everything else is made from the code,
-so ``slotproof docs --check`` sees a document that is out of date without loading an engine of others and without
-searching for the known bugs. Tests search for some of them and compare what they find with ``docs/faults.json``. The
-kept traces are run on our implementation for ``proofs/corners.json``.
+``docs/mutation_engines.json``, which ``slotproof mutate engine --keep`` writes. Which functions of the newest releases
+lead to which transitions is kept in ``docs/functions.json``, which ``slotproof engines`` writes too. Everything else is
+made from the code, so ``slotproof docs --check`` sees a document that is out of date without loading an engine of
+others and without searching for the known bugs. Tests search for some of them and compare what they find with
+``docs/faults.json``. The kept traces are run on our implementation for ``proofs/corners.json``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import z3
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.console import Console
@@ -38,12 +38,9 @@ from conformance.stems.stem_registry import ROOMS as STEMS_OF_RUNS
 from conformance.telling.where import Frame
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
-from proofs import fitting
 from proofs.corners import KEPT as KEPT_CORNERS
-from proofs.obligations import ATOMIC, FRAME, PROOF, START, TRIVIAL, all_of, call
+from proofs.obligations import FRAME, PROOF, START, TRIVIAL, all_of
 from proofs.registry import STEMS, hints_of
-from proofs.symbols import World, lift
-from slotproof.checks import arguments
 from slotproof.checks.replays import merged, shown
 from slotproof.console.codes import BROKEN, HOLDS
 from slotproof.console.needs import needed_checkout
@@ -54,14 +51,14 @@ from slotproof.pages.catalogue import pages as catalogue_pages
 from slotproof.pages.cause_pages import pages as cause_pages
 from slotproof.pages.finding_pages import left_over
 from slotproof.pages.kept_findings import stems_of_traces, unpacked
+from slotproof.pages.law_pages import own_laws, parts_of
+from slotproof.pages.law_pages import pages as law_pages
 from slotproof.pages.terms import anchor, linked
 from slotproof.pages.tutorial import played
 from slotproof.planted import kept_search, mutating, mutating_engine, mutating_impl
-from slotproof.proving.headlines import assumptions, theorems
+from slotproof.proving.headlines import theorems
 from slotproof.proving.minimal import listed
 from slotproof.proving.trusted import trusted_base
-from spec.logic import Invariant, Stem
-from spec.scope import OUTSIDE
 
 ROOT = checkout()
 PACKAGED = Path(__file__).parents[1] / "findings.json"  # the copy that is installed as a part of the package
@@ -75,14 +72,6 @@ VERDICTS = {VIOLATION: "**violation**", LATENT: "latent", CONFORMS: "conforms", 
 
 Rows = list[Json]
 Findings = list[tuple[Kept, Rows]]
-
-
-class CallerDuties(NamedTuple):
-    """What the caller of a transition must promise, and what the transition calls."""
-
-    promises: list[str]
-    calls: list[str]
-    can_be_refused: bool
 
 
 def environment(html: bool = False) -> Environment:
@@ -165,21 +154,8 @@ def labels(findings: Findings) -> list[str]:
 def _documents(root: Path) -> list[tuple[Path, str]]:
     found, pages = kept_findings(), environment()
     findings, docs, readme = with_rows(found), root / "docs", root / "README.md"
-    stems = [hints_of(name).stem for name in STEMS]
     parts = _parts(pages, findings)
     made = {
-        "laws.md": {
-            "stems": stems,
-            "of_each_call": of_each_call,
-            "drain": {name: (drain := hints_of(name).drain) and drain.sentence for name in STEMS},
-            "unanswered": {name: hints_of(name).unanswered for name in STEMS},
-            "step": said_by,
-            "arguments": arguments_of_stem,
-            "parts": parts_of,
-            "theorems": theorems(STEMS),
-            "assumptions": assumptions(STEMS),
-            "outside": dict(OUTSIDE),
-        },
         "claims.md": _claims(),
         "status.md": {name: parts[name]() for name in ("stems", "faults")},
         **({"unneeded.md": {"rows": listed(kept_unneeded())}} if UNNEEDED.exists() else {}),
@@ -193,26 +169,11 @@ def _documents(root: Path) -> list[tuple[Path, str]]:
             (docs / name, pages.get_template(f"{name}.j2").render(values).rstrip() + "\n")
             for name, values in made.items()
         ),
+        *law_pages(pages, docs).items(),
         *catalogue_pages(pages, docs, found, findings).items(),
         *cause_pages(pages, docs, findings).items(),
         *((path, played(filled(path.read_text("utf-8"), parts))) for path in written_by_hand(docs)),
         (readme, filled(readme.read_text("utf-8"), parts, REQUIRED)),
-    ]
-
-
-def arguments_of_stem(stem: Stem) -> list[tuple[str, str]]:
-    """What the arguments of a stem's transitions mean: the name of each, or ``transition.name`` where an argument means
-    something else there, and its meaning; in the order of names.
-    """
-    said: dict[str, dict[str, list[str]]] = {}
-    for transition, function in stem.transitions.items():
-        for name in arguments.arguments_of(function):
-            means = arguments.meaning(stem.name, transition, name)
-            said.setdefault(name, {}).setdefault(means, []).append(transition)
-    return [
-        (f"`{name}`" if len(of) == 1 else ", ".join(f"`{transition}.{name}`" for transition in transitions), means)
-        for name, of in sorted(said.items())
-        for means, transitions in of.items()
     ]
 
 
@@ -228,20 +189,6 @@ def written_by_hand(docs: Path) -> list[Path]:
     return [path for path, text in texts.items() if "<!-- run" in text or "<!-- generated: " in text]
 
 
-@cache
-def said_by(stem: str, transition: str) -> CallerDuties:
-    """What the caller of a transition must promise, and what it calls."""
-    hints = hints_of(stem)
-    step = call(hints, hints.stem.transitions[transition], World()).step
-    calls = [f"{hints.stem.parts[c.part].name}.{c.transition.__name__}" for c in step.calls]
-    fits = z3.simplify(lift(step.fits))
-    return CallerDuties(_once(promise.sentence for promise in step.promises), calls, not z3.is_true(fits))
-
-
-def _once(sentences: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(sentences))
-
-
 def settings(config: Json) -> str:
     """A trace's configuration in words: ``block size 4, caching no, layers full and window 3``."""
     return ", ".join(f"{name.replace('_', ' ')} {_setting(value)}" for name, value in config.items())
@@ -253,26 +200,6 @@ def _setting(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(map(_setting, value.values()))
     return " and ".join(map(_setting, value)) if isinstance(value, list) else str(value)
-
-
-def parts_of(stem: Stem) -> list[dict[str, Any]]:
-    """The stems that a stem is made of, and how many laws it inherits from each."""
-    laws = [law.inherited for law in stem.invariants.values()]
-    return [{"field": at, "name": part.name, "laws": laws.count(at)} for at, part in stem.parts.items()]
-
-
-def of_each_call(stem: Stem) -> dict[str, str]:
-    """What is proved of each call of the stem beside its laws, each with its sentence."""
-    found = {ATOMIC: "A call that does not fit leaves the state as it was."}
-    if hints_of(stem.name).answers:
-        found |= fitting.SENTENCES
-    return found
-
-
-def own_laws(stem: Stem) -> list[Invariant]:
-    """The laws that the stem adds to those of its parts; those that follow from the others are last."""
-    own = [law for law in stem.invariants.values() if not law.inherited]
-    return sorted(own, key=lambda law: law.theorem)
 
 
 def _parts(pages: Environment, findings: Findings) -> dict[str, Callable[[], str]]:

@@ -20,9 +20,11 @@ from conformance.engines import registry
 from conformance.stems.found import law_of
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
+from slotproof.pages.law_pages import place
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
+FOLDERS = ("findings", "causes", "laws")  # in the folder of the documents: all their pages are generated
 SCRIPTS = "scripts"  # the folder beside an engine's ``traces`` that has the scripts
 
 
@@ -84,6 +86,11 @@ class KeptFinding:
         return law.sentence if law else ""
 
     @property
+    def law_page(self) -> str | None:
+        """Where the law or transition that is broken stands, from the folder of the documents."""
+        return place(law_of(self.kept.trace.stem).name, self.gravest["law"])
+
+    @property
     def title(self) -> str:
         """The title of the text to file: the first line of the script's docstring; empty where it has none."""
         return (ast.get_docstring(ast.parse(self.script)) or "").partition("\n")[0].rstrip(".")
@@ -136,5 +143,5 @@ def pages(
 
 
 def left_over(docs: Path, made: Iterable[Path]) -> list[Path]:
-    """The pages of findings and causes that are there no more."""
-    return sorted({*(docs / "findings").glob("*.md"), *(docs / "causes").glob("*.md")} - {*made})
+    """The pages of findings, causes and stems that are there no more."""
+    return sorted({page for folder in FOLDERS for page in (docs / folder).glob("*.md")} - {*made})

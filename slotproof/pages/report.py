@@ -34,8 +34,9 @@ from slotproof.console.output import write_text
 from slotproof.console.remembering import remembered
 from slotproof.console.screen import progress, say
 from slotproof.pages import documents, explorer
-from slotproof.pages.documents import FINDINGS, Findings, Rows, environment, of_each_call, own_laws, parts_of, said_by
+from slotproof.pages.documents import FINDINGS, Findings, Rows, environment
 from slotproof.pages.finding_pages import BROKEN, KeptFinding, of_engine
+from slotproof.pages.law_pages import of_each_call, own_laws, parts_of, said_by
 from slotproof.pages.marking import marked
 from slotproof.pages.packing import packed
 from slotproof.proving.headlines import assumptions, theorems

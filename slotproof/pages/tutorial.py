@@ -8,8 +8,9 @@ A tutorial is a Markdown file. A comment before a block of code says what is don
 - ``<!-- run -->`` or ``<!-- run, exit CODE -->``: the first line is ``$`` and a command. The other lines are what it
   prints, and are made anew.
 
-``<!-- paste: NAME -->`` stands alone: the test that the last command has printed is written to this file. Blocks
-without such a comment are only shown.
+Two comments stand alone. ``<!-- paste: NAME -->``: the test that the last command has printed is written to this file.
+``<!-- checkout -->``: the folder becomes a copy of this checkout, whose law the reader changes. Blocks without such a
+comment are only shown.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,11 +28,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = re.compile(
-    r"^<!-- (?P<what>file|change|run|paste)(?:: (?P<name>\S+))?(?:, exit (?P<code>\d+))? -->\n"
+    r"^<!-- (?P<what>file|change|run|paste|checkout)(?:: (?P<name>\S+))?(?:, exit (?P<code>\d+))? -->\n"
     r"(?:(?P<fence>```\w*\n)(?P<body>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )
 TEST = re.compile(r"^def test_.*?(?=^\S|\Z)", re.DOTALL | re.MULTILINE)
+COPIED = ("spec", "proofs", "impl", "conformance", "slotproof", "tests/tiny_stem")  # of a checkout
 COMMANDS = {"slotproof": "slotproof", "pytest": "pytest"}  # how a command is run by this Python
 # What differs between two machines or two runs, and what the tutorial shows in its place.
 VARIES = (
@@ -39,7 +42,8 @@ VARIES = (
     (re.compile(r"\bin \d+\.\d+s\b"), "in …s"),
     (re.compile(r"; \d+ s$", re.MULTILINE), "; … s"),
 )
-CELL = re.compile(r"(?<=│ )\d+\.\d(?= +│$)", re.MULTILINE)  # a time in the last column of a table
+# A time in the last column of a table, or in the last but one, where names follow.
+CELL = re.compile(r"(?<=│ )(?:\d+\.\d(?= +│$)|\d+\.\d\d(?= +│ [\w, ]+│$))", re.MULTILINE)
 
 
 class Printed(NamedTuple):
@@ -76,6 +80,9 @@ class _Reader:
         what, name, body = part["what"], part["name"], part["body"] or ""
         if what == "run":
             return part[0].replace(body, self._runs(body, int(part["code"] or 0)))
+        if what == "checkout":
+            copied(self.folder)
+            return part[0]
         path = self.folder / name
         if what == "file":
             path.write_text(body, encoding="utf-8")
@@ -114,6 +121,13 @@ class _Reader:
         if len(found) != 1:
             raise ValueError(f"the last command has printed {len(found)} tests, expected one to paste:\n{self.last}")
         return "\n".join(line.rstrip() for line in found[0].splitlines()) + "\n"
+
+
+def copied(folder: Path) -> None:
+    """Copies this checkout to the folder: what a command needs, and a small stem to try laws on."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def changed(text: str, diff: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -88,18 +88,25 @@ def _rests_on(stem: str, name: str) -> list[tuple[str, str]]:
 
 
 @cache
-def _promised(stem: str, name: str) -> tuple[str, ...]:
-    """What callers promise of each transition after which the law is not plainly what it was before."""
+def promisers(stem: str, name: str) -> tuple[str, ...]:
+    """The transitions whose callers' promises keep a law: those after which the law is not plainly what it was before.
+
+    None of a law that is inherited: its own stem says what callers promise.
+    """
     laws = hints_of(stem).stem
     law = laws.invariants.get(name) or laws.changes[name]
     if isinstance(law, Invariant):
-        if law.inherited:
-            return ()  # its own stem says what callers promise
-        bound = [*laws.transitions]
+        bound = [] if law.inherited else [*laws.transitions]
     else:
         bound = [transition for transition in laws.transitions if law.binds(transition)]
-    calls = [made for made in (_made(stem, transition) for transition in bound) if touches(made, law)]
-    return tuple(dict.fromkeys(promise.sentence for made in calls for promise in made.step.promises))
+    made = [_made(stem, transition) for transition in bound]
+    return tuple(one.name for one in made if one.step.promises and touches(one, law))
+
+
+def _promised(stem: str, name: str) -> Iterator[str]:
+    """What callers promise of these transitions."""
+    for transition in promisers(stem, name):
+        yield from (promise.sentence for promise in _made(stem, transition).step.promises)
 
 
 @cache

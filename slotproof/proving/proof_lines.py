@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proofs import corners, registry
 from proofs.counterexample import REACHABLE
 from proofs.fitting import ANSWERED
+from proofs.following import Following
 from proofs.obligations import FRAME, PROOF, TRIVIAL
 from proofs.prover import LEMMAS, Verdict
 from proofs.registry import hints_of
@@ -40,6 +41,16 @@ class Reach:
     stem: str
     reach: str
     path: str | None
+
+
+class BareLaw(NamedTuple):
+    """A law that no mutant breaks. ``found``: whether it follows from the others; ``None`` where this was not asked: of
+    a law of two states, and of a theorem.
+    """
+
+    stem: str
+    law: str
+    found: Following | None = None
 
 
 @dataclass
@@ -90,7 +101,10 @@ def _walked(seen: Seen) -> list[Line]:
         "choice may exclude it"
         for name, corner in seen.missing
     ]
-    wrong = [f": what runs is not what is proved: {seen.stem}.{what}" for what in seen.wrong]
+    wrong = [
+        f" on a random walk: {seen.stem}.{what}. If the contrary is proved, what runs is not what is proved"
+        for what in seen.wrong
+    ]
     return [("no witness", "bold red", said) for said in excluded] + [("wrong", "bold red", said) for said in wrong]
 
 
@@ -120,11 +134,11 @@ def show_failures(lines: Iterable[Line]) -> None:
 # The end.
 
 
-def end(stems: Sequence[str], found: ProofResults, bare: Sequence[tuple[str, str]], seconds: float, code: int) -> None:
+def end(stems: Sequence[str], found: ProofResults, bare: Sequence[BareLaw], seconds: float, code: int) -> None:
     """Prints what is proved, and what is missing. ``bare``: the laws that no mutant breaks."""
     _left_out(found.verdicts)
-    for stem, law in bare:
-        say(("no mutant", "bold red"), f": {_without_mutant(stem, law)}")
+    for law in bare:
+        say(("no mutant", "bold red"), f": {_without_mutant(law)}")
     if screen.console.is_terminal:
         matrix(found.verdicts)
     else:
@@ -147,12 +161,22 @@ def _left_out(verdicts: Sequence[Verdict]) -> None:
         say(("not proved", "yellow"), said)
 
 
-def _without_mutant(stem: str, law: str) -> str:
+def _without_mutant(bare: BareLaw) -> str:
     """What to do about a law that could say nothing."""
-    file = Path(str(import_module(f"{registry.__package__}.{stem}").__file__))
+    hints, law = hints_of(bare.stem), f"{bare.stem}.{bare.law}"
+    file = Path(str(import_module(f"{registry.__package__}.{bare.stem}").__file__))
     mutant = f"add a mutant in {file.parent.name}/{file.name}"
-    todo = f"make it a theorem, or {mutant}" if law in hints_of(stem).stem.invariants else mutant
-    return f"no wrong transition breaks {stem}.{law}, so that this law could say nothing: {todo}"
+    if (found := bare.found) is not None and found.laws:
+        others = f"{law}: this law follows from the others ({', '.join(found.laws)}), as z3 and cvc5 prove"
+        return f"{others}: make it a theorem, or {mutant}"
+    if found is not None and found.laws is not None:
+        return f"{law}: this law is true of every state, as z3 and cvc5 prove, so that it says nothing: drop it"
+    said = f"no wrong transition breaks {law}, so that this law could say nothing"
+    if hints.is_theorem(bare.law):
+        return f"{said}: {mutant} that breaks it together with a law from which it follows"
+    if found is not None and not found.apart:
+        return f"{said}: {mutant}, or make it a theorem, if it follows from the others, which is not known"
+    return f"{said}: {mutant}"
 
 
 def matrix(verdicts: Iterable[Verdict]) -> None:

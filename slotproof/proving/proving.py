@@ -17,6 +17,7 @@ from conformance.driver.naming import UsageError
 from proofs import counterexample, explore, prover, walks
 from proofs.counterexample import REACHABLE
 from proofs.explore import Path as Route
+from proofs.following import following
 from proofs.hints import Hints, Mutant, without_mutant
 from proofs.memory import AnswerMemory
 from proofs.prover import Verdict
@@ -28,7 +29,7 @@ from slotproof.console.remembering import remembered
 from slotproof.console.screen import choose, progress, write_json
 from slotproof.proving import proof_lines
 from slotproof.proving.headlines import assumptions, theorems
-from slotproof.proving.proof_lines import ProofResults, Reach
+from slotproof.proving.proof_lines import BareLaw, ProofResults, Reach
 from spec.logic import Stem
 
 Unit = tuple[Any, ...]  # a function and its arguments
@@ -75,7 +76,7 @@ def counted(
     found = _work(chosen, certificates, memory_of(fresh))
     if json is not None:  # what the theorems rest on takes seconds to find
         write_json(json, _data(chosen, found))
-    bare = [(stem, law) for stem in chosen for law in without_mutant(hints_of(stem))]
+    bare = [one for stem in chosen for one in without_mutants(stem, found)]
     seconds = time.perf_counter() - start
     code = code_of(found, bare)
     proof_lines.end(chosen, found, bare, seconds, code)
@@ -118,6 +119,14 @@ def _work(stems: list[str], certificates: Path | None, memory: AnswerMemory) -> 
     more = [stem for stem in _refuted([found.verdicts]) if stem not in broken]
     found.reach = [*later[: len(broken)], *_done([(reached, stem) for stem in more], "the way to the bug")]
     return found
+
+
+def without_mutants(stem: str, found: ProofResults) -> list[BareLaw]:
+    """The laws of a stem that no mutant breaks, without those that are refuted, and whether they follow from others."""
+    hints, false = hints_of(stem), {v.invariant for v in found.verdicts if v.stem == stem and v.refuted}
+    names = [name for name in without_mutant(hints) if name not in false]
+    asked = following(hints, [name for name in names if not hints.is_theorem(name)])
+    return [BareLaw(stem, name, asked.get(name)) for name in names]
 
 
 def _refuted(verdicts: Iterable[Iterable[Verdict]]) -> list[str]:
