@@ -17,7 +17,7 @@ from conformance.driver.printable import printable
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
-from slotproof.console import codes, output, version
+from slotproof.console import codes, output, stdin, version
 
 # Each command imports its module when it runs: torch and the provers take seconds to load.
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
@@ -35,19 +35,36 @@ class NamesEngines(TyperCommand):
         formatter.write_text(f"Engines: {', '.join(registry.names())}.")
 
 
+TRACE_HELP = (
+    "A kept trace, see `slotproof list traces`; a JSON file; or FILE#2, the second finding in a report of check "
+    "--json. - is standard input."
+)
 STEMS_HELP = f"Stems, the parts of the law: {', '.join(STEMS)}; default: all."
 Stems = Annotated[list[str] | None, typer.Argument(help=STEMS_HELP)]
 
 
-def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
-    """Refuses a file that cannot be written, before any work is done. Where it is standard output, what is printed for
-    people goes to standard error.
+def _file(context: typer.Context, parameter: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuses a file that cannot be written, before any work is done, and one that gets another document too. Where it
+    is standard output, what is printed for people goes to standard error.
     """
+    option = parameter.opts[0]
+    if value is None:
+        return None
+    given: dict[Path, str] = context.meta.setdefault("slotproof.files", {})
+    if (other := given.setdefault(value.absolute(), option)) != option:
+        where = "standard output" if value == output.STDOUT else str(value)
+        raise UsageError(f"{option} {value}: {other} goes to {where} already, and a file holds one document")
     if value == output.STDOUT:
         from slotproof.console.screen import console
 
         console.stderr = True
-    return output.file_to_write(value, parameter.opts[0])
+    return output.file_to_write(value, option)
+
+
+def _one_document(json: Path | None, form: str) -> None:
+    """Refuses ``--json -`` beside a ``--format`` that prints for machines on standard output, too."""
+    if json == output.STDOUT and form != "text":
+        raise UsageError(f"--json -: --format {form} prints on standard output already, and it holds one document")
 
 
 def _folder(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
@@ -236,6 +253,7 @@ def diff(
     """
     from slotproof.review import diffing
 
+    _one_document(json, form)
     raise typer.Exit(diffing.run(base, head, json, form))
 
 
@@ -287,6 +305,7 @@ def check(
     from slotproof.checks import checking
     from slotproof.console.times import seconds as seconds_of
 
+    _one_document(json, form)
     raise typer.Exit(
         checking.run(
             checking.CheckOptions(
@@ -394,7 +413,7 @@ def faults(
 
 @app.command(cls=NamesEngines)
 def replay(
-    trace: Annotated[str, typer.Argument(help="A kept trace, see `slotproof list traces`, or a JSON file.")],
+    trace: Annotated[str, typer.Argument(help=TRACE_HELP)],
     engine: Annotated[
         list[str] | None, typer.Argument(help="Engines; default: our own, and every engine that has releases.")
     ] = None,
@@ -408,7 +427,8 @@ def replay(
     from conformance.driver.options import parsed
     from slotproof.checks import replays
 
-    raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
+    with stdin.as_file(trace) as file:
+        raise typer.Exit(replays.run(file, engine or [], release or [], json, parsed(option or [])))
 
 
 @app.command(cls=NamesEngines)
@@ -431,7 +451,9 @@ def compat(
 
 @app.command()
 def events(
-    file: Annotated[Path, typer.Argument(help="A recorded stream: batches in msgpack, see docs/kv-events.md.")],
+    file: Annotated[
+        Path, typer.Argument(help="A recorded stream: batches in msgpack, see docs/kv-events.md; - is standard input.")
+    ],
     reader: Annotated[
         Literal["counts", "set"],
         typer.Option(help="counts: the reader counts copies of a block, as routers do. set: it forgets at a removal."),
@@ -448,7 +470,9 @@ def events(
     """
     from slotproof.commands import streaming
 
-    raise typer.Exit(streaming.run(streaming.StreamOptions(file, reader, late, json, form)))
+    _one_document(json, form)
+    with stdin.as_file(str(file)) as stream:
+        raise typer.Exit(streaming.run(streaming.StreamOptions(Path(stream), reader, late, json, form, str(file))))
 
 
 @app.command()
@@ -495,9 +519,7 @@ def engines(
 @app.command()
 def report(
     out: Annotated[Path, typer.Option("-o", help="The folder to write to.", callback=_folder)],
-    trace: Annotated[
-        str | None, typer.Option("--trace", metavar="FILE", help="Only this trace: a kept one by name, or a file.")
-    ] = None,
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help=f"Only this trace. {TRACE_HELP}")] = None,
     engine: Annotated[str | None, typer.Option(help="With --trace: the engine that it runs on.")] = None,
     release: Annotated[str | None, typer.Option(help="With --trace: the engine's release.")] = None,
     source: Annotated[Path | None, typer.Option(help="With --trace: a checkout of the engine.")] = None,
@@ -509,7 +531,8 @@ def report(
     from slotproof.pages import report as page
 
     if trace is not None:
-        raise typer.Exit(page.of_trace(out, trace, engine, release, source))
+        with stdin.as_file(trace) as file:
+            raise typer.Exit(page.of_trace(out, file, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
         raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
     raise typer.Exit(page.run(out))
@@ -568,7 +591,16 @@ def run() -> int:
 
 
 def _with_values(words: list[str]) -> list[str]:
-    """The words of the command line, where ``--base`` without a value has the value ``default``."""
+    """The words of the command line, where ``--base`` without a value has the value ``default``, and where ``-#2``, a
+    finding of a report on standard input, is not taken for an option. Raises ``UsageError`` for a word or a value that
+    is empty, as where a variable of the shell is not set.
+    """
+    for before, word in zip(["slotproof", *words], words, strict=False):
+        if not word:
+            raise UsageError(f"a word after {before!r} is empty: is a variable of the shell not set?")
+        if word.startswith("--") and word.endswith("="):
+            raise UsageError(f"{word} has no value: is a variable of the shell not set?")
+    words = [stdin.STDIN[1] + word[1:] if word.startswith("-#") else word for word in words]
     followed = zip(words, [*words, "-"][1:], strict=True)
     return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 

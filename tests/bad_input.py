@@ -81,7 +81,7 @@ COMMANDS = [
 # Options of check: numbers, times, names.
 OPTIONS = [
     A("check ours --exampels 3", r"--examples"),
-    A("check ours --examples three", r"--examples.*three"),
+    A("check ours --examples three", r"--examples.*integer"),
     A("check ours --examples 0", r"--examples"),
     A("check ours --examples -5", r"--examples"),
     A("check ours --examples 1.5", r"--examples"),

@@ -49,6 +49,16 @@ def is_place(name: str) -> bool:
     return ":" in name
 
 
+def hint(name: str) -> str:
+    """What is added to the message that there is no engine ``name``, where it looks like the name of a module or of its
+    file in the current folder: how an engine of one's own is named.
+    """
+    module = name.removesuffix(".py").replace("/", ".")
+    if not Path(module.replace(".", "/") + ".py").is_file():
+        return ""
+    return f"; an engine of your own is named with its maker: {module}:NAME"
+
+
 def imported(place: str, source: Path | None) -> Any:
     """The object at ``package.module:attribute``. Raises ``EngineError``, which says in one line what was tried."""
     module, _, attribute = place.partition(":")
