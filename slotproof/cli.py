@@ -72,6 +72,20 @@ def _folder(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
     return None if value is None else output.folder_to_write(value, parameter.opts[0])
 
 
+def _source(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuses a folder of source code that is not there, before anything is loaded."""
+    if value is not None and not value.is_dir():
+        wrong = "this is a file, a folder is wanted" if value.exists() else "there is no such folder"
+        raise UsageError(f"{parameter.opts[0]} {value}: {wrong}")
+    return value
+
+
+def _one_of(release: str | None, source: Path | None) -> None:
+    """Refuses a release beside a folder: an engine is loaded from one place."""
+    if release is not None and source is not None:
+        raise UsageError(f"--release {release}: --source {source} says already what is loaded, give one of them")
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(version.line())
@@ -263,7 +277,10 @@ def check(
     stem: Stems = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
+        Path | None,
+        typer.Option(
+            help="A folder with the engine's source code. Its code is executed: see SECURITY.md.", callback=_source
+        ),
     ] = None,
     base: Annotated[
         str | None,
@@ -292,6 +309,10 @@ def check(
     junit: Annotated[
         Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
     ] = None,
+    sarif: Annotated[
+        Path | None,
+        typer.Option(help="Also write the findings to this file, as SARIF 2.1.0 for code scanning.", callback=_file),
+    ] = None,
     form: Annotated[
         Literal["text", "github"], typer.Option("--format", help="github: with annotations for GitHub Actions.")
     ] = "text",
@@ -306,6 +327,7 @@ def check(
     from slotproof.console.times import seconds as seconds_of
 
     _one_document(json, form)
+    _one_of(release, source)
     raise typer.Exit(
         checking.run(
             checking.CheckOptions(
@@ -319,6 +341,7 @@ def check(
                 workers=workers or checking.workers(),
                 json=json,
                 junit=junit,
+                sarif=sarif,
                 format=form,
                 call_limit=seconds_of(call_limit, "--call-limit"),
             )
@@ -336,7 +359,10 @@ def campaign(
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: the processors.")] = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
+        Path | None,
+        typer.Option(
+            help="A folder with the engine's source code. Its code is executed: see SECURITY.md.", callback=_source
+        ),
     ] = None,
     option: Options = None,
     out: Annotated[
@@ -365,6 +391,7 @@ def campaign(
     from slotproof.commands import campaign as campaigning
     from slotproof.console.times import seconds as seconds_of
 
+    _one_of(release, source)
     subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
     limit, lasts = seconds_of(call_limit, "--call-limit"), seconds_of(time, "--for")
     campaigning.must_be_known(subject)
@@ -436,7 +463,8 @@ def compat(
     engine: Annotated[str, typer.Argument(help="The engine whose allocators can be replaced.")],
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code, which is read and not executed.")
+        Path | None,
+        typer.Option(help="A folder with the engine's source code, which is read and not executed.", callback=_source),
     ] = None,
     json: Out = None,
 ) -> None:
@@ -446,6 +474,7 @@ def compat(
     """
     from slotproof.commands import compat as comparing
 
+    _one_of(release, source)
     raise typer.Exit(comparing.run(engine, release, source, json))
 
 
@@ -522,7 +551,9 @@ def report(
     trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help=f"Only this trace. {TRACE_HELP}")] = None,
     engine: Annotated[str | None, typer.Option(help="With --trace: the engine that it runs on.")] = None,
     release: Annotated[str | None, typer.Option(help="With --trace: the engine's release.")] = None,
-    source: Annotated[Path | None, typer.Option(help="With --trace: a checkout of the engine.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="With --trace: a checkout of the engine.", callback=_source)
+    ] = None,
 ) -> None:
     """Write HTML pages on which every finding can be stepped through.
 
@@ -531,6 +562,7 @@ def report(
     from slotproof.pages import report as page
 
     if trace is not None:
+        _one_of(release, source)
         with stdin.as_file(trace) as file:
             raise typer.Exit(page.of_trace(out, file, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
