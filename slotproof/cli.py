@@ -442,20 +442,41 @@ def faults(
 def replay(
     trace: Annotated[str, typer.Argument(help=TRACE_HELP)],
     engine: Annotated[
-        list[str] | None, typer.Argument(help="Engines; default: our own, and every engine that has releases.")
+        list[str] | None,
+        typer.Argument(
+            help="Engines: names listed below, or package.module:maker; default: our own, and every engine that has "
+            "releases."
+        ),
     ] = None,
     release: Annotated[
         list[str] | None, typer.Option(help="Releases; default: all that `slotproof engines` checks.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="A folder with the source code of the one engine that is named.", callback=_source),
+    ] = None,
     option: Options = None,
+    call_limit: CallLimit = "60s",
     json: Out = None,
 ) -> None:
     """Repeat one recorded run on engines and releases."""
     from conformance.driver.options import parsed
     from slotproof.checks import replays
+    from slotproof.console.times import seconds as seconds_of
+
+    _one_of(release[0] if release else None, source)
 
     with stdin.as_file(trace) as file:
-        raise typer.Exit(replays.run(file, engine or [], release or [], json, parsed(option or [])))
+        asked = replays.ReplayOptions(
+            file,
+            tuple(engine or ()),
+            tuple(release or ()),
+            json,
+            parsed(option or []),
+            source,
+            seconds_of(call_limit, "--call-limit"),
+        )
+        raise typer.Exit(replays.run(asked))
 
 
 @app.command(cls=NamesEngines)

@@ -22,7 +22,7 @@ from slotproof import cli
 from slotproof.console import codes, screen
 
 SILENT = 10.0  # seconds
-STOP = 8  # seconds after which a command that took the bad input, and works, is ended
+STOP = 45  # seconds after which a command that took the bad input, and works, is ended
 LONGEST = 450  # characters of a message
 LEAST = 119  # kinds of bad input
 KEPT = Path(__file__).parents[1] / "conformance" / "engines" / "sglang" / "traces" / "insert_under_reader.json"

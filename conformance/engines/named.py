@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from conformance.driver.naming import close
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.printable import first_line, message_of
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
@@ -41,6 +42,7 @@ SAMPLE: Json = {
     **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
     **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }
+SHOWN = 160  # characters of a maker's reason that a message shows
 EXAMPLE = "slotproof check {} allocator"
 
 
@@ -169,6 +171,10 @@ def _stems_of(make: Callable[[Json], Any], place: str) -> list[str]:
         by_annotation = _stem_by_annotation(make)
         if by_annotation is not None:
             return by_annotation
+        if isinstance(error, Unsupported):
+            declined = first_line(message_of(error)) or "no reason given"
+            why = f"its maker declines the sample configuration that would tell it: {declined[:SHOWN]}"
+            raise EngineError(f"{place}: name its stem, for example `{EXAMPLE.format(place)}`: {why}") from error
         raise EngineError(
             f"{_which(place)}; asked with a sample configuration, the maker raised {told(error)}"
         ) from error

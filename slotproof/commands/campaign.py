@@ -163,7 +163,7 @@ def _trials(options: CampaignOptions) -> Iterator[tuple[Json, int, workers.Runs,
     view = View(options.seconds)
     if options.ray is None:
         at_a_time = options.workers or processors()
-        with workers.processes(options.subject, at_a_time, view.heard) as (hello, runs):
+        with workers.processes(options.subject, at_a_time, view.heard, options.limit) as (hello, runs):
             yield hello, at_a_time, runs, view
     else:
         from conformance.search.campaign import cluster
