@@ -176,7 +176,8 @@ def mutate(
         typer.Argument(metavar="[STEM]...|ENGINE", help=f"{STEMS_HELP} Of engine: the engine's name."),
     ] = None,
     operator: Annotated[
-        list[str] | None, typer.Option(help="Only edits of this operator, see --list-operators; can be repeated.")
+        list[str] | None,
+        typer.Option(help="Only edits of this operator, see `slotproof list operators`; can be repeated."),
     ] = None,
     sample: Annotated[
         int | None,
@@ -608,11 +609,11 @@ def docs(
 def names(
     kind: Annotated[
         list[str] | None,
-        typer.Argument(help="What to list: stems, faults, traces, engines, options; default: all."),
+        typer.Argument(help="What to list: stems, faults, traces, engines, options, operators, causes; default: all."),
     ] = None,
     json: Out = None,
 ) -> None:
-    """List the names of stems, faults, kept traces and engines, and the options of engines."""
+    """List names: of stems, faults, kept traces, engines and their options, operators of mutate, and causes."""
     from slotproof.commands import listing
 
     raise typer.Exit(listing.run(kind or [], json))

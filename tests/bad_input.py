@@ -162,7 +162,7 @@ ENGINES = [
     A("check bi_never:make --call-limit 5s", r"hangs.*bi_never\.py", slow=True),
     A("campaign bi_syntax:make -o c1", r"bi_syntax\.py:2", slow=True),
     A("replay insert_under_reader bi_syntax:make", r"bi_syntax\.py:2", slow=True),
-    A("replay insert_under_reader bi_hangs:make", r"bi_hangs\.py", slow=True),
+    A("replay insert_under_reader bi_hangs:make --call-limit 5s", r"bi_hangs\.py", slow=True),
 ]
 # Traces.
 TRACES = [

@@ -43,8 +43,8 @@ def since_now(what: str, ends: str = "") -> Callable[[], str]:
 
 
 def after(what: str, seconds: float, ends: str = "") -> str:
-    """``what`` with how long it is waited for, once that is long, and another text each minute: ``the maker (8 s so far;
-    given up after 60 s)``. ``ends``: when the wait ends.
+    """``what`` with how long it is waited for, once that is long, and another text each minute, such as ``the maker
+    (8 s so far; given up after 60 s)``. ``ends``: when the wait ends.
     """
     if seconds < LONG:
         return ""
