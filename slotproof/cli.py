@@ -552,6 +552,14 @@ def engines(
     newest: Annotated[
         bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
     ] = False,
+    issues: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --newest: a folder for the text of an issue about each release that has appeared.",
+            callback=_folder,
+        ),
+    ] = None,
     json: Out = None,
 ) -> None:
     """Check all releases of all engines (takes long).
@@ -561,7 +569,9 @@ def engines(
     if newest:
         from slotproof.commands import newest as latest
 
-        raise typer.Exit(latest.run(json))
+        raise typer.Exit(latest.run(json, issues))
+    if issues is not None:
+        raise UsageError("--issues is for --newest")
     from slotproof.commands import engines as releases
 
     raise typer.Exit(releases.run(json, stems or ()))

@@ -29,9 +29,10 @@ from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldo
 from conformance.stems.found import rooms
 from proofs.registry import hints_of
 from slotproof.checks import weigh
+from slotproof.commands import appeared
 from slotproof.commands.campaign_view import View, show
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
-from slotproof.console.screen import choose, write_json
+from slotproof.console.screen import choose, say, write_json
 from slotproof.pages.documents import said_by
 
 SCHEMA = 1
@@ -128,9 +129,15 @@ class Campaign:
 
 def run(options: CampaignOptions) -> int:
     """Does the campaign, writes the report, prints it, and returns the exit code."""
+    looking = appeared.Looking(appeared.of_engine(options.subject.engine))
     report = report_of(options)
+    news = looking.news()
+    report["index"] = next(iter(appeared.as_json(news)), None)
     write_json(options.json, report)
     show(report)
+    for one in news:
+        if line := one.line():
+            say(line, style="yellow")
     return int(report["exit"])
 
 
@@ -221,7 +228,7 @@ def _report(
             **{"trials": len(store.done), "seconds": round(store.seconds, 1)},
             **{name: sum(r[name] for r in results) for name in ("runs", "steps")},
         },
-        **{"findings": store.findings, "lost": store.lost, "results": results},
+        **{"findings": store.findings, "lost": store.lost, "results": results, "index": None},
     }
     code, reason = _exit(report)
     return {**report, "exit": code, "reason": reason}
