@@ -46,8 +46,9 @@ def in_sentences() -> list[DocCommand]:
     return [
         DocCommand(page.name, " ".join(line.split()), False)
         for page in PAGES
-        for line in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
-        if len(line.split()) > 2 or line.startswith("make ")
+        for piped in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+        for line in piped.split(" | ")
+        if (len(line.split()) > 2 and line.startswith("slotproof ")) or line.startswith("make ")
     ]
 
 

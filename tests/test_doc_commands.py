@@ -156,8 +156,8 @@ def test_a_command_line_of_a_sentence_has_words_that_there_are(line: str) -> Non
         assert words[0] in {option for one in APP.params for option in one.opts}
         return
     known = {option for one in APP.commands[words[0]].params for option in one.opts}
-    options = [word.partition("=")[0].strip("[]") for word in words[1:] if word.strip("[").startswith("-")]
-    assert [option for option in options if option not in known and option != "-"] == [], line
+    options = [word.partition("=")[0].strip("[]") for word in words[1:] if re.match(r"\[?--?\w", word)]
+    assert [option for option in options if option not in known] == [], line
 
 
 @pytest.mark.usefixtures("reader")

@@ -139,6 +139,23 @@ def test_a_name_that_is_close_is_suggested(words: str, near: str) -> None:
     assert len(line) < 200, "one line, and not every name"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "ours", "--release", ""], "a word after '--release' is empty: is a variable of the shell not set?"),
+        (["check", "", "allocator"], "a word after 'check' is empty"),
+        ([""], "a word after 'slotproof' is empty"),
+        (["check", "ours", "--base="], "--base= has no value: is a variable of the shell not set?"),
+    ],
+)
+def test_a_variable_of_the_shell_that_is_not_set_is_told(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["slotproof", *words])
+    assert cli.run() == codes.USAGE
+    assert said in capsys.readouterr().err
+
+
 def test_many_names_are_not_listed_in_a_message() -> None:
     assert unknown("trace", "zzz", trace_files.names()).endswith(
         f"`slotproof list traces` names all {len(trace_files.names())}"

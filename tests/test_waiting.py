@@ -96,9 +96,9 @@ def test_a_long_wait_is_told_once_with_what_is_waited_for(
     with waiting.watched(waiting.since_now("the engine")):
         pass
     assert capsys.readouterr().err == "", "a short wait is not told"
-    monkeypatch.setattr(waiting, "LONG", 8.0)
-    said = [waiting.after("x", seconds) for seconds in (7.9, 8, 59, 60, 119, 120)]
-    assert said == ["", *["x (8 s so far)"] * 2, *["x (1 min so far)"] * 2, "x (2 min so far)"]
+    monkeypatch.setattr(waiting, "LONG", 9.0)
+    said = [waiting.after("x", seconds) for seconds in (8.9, 9, 59, 60, 119, 120)]
+    assert said == ["", *["x (9 s so far)"] * 2, *["x (1 min so far)"] * 2, "x (2 min so far)"]
 
 
 def test_a_maker_that_takes_long_while_runs_are_drawn_is_told(

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-LONG = 8.0  # seconds after which a wait is told
-OFTEN = 1.0  # seconds between two looks
+LONG = 9.0  # seconds after which a wait is told
+OFTEN = 0.5  # seconds between two looks
 AGAIN = 60.0  # seconds after which a wait that goes on is told again
 
 
 @contextmanager
 def watched(waits: Callable[[], str]) -> Iterator[None]:
-    """While the block lasts, ``waits`` is asked every second what is waited for; what it answers is said, each sentence
-    once. An empty answer says nothing.
+    """While the block lasts, ``waits`` is asked twice a second what is waited for; what it answers is said, each
+    sentence once. An empty answer says nothing.
     """
     done, told = Event(), set[str]()
 
@@ -44,7 +44,7 @@ def since_now(what: str, ends: str = "") -> Callable[[], str]:
 
 def after(what: str, seconds: float, ends: str = "") -> str:
     """``what`` with how long it is waited for, once that is long, and another text each minute, such as ``the maker
-    (8 s so far; given up after 60 s)``. ``ends``: when the wait ends.
+    (9 s so far; given up after 60 s)``. ``ends``: when the wait ends.
     """
     if seconds < LONG:
         return ""
