@@ -638,7 +638,10 @@ def test_a_fingerprint_is_one_for_all_runs_and_for_nothing_else(leaks: Checked, 
     assert marks(again.sarif) == marks(leaks.sarif)
     assert (again.report["options"]["seed"], report["options"]["seed"]) == (5, None)
     others = [{**row, key: value} for key, value in (("law", "x"), ("stem", "x"), ("kind", "promise"))]
-    assert len({sarif.fingerprint(one, report) for one in (row, *others)}) == 4
+    assert len({sarif.fingerprint("new", one, report) for one in (row, *others)}) == 4
+    drawn, kept = row, {**row, "name": "a_kept_trace"}
+    assert sarif.fingerprint("new", drawn, report) == sarif.fingerprint("new", kept, report), "found in either way"
+    assert sarif.fingerprint("known", drawn, report) != sarif.fingerprint("known", kept, report)
 
 
 def test_what_is_known_and_fails_nothing_is_no_result(many: Any) -> None:

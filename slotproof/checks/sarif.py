@@ -91,7 +91,7 @@ def _rule(rule: str, found: list[tuple[str, Json, str]]) -> Json:
 
 def _result(name: str, row: Json, level: str, report: Json, rules: list[str], counted: Counter[str]) -> Json:
     rule = rule_id(row)
-    mark = fingerprint(row, report)
+    mark = fingerprint(name, row, report)
     counted[mark] += 1
     hides = remarks.hides(name, row, report)
     lines = told(row)
@@ -115,13 +115,15 @@ def _result(name: str, row: Json, level: str, report: Json, rules: list[str], co
     }
 
 
-def fingerprint(row: Json, report: Json) -> str:
-    """What makes a finding one over many runs: the engine without its release, the stem, the law, and the operation
-    that breaks it. Neither the line nor the values of a drawn run are part of it, which differ from run to run.
+def fingerprint(name: str, row: Json, report: Json) -> str:
+    """What makes a finding of the list ``name`` one over many runs: the engine without its release, the stem, the law,
+    the operation that breaks it, and the kept trace of a known one. Neither the line nor the values of a drawn run are
+    part of it, which differ from run to run.
     """
     steps = row["trace"]["steps"]
     operation = steps[row["step"] - 1]["op"] if row["step"] and row["step"] <= len(steps) else ""
-    parts = (report["subject"]["engine"], row["stem"], row["kind"], row["law"], operation)
+    kept = row["name"] if name in ("known", "gone") else ""
+    parts = (report["subject"]["engine"], row["stem"], row["kind"], row["law"], operation, kept)
     return sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
