@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from slotproof.console import codes, output, stdin, version
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, rich_markup_mode=None)
 DEBUG = "SLOTPROOF_DEBUG"
+LONGEST_WORD = 300  # characters of a word of a message, such as a path
 
 
 class NamesEngines(TyperCommand):
@@ -645,6 +647,8 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", codes.INTERRUPTED)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # each name of a file is the user's
+            return _complain(f"{error.filename}: the name is too long for a file")
         from slotproof.console import failure
 
         print(failure.told(error, debug=bool(os.environ.get(DEBUG))), file=sys.stderr)
@@ -676,5 +680,6 @@ def _message(error: TyperException) -> str:
 
 
 def _complain(message: str, code: int = codes.USAGE) -> int:
-    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…" for word in message.split())
+    print(f"slotproof: {printable(' '.join(words))}", file=sys.stderr)
     return code

@@ -277,4 +277,18 @@ RELEASES = [
     A("compat sglang --source nowhere", r"nowhere"),
     A("compat sglang --source folder", r"folder"),
 ]
-EVERY = [*COMMANDS, *OPTIONS, *ENGINES, *TRACES, *EVENTS, *LAW, *RELEASES]
+# Names that no system takes for a file. Added after the first run of the list.
+LONG = "x" * 5_000
+NAMES = [
+    A(f"replay {LONG}", r"no trace|too long"),
+    A(f"replay {LONG}.json", r"no trace|too long"),
+    A(f"replay insert_under_reader {LONG}", r"no engine|too long"),
+    A(f"check {LONG}", r"no engine|too long"),
+    A(f"check sglang --source {LONG}", r"--source|too long"),
+    A(f"check ours --json {LONG}", r"--json|too long"),
+    A(f"events {LONG}", r"cannot be read|too long"),
+    A(f"report -o {LONG}", r"-o "),
+    A(f"diff {LONG}", r"revision|too long"),
+    A(f"campaign ours -o {LONG}", r"-o "),
+]
+EVERY = [*COMMANDS, *OPTIONS, *ENGINES, *TRACES, *EVENTS, *LAW, *RELEASES, *NAMES]

@@ -57,7 +57,7 @@ def _place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def marked(one: BadInput) -> Any:
-    return pytest.param(one, marks=[pytest.mark.soak] if one.slow else [], id=one.words or "nothing")
+    return pytest.param(one, marks=[pytest.mark.soak] if one.slow else [], id=one.words[:80])
 
 
 def _works(*_: object) -> None:

@@ -56,7 +56,11 @@ def hint(name: str) -> str:
     file in the current folder: how an engine of one's own is named.
     """
     module = name.removesuffix(".py").replace("/", ".")
-    if not Path(module.replace(".", "/") + ".py").is_file():
+    try:
+        there = Path(module.replace(".", "/") + ".py").is_file()
+    except (OSError, ValueError):  # a name that no system takes for a file
+        there = False
+    if not there:
         return ""
     return f"; an engine of your own is named with its maker: {module}:NAME"
 
