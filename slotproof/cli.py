@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -18,13 +19,14 @@ from conformance.driver.printable import printable
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from proofs.registry import STEMS
-from slotproof.console import codes, needs, output, version
+from slotproof.console import codes, needs, output, stdin, version
 
 # Each command imports its module when it runs: torch and the provers take seconds to load, and need not be installed.
 # A command that cannot do without them says so first (`must_have`); of an engine `registry.load` says it.
 HELP = f"{__doc__}\n\n{codes.EXPLAINED}"
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=HELP, rich_markup_mode=None)
 DEBUG = "SLOTPROOF_DEBUG"
+LONGEST_WORD = 300  # characters of a word of a message, such as a path
 
 
 class NamesEngines(TyperCommand):
@@ -37,24 +39,55 @@ class NamesEngines(TyperCommand):
         formatter.write_text(f"Engines: {', '.join(registry.names())}.")
 
 
+TRACE_HELP = (
+    "A kept trace, see `slotproof list traces`; a JSON file; or FILE#2, the second finding in a report of check "
+    "--json. - is standard input."
+)
 STEMS_HELP = f"Stems, the parts of the law: {', '.join(STEMS)}; default: all."
 Stems = Annotated[list[str] | None, typer.Argument(help=STEMS_HELP)]
 
 
-def _file(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
-    """Refuses a file that cannot be written, before any work is done. Where it is standard output, what is printed for
-    people goes to standard error.
+def _file(context: typer.Context, parameter: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuses a file that cannot be written, before any work is done, and one that gets another document too. Where it
+    is standard output, what is printed for people goes to standard error.
     """
+    option = parameter.opts[0]
+    if value is None:
+        return None
+    given: dict[Path, str] = context.meta.setdefault("slotproof.files", {})
+    if (other := given.setdefault(value.absolute(), option)) != option:
+        where = "standard output" if value == output.STDOUT else str(value)
+        raise UsageError(f"{option} {value}: {other} goes to {where} already, and a file holds one document")
     if value == output.STDOUT:
         from slotproof.console.screen import console
 
         console.stderr = True
-    return output.file_to_write(value, parameter.opts[0])
+    return output.file_to_write(value, option)
+
+
+def _one_document(json: Path | None, form: str) -> None:
+    """Refuses ``--json -`` beside a ``--format`` that prints for machines on standard output, too."""
+    if json == output.STDOUT and form != "text":
+        raise UsageError(f"--json -: --format {form} prints on standard output already, and it holds one document")
 
 
 def _folder(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
     """Refuses a folder that cannot be written to, before any work is done."""
     return None if value is None else output.folder_to_write(value, parameter.opts[0])
+
+
+def _source(parameter: typer.CallbackParam, value: Path | None) -> Path | None:
+    """Refuses a folder of source code that is not there, before anything is loaded."""
+    if value is not None and not value.is_dir():
+        wrong = "this is a file, a folder is wanted" if value.exists() else "there is no such folder"
+        raise UsageError(f"{parameter.opts[0]} {value}: {wrong}")
+    return value
+
+
+def _one_of(release: str | None, source: Path | None) -> None:
+    """Refuses a release beside a folder: an engine is loaded from one place."""
+    if release is not None and source is not None:
+        raise UsageError(f"--release {release}: --source {source} says already what is loaded, give one of them")
 
 
 def _version(asked: bool) -> None:
@@ -148,7 +181,8 @@ def mutate(
         typer.Argument(metavar="[STEM]...|ENGINE", help=f"{STEMS_HELP} Of engine: the engine's name."),
     ] = None,
     operator: Annotated[
-        list[str] | None, typer.Option(help="Only edits of this operator, see --list-operators; can be repeated.")
+        list[str] | None,
+        typer.Option(help="Only edits of this operator, see `slotproof list operators`; can be repeated."),
     ] = None,
     sample: Annotated[
         int | None,
@@ -241,6 +275,7 @@ def diff(
     must_have("diff", "prove")
     from slotproof.review import diffing
 
+    _one_document(json, form)
     raise typer.Exit(diffing.run(base, head, json, form))
 
 
@@ -250,7 +285,10 @@ def check(
     stem: Stems = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
+        Path | None,
+        typer.Option(
+            help="A folder with the engine's source code. Its code is executed: see SECURITY.md.", callback=_source
+        ),
     ] = None,
     base: Annotated[
         str | None,
@@ -279,6 +317,10 @@ def check(
     junit: Annotated[
         Path | None, typer.Option(help="Also write the result to this file, as JUnit XML.", callback=_file)
     ] = None,
+    sarif: Annotated[
+        Path | None,
+        typer.Option(help="Also write the findings to this file, as SARIF 2.1.0 for code scanning.", callback=_file),
+    ] = None,
     form: Annotated[
         Literal["text", "github"], typer.Option("--format", help="github: with annotations for GitHub Actions.")
     ] = "text",
@@ -292,6 +334,8 @@ def check(
     from slotproof.checks import checking
     from slotproof.console.times import seconds as seconds_of
 
+    _one_document(json, form)
+    _one_of(release, source)
     raise typer.Exit(
         checking.run(
             checking.CheckOptions(
@@ -305,6 +349,7 @@ def check(
                 workers=workers or checking.workers(),
                 json=json,
                 junit=junit,
+                sarif=sarif,
                 format=form,
                 call_limit=seconds_of(call_limit, "--call-limit"),
             )
@@ -322,7 +367,10 @@ def campaign(
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: the processors.")] = None,
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code. Its code is executed: see SECURITY.md.")
+        Path | None,
+        typer.Option(
+            help="A folder with the engine's source code. Its code is executed: see SECURITY.md.", callback=_source
+        ),
     ] = None,
     option: Options = None,
     out: Annotated[
@@ -351,6 +399,7 @@ def campaign(
     from slotproof.commands import campaign as campaigning
     from slotproof.console.times import seconds as seconds_of
 
+    _one_of(release, source)
     subject = Subject(engine, release, source, "cpu", tuple(stem or ()), parsed(option or []))
     limit, lasts = seconds_of(call_limit, "--call-limit"), seconds_of(time, "--for")
     campaigning.must_be_known(subject)
@@ -401,21 +450,43 @@ def faults(
 
 @app.command(cls=NamesEngines)
 def replay(
-    trace: Annotated[str, typer.Argument(help="A kept trace, see `slotproof list traces`, or a JSON file.")],
+    trace: Annotated[str, typer.Argument(help=TRACE_HELP)],
     engine: Annotated[
-        list[str] | None, typer.Argument(help="Engines; default: our own, and every engine that has releases.")
+        list[str] | None,
+        typer.Argument(
+            help="Engines: names listed below, or package.module:maker; default: our own, and every engine that has "
+            "releases."
+        ),
     ] = None,
     release: Annotated[
         list[str] | None, typer.Option(help="Releases; default: all that `slotproof engines` checks.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="A folder with the source code of the one engine that is named.", callback=_source),
+    ] = None,
     option: Options = None,
+    call_limit: CallLimit = "60s",
     json: Out = None,
 ) -> None:
     """Repeat one recorded run on engines and releases."""
     from conformance.driver.options import parsed
     from slotproof.checks import replays
+    from slotproof.console.times import seconds as seconds_of
 
-    raise typer.Exit(replays.run(trace, engine or [], release or [], json, parsed(option or [])))
+    _one_of(release[0] if release else None, source)
+
+    with stdin.as_file(trace) as file:
+        asked = replays.ReplayOptions(
+            file,
+            tuple(engine or ()),
+            tuple(release or ()),
+            json,
+            parsed(option or []),
+            source,
+            seconds_of(call_limit, "--call-limit"),
+        )
+        raise typer.Exit(replays.run(asked))
 
 
 @app.command(cls=NamesEngines)
@@ -423,7 +494,8 @@ def compat(
     engine: Annotated[str, typer.Argument(help="The engine whose allocators can be replaced.")],
     release: Annotated[str | None, typer.Option(help="A release of the engine, for example 0.5.12.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="A folder with the engine's source code, which is read and not executed.")
+        Path | None,
+        typer.Option(help="A folder with the engine's source code, which is read and not executed.", callback=_source),
     ] = None,
     json: Out = None,
 ) -> None:
@@ -433,12 +505,15 @@ def compat(
     """
     from slotproof.commands import compat as comparing
 
+    _one_of(release, source)
     raise typer.Exit(comparing.run(engine, release, source, json))
 
 
 @app.command()
 def events(
-    file: Annotated[Path, typer.Argument(help="A recorded stream: batches in msgpack, see docs/kv-events.md.")],
+    file: Annotated[
+        Path, typer.Argument(help="A recorded stream: batches in msgpack, see docs/kv-events.md; - is standard input.")
+    ],
     reader: Annotated[
         Literal["counts", "set"],
         typer.Option(help="counts: the reader counts copies of a block, as routers do. set: it forgets at a removal."),
@@ -455,7 +530,9 @@ def events(
     """
     from slotproof.commands import streaming
 
-    raise typer.Exit(streaming.run(streaming.StreamOptions(file, reader, late, json, form)))
+    _one_document(json, form)
+    with stdin.as_file(str(file)) as stream:
+        raise typer.Exit(streaming.run(streaming.StreamOptions(Path(stream), reader, late, json, form, str(file))))
 
 
 @app.command()
@@ -484,6 +561,14 @@ def engines(
     newest: Annotated[
         bool, typer.Option("--newest", help="Only say whether the newest release on the package index can be loaded.")
     ] = False,
+    issues: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --newest: a folder for the text of an issue about each release that has appeared.",
+            callback=_folder,
+        ),
+    ] = None,
     json: Out = None,
 ) -> None:
     """Check all releases of all engines (takes long).
@@ -494,7 +579,9 @@ def engines(
     if newest:
         from slotproof.commands import newest as latest
 
-        raise typer.Exit(latest.run(json))
+        raise typer.Exit(latest.run(json, issues))
+    if issues is not None:
+        raise UsageError("--issues is for --newest")
     needs.needed_for_releases("engines")
     from slotproof.commands import engines as releases
 
@@ -504,12 +591,12 @@ def engines(
 @app.command()
 def report(
     out: Annotated[Path, typer.Option("-o", help="The folder to write to.", callback=_folder)],
-    trace: Annotated[
-        str | None, typer.Option("--trace", metavar="FILE", help="Only this trace: a kept one by name, or a file.")
-    ] = None,
+    trace: Annotated[str | None, typer.Option("--trace", metavar="FILE", help=f"Only this trace. {TRACE_HELP}")] = None,
     engine: Annotated[str | None, typer.Option(help="With --trace: the engine that it runs on.")] = None,
     release: Annotated[str | None, typer.Option(help="With --trace: the engine's release.")] = None,
-    source: Annotated[Path | None, typer.Option(help="With --trace: a checkout of the engine.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="With --trace: a checkout of the engine.", callback=_source)
+    ] = None,
 ) -> None:
     """Write HTML pages on which every finding can be stepped through.
 
@@ -519,7 +606,9 @@ def report(
     from slotproof.pages import report as page
 
     if trace is not None:
-        raise typer.Exit(page.of_trace(out, trace, engine, release, source))
+        _one_of(release, source)
+        with stdin.as_file(trace) as file:
+            raise typer.Exit(page.of_trace(out, file, engine, release, source))
     if given := [name for name, value in (("engine", engine), ("release", release), ("source", source)) if value]:
         raise UsageError(f"--{given[0]} is for one trace: name it with --trace")
     raise typer.Exit(page.run(out))
@@ -544,11 +633,11 @@ def docs(
 def names(
     kind: Annotated[
         list[str] | None,
-        typer.Argument(help="What to list: stems, faults, traces, engines, options; default: all."),
+        typer.Argument(help="What to list: stems, faults, traces, engines, options, operators, causes; default: all."),
     ] = None,
     json: Out = None,
 ) -> None:
-    """List the names of stems, faults, kept traces and engines, and the options of engines."""
+    """List names: of stems, faults, kept traces, engines and their options, operators of mutate, and causes."""
     from slotproof.commands import listing
 
     raise typer.Exit(listing.run(kind or [], json))
@@ -570,6 +659,8 @@ def run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", codes.INTERRUPTED)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # each name of a file is the user's
+            return _complain(f"{error.filename}: the name is too long for a file")
         from slotproof.console import failure
 
         print(failure.told(error, debug=bool(os.environ.get(DEBUG))), file=sys.stderr)
@@ -580,7 +671,16 @@ def run() -> int:
 
 
 def _with_values(words: list[str]) -> list[str]:
-    """The words of the command line, where ``--base`` without a value has the value ``default``."""
+    """The words of the command line, where ``--base`` without a value has the value ``default``, and where ``-#2``, a
+    finding of a report on standard input, is not taken for an option. Raises ``UsageError`` for a word or a value that
+    is empty, as where a variable of the shell is not set.
+    """
+    for before, word in zip(["slotproof", *words], words, strict=False):
+        if not word:
+            raise UsageError(f"a word after {before!r} is empty: is a variable of the shell not set?")
+        if word.startswith("--") and word.endswith("="):
+            raise UsageError(f"{word} has no value: is a variable of the shell not set?")
+    words = [stdin.STDIN[1] + word[1:] if word.startswith("-#") else word for word in words]
     followed = zip(words, [*words, "-"][1:], strict=True)
     return [f"{word}=default" if word == "--base" and after.startswith("-") else word for word, after in followed]
 
@@ -592,5 +692,6 @@ def _message(error: TyperException) -> str:
 
 
 def _complain(message: str, code: int = codes.USAGE) -> int:
-    print(f"slotproof: {printable(' '.join(message.split()))}", file=sys.stderr)
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…" for word in message.split())
+    print(f"slotproof: {printable(' '.join(words))}", file=sys.stderr)
     return code

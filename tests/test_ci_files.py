@@ -104,7 +104,7 @@ def test_the_workflow_uses_options_that_there_are() -> None:
 
     known = {name for option in get_command(app).commands["check"].params for name in option.opts}  # type: ignore[attr-defined]
     used = set(re.findall(r"(?<=\s)--[a-z]+", shell("Check the change")))
-    assert {"--source", "--base", "--budget", "--format", "--json", "--junit"} == used <= known
+    assert {"--source", "--base", "--budget", "--format", "--json", "--junit", "--sarif"} == used <= known
 
 
 def test_the_newest_release_is_a_notice_that_fails_nothing(tmp_path: Path) -> None:
@@ -146,6 +146,8 @@ def test_the_workflow_fails_for_a_change_that_leaks_and_for_no_other(leaks: bool
     report = json.loads((checkout / "slotproof-report" / "report.json").read_text(encoding="utf-8"))
     assert done.returncode == report["exit"] == int(leaks), done.stdout + done.stderr
     assert {row["law"] for row in report["new"]} <= {"no_leak"}
+    log = json.loads((checkout / "slotproof-report" / "slotproof.sarif").read_text(encoding="utf-8"))
+    assert [found["level"] for found in log["runs"][0]["results"]] == ["error"] * leaks
     assert ("::error" in done.stdout) == leaks
     assert (ET.parse(checkout / "slotproof-report" / "junit.xml").find(".//failure") is not None) == leaks
 
@@ -182,6 +184,21 @@ def test_the_workflow_finds_a_bug_in_a_copied_checkout(tmp_path: Path) -> None:
     report = json.loads((checkout / "slotproof-report" / "report.json").read_text(encoding="utf-8"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert {row["stem"] for row in report["new"]} == {"allocator"}
+
+
+def test_the_job_that_uploads_sarif_runs_nothing_and_reads_what_the_check_writes() -> None:
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"^```\n(  code-scanning:\n.*?)^```", page, re.DOTALL | re.MULTILINE)
+    jobs = yaml.load("jobs:\n  check: {}\n" + snippet, Strict)["jobs"]
+    job = jobs["code-scanning"]
+    assert job["needs"] in jobs
+    assert [step for step in job["steps"] if "run" in step] == []
+    assert job["permissions"] == {"contents": "read", "security-events": "write"}
+    used = {step["uses"].partition("@")[0]: step.get("with", {}) for step in job["steps"]}
+    (kept,) = (step for step in workflow()["jobs"]["check"]["steps"] if step.get("name") == "Keep the report")
+    assert used["actions/download-artifact"]["name"] == kept["with"]["name"]
+    file = used["github/codeql-action/upload-sarif"]["sarif_file"]
+    assert f"--sarif {kept['with']['path']}{file}" in shell("Check the change")
 
 
 # pre-commit.

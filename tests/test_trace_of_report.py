@@ -33,10 +33,23 @@ def report(folder: Path, **lists: list[int]) -> Path:
 
 def test_a_finding_of_a_report_is_a_trace(tmp_path: Path) -> None:
     path = report(tmp_path, known=[1, 2], worse=[3])
-    assert trace_files.load(str(path)).trace.as_json() == trace(3), "the first: worse comes before known"
-    assert trace_files.load(f"{path}#known.2").trace.as_json() == trace(2)
-    with pytest.raises(UsageError, match=r"has no finding new.1: there are worse.1, known.1, known.2"):
-        trace_files.load(f"{path}#new.1")
+    for number, more in (("1", 3), ("2", 1), ("3", 2), ("worse.1", 3), ("known.2", 2)):
+        assert trace_files.load(f"{path}#{number}").trace.as_json() == trace(more), "worse comes before known"
+    there = r"1 \(worse.1\), 2 \(known.1\), 3 \(known.2\)"
+    for wrong in ("new.1", "0", "4", "-1", "01", " 1", "known"):
+        with pytest.raises(UsageError, match=rf"has no finding {wrong}: there are {there}"):
+            trace_files.load(f"{path}#{wrong}")
+    with pytest.raises(UsageError, match="#: the number of the finding is missing: there are"):
+        trace_files.load(f"{path}#")
+
+
+def test_without_a_number_a_report_must_have_one_finding(tmp_path: Path) -> None:
+    assert trace_files.load(str(report(tmp_path, gone=[2]))).trace.as_json() == trace(2)
+    path = report(tmp_path, known=[*range(1, 12)])
+    with pytest.raises(UsageError, match=r"has 11 findings, say which, such as .*#1: 1 \(known.1\), .*, … to 11$"):
+        trace_files.load(str(path))
+    with pytest.raises(UsageError, match="insert_under_reader is a kept trace; #1 is for a report"):
+        trace_files.load("insert_under_reader#1")
 
 
 def test_what_has_no_trace_says_so(tmp_path: Path) -> None:

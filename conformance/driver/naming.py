@@ -16,14 +16,15 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """One line that says that there is no such name, with names that are close to it.
 
     Where no name is close, it lists the known names if they are few; if they are many, it names the command that lists
-    them. ``what``: what is named, for example "stem".
+    them. ``what``: what is named, for example "stem" or "stem of this engine"; ``slotproof list`` has a list for its
+    first word.
     """
     names = list(known)
     if near := close(name, names):
         return f"no {what} {name!r}: did you mean {near}?"
     if len(names) <= FEW:
         return f"no {what} {name!r}: there are {', '.join(names) or 'none'}"
-    return f"no {what} {name!r}: `slotproof list {what}s` names all {len(names)}"
+    return f"no {what} {name!r}: `slotproof list {what.split()[0]}s` names all {len(names)}"
 
 
 def close(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from conformance.driver.naming import close
-from conformance.driver.protocol import EngineError, Json
+from conformance.driver.printable import first_line, message_of
+from conformance.driver.protocol import EngineError, Json, Unsupported
 from conformance.stems.allocator.protocol import AllocatorSnapshot
 from conformance.stems.block_cache.protocol import BlockCacheSnapshot
 from conformance.stems.block_pool.protocol import BlockPoolSnapshot
@@ -41,12 +42,27 @@ SAMPLE: Json = {
     **{"block_size": 2, "layers": [{"kind": "full"}], "batch": 8, "drafts": 0, "eagle": False, "steps_in_flight": 1},
     **{"threshold": 0, "policy": "fcfs", "max_length": 8, "events": False},
 }
+SHOWN = 160  # characters of a maker's reason that a message shows
 EXAMPLE = "slotproof check {} allocator"
 
 
 def is_place(name: str) -> bool:
     """The name of an engine is a place, and no registered name."""
     return ":" in name
+
+
+def hint(name: str) -> str:
+    """What is added to the message that there is no engine ``name``, where it looks like the name of a module or of its
+    file in the current folder: how an engine of one's own is named.
+    """
+    module = name.removesuffix(".py").replace("/", ".")
+    try:
+        there = Path(module.replace(".", "/") + ".py").is_file()
+    except (OSError, ValueError):  # a name that no system takes for a file
+        there = False
+    if not there:
+        return ""
+    return f"; an engine of your own is named with its maker: {module}:NAME"
 
 
 def imported(place: str, source: Path | None) -> Any:
@@ -159,6 +175,10 @@ def _stems_of(make: Callable[[Json], Any], place: str) -> list[str]:
         by_annotation = _stem_by_annotation(make)
         if by_annotation is not None:
             return by_annotation
+        if isinstance(error, Unsupported):
+            declined = first_line(message_of(error)) or "no reason given"
+            why = f"its maker declines the sample configuration that would tell it: {declined[:SHOWN]}"
+            raise EngineError(f"{place}: name its stem, for example `{EXAMPLE.format(place)}`: {why}") from error
         raise EngineError(
             f"{_which(place)}; asked with a sample configuration, the maker raised {told(error)}"
         ) from error

@@ -196,7 +196,7 @@ def _registered(name: str) -> EntryPoint:
     for point in entry_points(group=GROUP):
         if point.name == name:
             return point
-    raise EngineError(unknown("engine", name, names()))
+    raise EngineError(unknown("engine", name, names()) + named.hint(name))
 
 
 def plugins() -> Iterator[Plugin]:

@@ -10,19 +10,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from conformance.driver import watchdog
+from conformance.driver import waiting, watchdog
 from conformance.driver.lockstep import ANSWERED, ANSWERED_SENTENCE, Finding
 from conformance.driver.options import Given
 from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
 from conformance.traces.outcome import Break, Outcome
 
+TO_LOAD = 3  # times the limit of a call: how long it may take to import an engine and to ask its makers for their stems
 DIED = "the process died"
 LOADING = "death-loading"  # the file of the watch while an engine is loaded
 
@@ -42,12 +44,19 @@ class ToolError(Exception):
 class Connection:
     """One connection to a served engine. Requests on it are answered one after another by one process. ``limit``: a
     call to the engine that takes more seconds ends that process; ``None`` without a limit. ``repairs``: the names of
-    causes (``conformance.traces.cause_files``) whose repairs the engine has in that process alone. Raises
-    ``EngineError`` if what one of them repairs is not in the engine's source.
+    causes (``conformance.traces.cause_files``) whose repairs the engine has in that process alone. ``waits``: says what
+    is waited for where an answer takes long (``conformance.driver.waiting``); ``None`` where nobody is told. Raises
+    ``EngineError`` if what one of the causes repairs is not in the engine's source.
     """
 
-    def __init__(self, path: str, limit: float | None = None, repairs: Sequence[str] = ()) -> None:
-        self.path, self.limit, self.repairs = path, limit, repairs
+    def __init__(
+        self,
+        path: str,
+        limit: float | None = None,
+        repairs: Sequence[str] = (),
+        waits: Callable[[], str] | None = None,
+    ) -> None:
+        self.path, self.limit, self.repairs, self.waits = path, limit, repairs, waits
         self._open()
 
     def _open(self) -> None:
@@ -80,7 +89,7 @@ class Connection:
         if Slotproof failed.
         """
         try:
-            with watchdog.paused():
+            with watchdog.paused(), nullcontext() if self.waits is None else waiting.watched(self.waits):
                 self.file.write(json.dumps({"limit": self.limit, **request}).encode() + b"\n")
                 self.file.flush()
                 for line in self.file:
@@ -181,7 +190,8 @@ class Served:
     def ready(self) -> Json:
         """Waits until the engine is loaded. Raises ``EngineError`` with one line that says why it is not."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        with waiting.watched(waiting.since_now(f"{self.subject.engine} to be loaded", self._given_up(TO_LOAD))):
+            line = self.process.stdout.readline()
         if not line:
             dump = watchdog.written_in(self.scratch / LOADING)
             if watchdog.hung(dump):
@@ -204,6 +214,20 @@ class Served:
             return lines[-1] if lines else "no message"
         return "no message"
 
+    def _given_up(self, times: int = 1) -> str:
+        """When a wait for the engine ends, in words; empty without a limit."""
+        return "" if self.limit is None else f"given up after {self.limit * times:g} s, see --call-limit"
+
+    def _maker_that_takes_long(self) -> str:
+        """The maker that a process of the engine called a while ago, and that has not ended; empty if there is none."""
+        for file in self.scratch.glob("making-*"):
+            with suppress(OSError):
+                config, seconds = file.read_text(encoding="utf-8"), time.time() - file.stat().st_mtime
+                what = f"the maker of {file.name.removeprefix('making-')}, called with {config}"
+                if said := waiting.after(what, seconds, self._given_up()):
+                    return said
+        return ""
+
     def connect(self, repairs: Sequence[str] = ()) -> Connection:
         """A new connection, with a process of its own behind it, whose engine has these repairs."""
-        return Connection(self.path, self.limit, repairs)
+        return Connection(self.path, self.limit, repairs, self._maker_that_takes_long)

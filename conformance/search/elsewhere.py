@@ -6,19 +6,27 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from conformance.driver import waiting
 from conformance.driver.collector import collect_rarely
 from conformance.driver.protocol import EngineError
 
 NOT_LOADED = 3  # the exit code where the engine cannot be loaded
 
 
-def ask(module: str, arguments: Sequence[str], what: str) -> Any:
+def ask(module: str, arguments: Sequence[str], what: str, limit: float | None = None) -> Any:
     """The answer of ``python -m MODULE ARGUMENT…``, whose last line is JSON (see ``tell``). ``what``: what is done, for
-    the message of an error. Raises ``EngineError`` if the engine cannot be loaded.
+    the message of an error. ``limit``: the seconds that it may take; a long wait is told then. Raises ``EngineError``
+    if the engine cannot be loaded, or if the time is over.
     """
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
+    command, waits = [sys.executable, "-m", module, *arguments], waiting.since_now(f"the end of {what}")
+    try:
+        with nullcontext() if limit is None else waiting.watched(waits):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"{what} did not end within {limit:g} s: the engine hangs") from None
     if done.returncode not in (0, NOT_LOADED):
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise RuntimeError(f"{what} ended with {done.returncode}: {last}")

@@ -25,6 +25,7 @@ from conformance.search.enough import RUNS
 from conformance.search.harm import harm
 from conformance.search.hunt import Difference, Hunt, Hunted, HuntLimits
 from conformance.search.ran import Ran
+from conformance.search.replay import row
 from conformance.stems import exclusions
 from conformance.stems.found import law_of
 from conformance.stems.machine import Sink, TimeIsUp
@@ -44,6 +45,11 @@ def outcome_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
     """What ``asked["trace"]`` shows on the engine. One that has nothing for the stem cannot make the first call."""
     make, trace = loaded.makers.get(asked["stem"]), Trace(**asked["trace"])
     return (outcome(trace, make) if make else Outcome((), f"it has no {asked['stem']} to drive", 1)).as_json()
+
+
+def row_of(loaded: Loaded, asked: Json, _: Progress) -> Json:
+    """What ``asked["trace"]`` shows on the engine, as a row of ``slotproof replay``."""
+    return row(Kept(asked["name"], "", "", "", Trace(**asked["trace"])), loaded)
 
 
 # An engine alone.

@@ -68,13 +68,16 @@ def rows_elsewhere(
     told: bool = False,
     options: Given = (),
     source: Path | None = None,
+    limit: float | None = None,
 ) -> list[Json]:
     """The rows of one release, or of the checkout in the folder ``source``, made in a process of its own. ``options``:
-    the engine's options that the user has set. Raises ``EngineError`` if the engine cannot be loaded.
+    the engine's options that the user has set. ``limit``: the seconds that this may take. Raises ``EngineError`` if the
+    engine cannot be loaded, or if the time is over.
     """
     subject = {"name": engine, "release": release, "source": source and str(source)}
     arguments = [json.dumps(subject), "told" if told else "plain", json.dumps(options), *names]
-    answer: list[Json] = ask(f"{__package__}.replay", arguments, f"replaying on {engine} {release or source or ''}")
+    what = f"replaying on {engine} {release or source or ''}".strip()
+    answer: list[Json] = ask(f"{__package__}.replay", arguments, what, limit)
     return answer
 
 

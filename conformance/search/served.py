@@ -30,10 +30,8 @@ from conformance.driver.protocol import EngineError, Json
 from conformance.driver.trace import Trace
 from conformance.driver.watchdog import Making, Watch
 from conformance.engines import registry
-from conformance.search.connection import LOADING
+from conformance.search.connection import LOADING, TO_LOAD
 from conformance.search.jail import isolate
-
-TO_LOAD = 3  # times the limit of a call: how long it may take to import an engine and to ask its makers for their stems
 
 
 def main() -> None:
@@ -150,6 +148,7 @@ class _Handler(socketserver.StreamRequestHandler):
             return _repair(self.loaded, asked["causes"])
         does: dict[str, Callable[..., Any]] = {
             "outcome": judge.outcome_of,
+            "row": judge.row_of,
             "alone": judge.alone,
             "beside": judge.beside,
             "trial": trial.trial,
@@ -161,7 +160,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if watch is not None:
             file = self.scratch / f"making-{name}"
             loaded = replace(loaded, makers={stem: Making(make, file) for stem, make in loaded.makers.items()})
-        if asked["stem"] not in self.loaded.makers and asked["do"] != "outcome":
+        if asked["stem"] not in self.loaded.makers and asked["do"] not in ("outcome", "row"):
             raise EngineError(f"{self.loaded.label} has no {asked['stem']} to drive")
         try:
             return does[asked["do"]](loaded, asked, progress)

@@ -7,10 +7,12 @@ The engines of this repository are checked by tests. ``vetted`` is for engines f
 from __future__ import annotations
 
 import inspect
+import sysconfig
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -20,6 +22,7 @@ from conformance.stems.found import room_of
 from conformance.stems.swa_mapping.protocol import SwaMappingSnapshot
 
 ROWS = ("session_trim", "cache")  # one class may serve both
+LIBRARY = sysconfig.get_path("stdlib")  # the folder of Python's own library
 SHOWN = 80  # characters of a wrong answer that a message shows
 
 
@@ -205,11 +208,18 @@ def _must_read(stem: str, engine: Vetted, config: Json) -> None:
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line, with the file and the line where it was raised."""
+    """An exception in one line, with the file and the line where it was raised: in the engine's code, where a function
+    of Python's own library raised it.
+    """
     passed, place = error.__traceback__, ""
     while passed is not None:
         file = passed.tb_frame.f_code.co_filename
-        if not file.startswith("<"):  # the import system and other code without a file
+        if not file.startswith("<") and not (place and _of_python(file)):  # "<": code without a file
             place = f" ({file}:{passed.tb_lineno})"
         passed = passed.tb_next
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
+def _of_python(file: str) -> bool:
+    """The file is of Python's own library."""
+    return Path(file).is_relative_to(LIBRARY) and "site-packages" not in Path(file).parts

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from conformance.driver.naming import UsageError, unknown
+from conformance.driver.naming import FEW, UsageError, unknown
 from conformance.driver.trace import Trace
 from conformance.engines import registry
 from conformance.traces import trace_schema
@@ -57,43 +58,65 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str) -> Kept:
-    """A kept trace by name, or any trace by path. Of a report of ``slotproof check --json`` the trace of its first
-    finding; ``FILE#known.2`` is the second of its list ``known``. Raises ``UsageError``, which says what is wrong, and
-    where.
+    """A kept trace by name, or any trace by path. Of a report of ``slotproof check --json`` it is the trace of its only
+    finding; ``FILE#2`` is the second finding, counted over its lists in the order of ``LISTS``, and ``FILE#known.2``
+    the second of its list ``known``. Raises ``UsageError``, which says what is wrong, and where.
     """
-    name, _, finding = name_or_path.partition("#")
-    kept = (path for path in _files() if path.stem == name_or_path)
-    path = next(kept, Path(name))
+    name, wanted, finding = name_or_path.partition("#")
+    path = next((path for path in _files() if path.stem == name), Path(name))
+    if wanted and path.stem == name:
+        raise UsageError(
+            f"{name_or_path}: {name} is a kept trace; #{finding} is for a report of slotproof check --json"
+        )
     try:
-        if not path.is_file():
-            if path.is_dir():
-                raise UsageError(f"no trace {name_or_path!r}: it is a folder")
+        if not path.exists():
             if path.suffix == ".json" or len(path.parts) > 1:
                 raise UsageError(f"no trace {name_or_path!r}: there is no file {name}")
             raise UsageError(unknown("trace", name, names()))
+        if path.is_dir():
+            raise UsageError(f"no trace {name_or_path!r}: it is a folder")
         with path.open("rb") as file:
             text = file.read(MOST_OF_REPORT + 1)
-    except OSError as error:
-        raise UsageError(f"no trace {name_or_path!r}: {error.strerror}") from error
-    return _read(path, _of_report(path, text, finding) or text[: trace_schema.MOST_BYTES + 1])
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"no trace {name_or_path!r}: {getattr(error, 'strerror', None) or error}") from error
+    return _read(path, _of_report(path, text, finding if wanted else None) or text[: trace_schema.MOST_BYTES + 1])
 
 
-def _of_report(path: Path, text: bytes, finding: str) -> bytes | None:
-    """The trace of a finding of a check's report, as the text of a file; ``None`` if the file is no such report."""
+def _of_report(path: Path, text: bytes, finding: str | None) -> bytes | None:
+    """The trace of a finding of a check's report, as the text of a file; ``None`` if the file is no such report.
+    ``finding``: the number that was asked for, ``None`` if none was.
+    """
     try:
         report = json.loads(text)
     except (ValueError, RecursionError):
         report = None
     if not isinstance(report, dict) or not {"schema", "results", *LISTS} <= report.keys():
-        if finding:
+        if finding is not None:
             raise UsageError(f"{path}#{finding}: the file is no report of slotproof check --json")
         return None
-    found = {f"{name}.{n}": row["trace"] for name in LISTS for n, row in enumerate(report[name], start=1)}
-    if not found:
+    places = [(f"{name}.{n}", row) for name in LISTS for n, row in enumerate(report[name], start=1)]
+    found = {key: row for number, (place, row) in enumerate(places, start=1) for key in (str(number), place)}
+    if not places:
         raise UsageError(f"{path} is the report of a check without findings: it has no trace")
-    if finding and finding not in found:
-        raise UsageError(f"{path} has no finding {finding}: there are {', '.join(found)}")
-    return json.dumps(found[finding or next(iter(found))]).encode()
+    if finding is None and len(places) > 1:
+        raise UsageError(f"{path} has {len(places)} findings, say which, such as {path}#1: {_numbered(places)}")
+    if finding is not None and finding not in found:
+        what = f"{path} has no finding {finding}" if finding else f"{path}#: the number of the finding is missing"
+        raise UsageError(f"{what}: there are {_numbered(places)}")
+    return json.dumps(found[finding or "1"]["trace"]).encode()
+
+
+def _numbered(places: list[tuple[str, Any]]) -> str:
+    """The first findings of a report with their numbers, such as ``1 (new.1: cache no_leak)``."""
+    said = [f"{number} ({_place(*place)})" for number, place in enumerate(places[:FEW], start=1)]
+    return ", ".join(said) + (f", … to {len(places)}" if len(places) > FEW else "")
+
+
+def _place(place: str, row: Any) -> str:
+    named = " ".join(str(row[key]) for key in ("stem", "law") if row.get(key))
+    return f"{place}: {named}" if named else place
 
 
 def every() -> list[Kept]:

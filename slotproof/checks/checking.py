@@ -69,6 +69,7 @@ class CheckOptions:
     workers: int = 2
     json: Path | None = None
     junit: Path | None = None
+    sarif: Path | None = None
     format: str = emit.TEXT
     again: bool = True
     call_limit: float = 60.0
@@ -93,7 +94,7 @@ def run(options: CheckOptions) -> int:
     """Checks the stems, writes the report, prints it, and returns the exit code."""
     with emit.muted(options.format):
         report = report_of(options)
-        emit.write(report, options.json, options.junit, options.format)
+        emit.write(report, options.json, options.junit, options.format, options.sarif)
     emit.show(report, options.format)
     return int(report["exit"])
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from conformance.driver.protocol import EngineError, Json
-from slotproof.checks import github, junit, verdicts
+from slotproof.checks import github, junit, sarif, verdicts
 from slotproof.console.output import write_json, write_text
 
 TEXT, GITHUB = "text", "github"  # the values of --format
@@ -45,7 +45,7 @@ def summary_file() -> Path | None:
     return Path(named) if named else None
 
 
-def write(report: Json, json: Path | None, junit_file: Path | None, form: str) -> None:
+def write(report: Json, json: Path | None, junit_file: Path | None, form: str, sarif_file: Path | None = None) -> None:
     """Writes the files that were asked for; for ``GITHUB`` also adds to the summary of the step, where there is one.
 
     Raises ``OSError`` or ``UsageError`` if a file cannot be written, after all others were tried.
@@ -56,6 +56,8 @@ def write(report: Json, json: Path | None, junit_file: Path | None, form: str) -
             tasks.callback(lambda: append(summary, github.summary(report)))
         if junit_file is not None:
             tasks.callback(lambda: write_text(junit_file, junit.text(report)))
+        if sarif_file is not None:
+            tasks.callback(lambda: write_json(sarif_file, sarif.document(report)))
         tasks.callback(lambda: write_json(json, report))
 
 

@@ -39,14 +39,14 @@ def annotated(report: Json) -> Iterator[str]:
 
     GitHub shows at most ten errors, ten warnings and ten notices of a step.
     """
-    found = [(_level(name, row, report), name, row) for name in LISTS for row in report[name]]
+    found = [(level(name, row, report), name, row) for name in LISTS for row in report[name]]
     for wanted in (ERROR, WARNING, NOTICE):
-        for level, name, row in found:
-            if level == wanted:
+        for graded, name, row in found:
+            if graded == wanted:
                 title = f"{row['stem']}: {broken(row['law'], row['kind'])} ({name}, {row['severity']})"
                 if hides := remarks.hides(name, row, report):
                     title = f"{hides}: {title}"
-                yield _line(level, title, "\n".join(told(row)), place(row, report))
+                yield _line(graded, title, "\n".join(told(row)), place(row, report))
         if wanted == WARNING:
             for result in report["results"]:
                 if reason := weigh.undecided(result, report):
@@ -58,12 +58,12 @@ def failed(message: str) -> str:
     return _line(ERROR, "slotproof check", message, None)
 
 
-def annotation(level: str, title: str, message: str) -> str:
+def annotation(grade: str, title: str, message: str) -> str:
     """An annotation of a step that has no place in a file."""
-    return _line(level, title, message, None)
+    return _line(grade, title, message, None)
 
 
-def _level(name: str, row: Json, report: Json) -> str:
+def level(name: str, row: Json, report: Json) -> str:
     """The level of a finding, empty for one that needs no annotation."""
     if weigh.fails(name, row, report):
         return ERROR
@@ -73,27 +73,47 @@ def _level(name: str, row: Json, report: Json) -> str:
 
 
 def place(row: Json, report: Json) -> tuple[str, int] | None:
-    """File and line in the engine for a finding: where its exception was raised, else the last function that the run
-    called and whose text differs from the base's, else the deepest function that its last operation called. ``None``
-    where no such place is known, and for a release, which is no file of a checkout.
+    """File and line in the engine for a finding. ``None`` where no such place is known, and for a release, which is no
+    file of a checkout.
 
     The file is relative to the root of the git checkout; without a checkout, to the folder of the source.
     """
     source = report["subject"]["source"]
-    if not row["story"] or (source is None and not report["subject"]["own"]):
+    if source is None and not report["subject"]["own"]:
+        return None
+    found = frame(row)
+    file = found and file_of(found, report)
+    return (_relative(file, source), int(found["line"])) if found and file else None
+
+
+def frame(row: Json) -> Json | None:
+    """The function of the engine that stands for a finding: where its exception was raised, else the last function that
+    the run called and whose text differs from the base's, else the deepest function that its last operation called.
+    ``None`` if none of them is known.
+    """
+    if not row["story"]:
         return None
     last = row["story"][-1]
     passed: list[Json] = next((raised["frames"] for raised in last["raised"] if raised["frames"]), [])
-    deepest = max(last["engine"], key=lambda frame: int(frame["depth"]), default=None)
-    frame = passed[-1] if passed else next(reversed(changed(row)), deepest)
-    file = frame and _file(frame["file"], [Path(root) for root in report["subject"]["roots"]])
-    return (_relative(file, source), int(frame["line"])) if frame and file else None
+    deepest = max(last["engine"], key=lambda called: int(called["depth"]), default=None)
+    return passed[-1] if passed else next(reversed(changed(row)), deepest)
 
 
-def _file(name: str, roots: list[Path]) -> Path | None:
+def file_of(found: Json, report: Json) -> Path | None:
     """The file of a frame, which is named relative to one of the roots; a root can be a file."""
+    roots, name = [Path(root) for root in report["subject"]["roots"]], found["file"]
     places = (root if root.name == name and root.is_file() else root / name for root in roots)
     return next((place for place in places if place.is_file()), None)
+
+
+def in_checkout(file: Path, source: str | None) -> str | None:
+    """The file relative to the root of the git checkout of ``source``, or of the current folder without one; without a
+    checkout, to that folder. ``None`` if it is not below it.
+    """
+    folder = Path(source or ".").resolve()
+    root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
+    found = file.resolve()
+    return found.relative_to(root).as_posix() if found.is_relative_to(root) else None
 
 
 def _relative(file: Path, source: str | None) -> str:
@@ -102,10 +122,10 @@ def _relative(file: Path, source: str | None) -> str:
     return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
 
 
-def _line(level: str, title: str, message: str, where: tuple[str, int] | None) -> str:
+def _line(grade: str, title: str, message: str, where: tuple[str, int] | None) -> str:
     properties = {} if where is None else {"file": where[0], "line": str(where[1])}
     said = ",".join(f"{key}={_property(value)}" for key, value in {**properties, "title": title}.items())
-    return f"::{level} {said}::{_data(message)}"
+    return f"::{grade} {said}::{_data(message)}"
 
 
 def _data(text: str) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from conformance.driver.lockstep import CONFORMS, LATENT, UNSUPPORTED, VIOLATION
+from conformance.driver.naming import UsageError
 from conformance.driver.options import Given, chosen, known_to
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import named, registry
+from conformance.engines.registry import Plugin
+from conformance.search.connection import Subject
 from conformance.search.ran import in_words
 from conformance.search.replay import row, rows_elsewhere
+from conformance.search.replay_apart import row_apart
 from conformance.traces import trace_files
 from conformance.traces.trace_files import Kept
 from slotproof.checks import remarks
@@ -22,13 +27,35 @@ from slotproof.console.screen import STYLES, broken, choose, progress, say, writ
 VERDICTS = (VIOLATION, LATENT, CONFORMS, UNSUPPORTED)  # the gravest first
 
 
-def run(trace: str, engines: Sequence[str], releases: Sequence[str], json: Path | None, options: Given = ()) -> int:
-    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law. ``options``: options of
-    engines; each is given to the engines that have it.
+CALL_LIMIT = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What was asked for on the command line.
+
+    ``engines``: by name or by place; none for our own and every engine that has releases. ``options``: options of
+    engines; each is given to the engines that have it. ``source``: a folder with the source code of the one engine that
+    is named. ``call_limit``: seconds after which a call to an engine that is named by its place hangs.
     """
-    found = trace_files.load(trace)
-    asked, left_out = (_named(engines), []) if engines else _installed(judged())
-    rows = _rows(trace, asked, releases, options)
+
+    trace: str
+    engines: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    json: Path | None = None
+    options: Given = ()
+    source: Path | None = None
+    call_limit: float = CALL_LIMIT
+
+
+def run(asked: ReplayOptions) -> int:
+    """Replays the trace everywhere that was asked for; exit code 1 if an engine violates a law."""
+    found = trace_files.load(asked.trace)
+    if asked.source is not None and len(asked.engines) != 1:
+        raise UsageError(f"--source {asked.source}: name the engine whose source code it is")
+    engines, left_out = (_named(asked.engines), []) if asked.engines else _installed(judged())
+    rows = _rows(found, replace(asked, engines=tuple(engines)))
+    json = asked.json
     write_json(json, {"trace": found.name, "rows": rows})
     for part in shown(found, rows):
         verdict = part.partition(" in step ")[0].partition(":")[0]
@@ -136,23 +163,36 @@ def as_json(found: Json) -> Json:
     return {"subject": found["engine"], **{key: value for key, value in found.items() if key != "engine"}}
 
 
-def _rows(trace: str, engines: Sequence[str], releases: Sequence[str], options: Given) -> list[Json]:
+def _rows(found: Kept, asked: ReplayOptions) -> list[Json]:
     """One row for each engine, or for each of its releases."""
-    plugins = [registry.plugin(name) for name in engines]
-    chosen(" or ".join(engines), [option for p in plugins for option in registry.options_of(p)], options)
-    given = {p.name: known_to(registry.options_of(p), options) for p in plugins}
+    plugins = [registry.plugin(name) for name in asked.engines]
+    options, releases = asked.options, list(asked.releases)
+    declared = [option for p in plugins for option in registry.options_of(p)]
+    if not any(named.is_place(name) for name in asked.engines):  # such an engine is asked when it is loaded
+        chosen(" or ".join(asked.engines), declared, options)
     unreleased = [p.name for p in plugins if not p.releases]
     if releases and unreleased and len(unreleased) == len(plugins):
         raise EngineError(f"--release {', '.join(releases)}: the engine {unreleased[0]} has no releases")
-    wanted = [(p.name, r) for p in plugins for r in (list(releases) or p.releases if p.releases else [None])]
-    rows = []
+    source = asked.source
+    wanted = [(p, r) for p in plugins for r in (releases or p.releases if p.releases and source is None else [None])]
+    rows: list[Json] = []
     with progress() as bar:
         task = bar.add_task("replaying", total=len(wanted))
-        for engine, release in wanted:
-            if release is None:
-                loaded = registry.load(engine, stems=(trace_files.load(trace).trace.stem,), options=given[engine])
-                rows.append(as_json(row(trace_files.load(trace), loaded)))
-            else:
-                rows += map(as_json, rows_elsewhere([trace], engine, release, options=given[engine]))
+        for plugin, release in wanted:
+            rows += map(as_json, _of_one(found, plugin, release, asked))
             bar.advance(task)
     return rows
+
+
+def _of_one(found: Kept, plugin: Plugin, release: str | None, asked: ReplayOptions) -> list[Json]:
+    """The row of one engine, of a release of it, or of its source in a folder. Our own implementation is driven in this
+    process, every other engine in one of its own.
+    """
+    place = named.is_place(plugin.name)
+    options = asked.options if place else known_to(registry.options_of(plugin), asked.options)
+    if plugin.own and asked.source is None:
+        return [row(found, registry.load(plugin.name, options=options))]
+    if plugin.releases:
+        return rows_elsewhere([asked.trace], plugin.name, release, options=options, source=asked.source)
+    subject = Subject(plugin.name, release, asked.source, stems=(found.trace.stem,), options=options)
+    return [row_apart(found, subject, asked.call_limit)]

@@ -28,10 +28,11 @@ from conformance.search.connection import Subject
 from conformance.search.enough import LONGEST, NOT_ENOUGH, OPERATIONS, too_seldom
 from conformance.stems.found import rooms
 from slotproof.checks import weigh
+from slotproof.commands import appeared
 from slotproof.commands.campaign_view import View, show
 from slotproof.console import version
 from slotproof.console.codes import BROKEN, FAILED, HOLDS
-from slotproof.console.screen import choose, write_json
+from slotproof.console.screen import choose, say, write_json
 
 SCHEMA = 1
 EXAMPLES = 40  # drawn runs of a trial
@@ -127,9 +128,15 @@ class Campaign:
 
 def run(options: CampaignOptions) -> int:
     """Does the campaign, writes the report, prints it, and returns the exit code."""
+    looking = appeared.Looking(appeared.of_engine(options.subject.engine))
     report = report_of(options)
+    news = looking.news()
+    report["index"] = next(iter(appeared.as_json(news)), None)
     write_json(options.json, report)
     show(report)
+    for one in news:
+        if line := one.line():
+            say(line, style="yellow")
     return int(report["exit"])
 
 
@@ -162,7 +169,7 @@ def _trials(options: CampaignOptions) -> Iterator[tuple[Json, int, workers.Runs,
     view = View(options.seconds)
     if options.ray is None:
         at_a_time = options.workers or processors()
-        with workers.processes(options.subject, at_a_time, view.heard) as (hello, runs):
+        with workers.processes(options.subject, at_a_time, view.heard, options.limit) as (hello, runs):
             yield hello, at_a_time, runs, view
     else:
         from conformance.search.campaign import cluster
@@ -214,7 +221,7 @@ def _report(
             **{"trials": len(store.done), "seconds": round(store.seconds, 1)},
             **{name: sum(r[name] for r in results) for name in ("runs", "steps")},
         },
-        **{"findings": store.findings, "lost": store.lost, "results": results},
+        **{"findings": store.findings, "lost": store.lost, "results": results, "index": None},
     }
     code, reason = _exit(report)
     return {**report, "exit": code, "reason": reason}

@@ -24,6 +24,8 @@ from conformance.traces import trace_files
 from slotproof.checks.checking import STEM_OF_ENGINE
 from slotproof.checks.replays import as_json
 from slotproof.checks.weigh import too_little
+from slotproof.commands.appeared import Looking
+from slotproof.commands.appeared import as_json as appeared
 from slotproof.console.codes import FAILED, USAGE
 from slotproof.console.screen import TableOfRows, broken, choose, progress, say, show, table, write_json
 from slotproof.pages import engine_functions
@@ -36,6 +38,7 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     ``stems``: only these, where some are named; what is known of others stays.
     """
     choose(stems, list(ROOMS), "stem")
+    looking = Looking(registry.released())
     stem_of, own = stems_of_traces(), registry.load(registry.own().name)
     names = [name for name in trace_files.names() if not stems or stem_of[name] in stems]
     checks: list[Json] = []
@@ -57,8 +60,11 @@ def run(json: Path | None, stems: Sequence[str] = ()) -> int:
     if stems:
         lasting, found = beside(jsonlib.loads(FINDINGS.read_text(encoding="utf-8")), lasting, found, stem_of)
     write_json(FINDINGS, {"checks": lasting, **packed(found, stem_of)})
-    write_json(json, {"checks": checks, "traces": found})
+    news = looking.news()
+    write_json(json, {"checks": checks, "traces": found, "index": appeared(news)})
     show(_verdicts(checks))
+    for line in filter(None, (one.line() for one in news)):
+        say(line, style="yellow")
     few = [c for c in checks if c["verdict"] == NOT_ENOUGH]
     if few:
         those = "; ".join(f"{c['subject']} {c['release']} {c['stem']} ({too_little(c)})" for c in few)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from conformance.driver.naming import UsageError
 from conformance.driver.protocol import EngineError, Json
 from conformance.engines import registry
 from conformance.stems.found import servers
-from conformance.traces import trace_files
+from conformance.traces import cause_files, trace_files
 from proofs.registry import STEMS
 from slotproof.console.codes import HOLDS
 from slotproof.console.screen import choose, say, show, table, write_json
@@ -60,12 +61,35 @@ def options() -> list[Json]:
     ]
 
 
+def operators() -> list[Json]:
+    """Each operator of `slotproof mutate`: what it edits, and how. Those of impl are there where the library is that
+    makes mutants; it is installed for the development of Slotproof alone, as `slotproof mutate impl` needs it.
+    """
+    from proofs.mutation.operators import OPERATORS  # loads the spec
+
+    sentences: dict[str, Mapping[str, str]] = {"spec": OPERATORS}
+    with suppress(ModuleNotFoundError):
+        from conformance.planted.mutants.places import SENTENCES
+
+        sentences["impl"] = SENTENCES
+    return [
+        {"name": name, "of": of, "sentence": said} for of, known in sentences.items() for name, said in known.items()
+    ]
+
+
+def causes() -> list[Json]:
+    """Each cause of findings, with its engine."""
+    return [{"name": cause.name, "engine": cause.engine} for cause in cause_files.every()]
+
+
 KINDS: dict[str, Callable[[], list[Json]]] = {
     "stems": stems,
     "faults": faults,
     "traces": kept_traces,
     "engines": engines,
     "options": options,
+    "operators": operators,
+    "causes": causes,
 }
 
 

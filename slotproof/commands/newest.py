@@ -15,20 +15,33 @@ from conformance.search.connection import EngineDied, Served, Subject, ToolError
 from conformance.stems.found import rooms
 from conformance.stems.machine import Sink
 from conformance.traces import trace_files
+from slotproof.commands import issue_text
+from slotproof.commands.appeared import is_newer
 from slotproof.console.codes import HOLDS, USAGE
+from slotproof.console.output import write_text
 from slotproof.console.screen import say, write_json
 
 MISSING = "nothing to drive for it was found in this release, and the engine has had it"
 DRAWN = 20  # drawn runs of a stem whose configurations are tried
 
 
-def run(json: Path | None) -> int:
+def run(json: Path | None, issues: Path | None = None) -> int:
     """Prints one line for each stem that an engine has; exit code 0 if all stems of all engines load, else 3.
 
     An engine takes part if it has a function ``newest()``, which returns the newest release on the package index.
+    ``issues``: a folder for the text of an issue for each release that has appeared; it has what a check prints, too.
     """
-    rows = [row for plugin in registry.released() if hasattr(plugin, "newest") for row in _rows(plugin)]
-    write_json(json, {"rows": rows})
+    rows, news = [], list[Json]()
+    for plugin in registry.released():
+        if hasattr(plugin, "newest"):
+            found = [*_rows(plugin)]
+            rows += found
+            appears = found[0]["release"] if found else ""
+            if issues is not None and appears and is_newer(plugin, appears):
+                text = issue_text.of_release(plugin, appears, found, issue_text.checked(plugin.name, appears))
+                write_text(issues / f"{plugin.name}-{appears}.md", text)
+                news.append({"engine": plugin.name, "release": appears})
+    write_json(json, {"rows": rows, "appeared": news})
     for row in rows:
         loads = "loads" if row["loads"] else f"does not load: {row['why']}"
         say(f"{row['subject']} {row['release']} {row['stem']}: {loads}", wrap=False)

@@ -19,13 +19,16 @@ COUNTS: Literal["counts"] = "counts"
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What was asked for. ``reader``: counts copies, or keeps a set. ``late``: the recording began after the engine."""
+    """What was asked for. ``reader``: counts copies, or keeps a set. ``late``: the recording began after the engine.
+    ``name``: what the report calls the file, where that is not its path.
+    """
 
     file: Path
     reader: Literal["counts", "set"] = COUNTS
     late: bool = False
     json: Path | None = None
     form: Literal["text", "json"] = "text"
+    name: str = ""
 
 
 def run(options: StreamOptions) -> int:
@@ -42,7 +45,7 @@ def run(options: StreamOptions) -> int:
 
 def _data(judged: Judged, options: StreamOptions) -> Json:
     return {
-        **{"stream": str(options.file), "reader": options.reader},
+        **{"stream": options.name or str(options.file), "reader": options.reader},
         **{"batches": judged.batches, "events": judged.events, "believed": judged.believed},
         **{"readers": len(judged.readers), "late": judged.late},
         "finding": None if judged.found is None else _finding(judged.found),

@@ -175,11 +175,15 @@ def _cell(value: object) -> Text:
 
 
 def choose(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
-    """The given names, or all known names if none is given; ``UsageError`` for a name that is not known."""
+    """The given names, or all known names if none is given; ``UsageError`` for a name that is not known, or is given
+    twice.
+    """
     known, names = list(known), list(names)
-    for name in names:
+    for number, name in enumerate(names):
         if name not in known:
             raise UsageError(unknown(what, name, known))
+        if name in names[:number]:
+            raise UsageError(f"the {what} {name} is named twice")
     return names or known
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.driver import trace
 from conformance.driver.protocol import EngineError, Json
-from conformance.engines import registry
+from conformance.engines import named, registry
 from conformance.planted.faults.known_bugs import FAULTS
 from conformance.planted.faults.show import Shown, show_all
 from conformance.search.replay import rows_elsewhere
@@ -45,6 +45,7 @@ from spec.logic import Stem
 
 PARTS, CALLED = "laws_of_its_parts", "promises_of_its_calls"  # columns that stand for many obligations
 NO_FINDINGS = "The page has no findings in engines: docs/findings.json is missing, `slotproof engines` writes it."
+LIMIT = 180.0  # seconds in which an engine that is named by its place must have replayed a trace
 Release = tuple[str, str]  # an engine and its release
 
 
@@ -82,7 +83,9 @@ def of_trace(folder: Path, trace: str, engine: str | None, release: str | None, 
     kept = trace_files.load(trace)
     if engine is None and release is None and source is None:
         engine, release = _worst_on(kept) or (None, None)
-    (row,) = rows_elsewhere([trace], engine or registry.own().name, release, told=True, source=source)
+    name = engine or registry.own().name
+    limit = LIMIT if named.is_place(name) else None  # a release may have to be downloaded
+    (row,) = rows_elsewhere([trace], name, release, told=True, source=source, limit=limit)
     text = explorer.page(environment(html=True), kept, {"missing": row["detail"], **row}, **_alone(kept, row, source))
     _write(folder, {**dict(explorer.files()), "index.html": tidy(text)})
     say(f"written: {folder / 'index.html'}")

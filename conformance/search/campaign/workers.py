@@ -32,16 +32,16 @@ TRIES = 3  # how often the process that has loaded the engine is started again f
 
 class EngineWorker:
     """An engine that is loaded in a process, which forks a child for each trial. It is loaded again where the process
-    ends.
+    ends. ``limit``: see ``Served``.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject, self.lock = subject, Lock()
+    def __init__(self, subject: Subject, limit: float | None = None) -> None:
+        self.subject, self.limit, self.lock = subject, limit, Lock()
         self.started: list[Served] = []
         self.hello = self._start()
 
     def _start(self) -> Json:
-        self.served = Served(self.subject)
+        self.served = Served(self.subject, self.limit)
         self.started.append(self.served)
         try:
             return self.served.ready()
@@ -135,9 +135,11 @@ def lost(kind: str, why: str, trace: Trace | None) -> Json:
 
 
 @contextmanager
-def processes(subject: Subject, workers: int, hears: Hears) -> Iterator[tuple[Json, Runs]]:
-    """Trials in processes of this machine, so many at a time: what was loaded, and the function that does trials."""
-    loaded = EngineWorker(subject)
+def processes(subject: Subject, workers: int, hears: Hears, limit: float | None = None) -> Iterator[tuple[Json, Runs]]:
+    """Trials in processes of this machine, so many at a time: what was loaded, and the function that does trials.
+    ``limit``: see ``Served``.
+    """
+    loaded = EngineWorker(subject, limit)
 
     def one(asked: Json) -> Json:
         return loaded.trial(asked, lambda steps: hears(asked, steps))
