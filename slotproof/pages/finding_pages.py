@@ -20,7 +20,6 @@ from conformance.engines import registry
 from conformance.stems.found import law_of
 from conformance.traces.harm_found import rank_of
 from conformance.traces.trace_files import Kept
-from slotproof.pages.law_pages import place
 
 MARKS = {VIOLATION: "**V**", LATENT: "l", CONFORMS: "·", UNSUPPORTED: " "}
 BROKEN = (VIOLATION, LATENT)  # the gravest first
@@ -88,6 +87,8 @@ class KeptFinding:
     @property
     def law_page(self) -> str | None:
         """Where the law or transition that is broken stands, from the folder of the documents."""
+        from slotproof.pages.law_pages import place  # it reads the proofs; who shows a finding may be without solvers
+
         return place(law_of(self.kept.trace.stem).name, self.gravest["law"])
 
     @property
